@@ -1,0 +1,54 @@
+# Every target makes what it needs: a virtual environment in .venv, and for the real CLIs node packages in .clis.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CLIS := .clis
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-real check format bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.run: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Portico needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.run
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(CLIS)/.installed: tests/real/package.json
+	@mkdir -p $(CLIS)
+	@cp tests/real/package.json $(CLIS)/package.json
+	@npm install --prefix $(CLIS) --no-audit --no-fund --no-package-lock --loglevel=error
+	@touch $@
+
+install: $(VENV)/.run ## Make the environment with the portico command
+
+run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and say how to use it
+	@$(BIN)/portico serve --hints
+
+test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
+	@$(BIN)/python -m pytest -q
+
+test-real: $(VENV)/.dev $(CLIS)/.installed ## Run the tests with the real CLIs against model servers on loopback
+	@$(BIN)/python -m pytest -q tests/real
+
+check: $(VENV)/.dev ## Lint, types and the import contract
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache | tail -n 12
+
+format: $(VENV)/.dev ## Put the code into its format
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(VENV)/.dev ## Measure, against floors in the same run: JSON on stdout, a table on stderr
+	@$(BIN)/python -m benchmarks
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) $(CLIS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

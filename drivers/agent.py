@@ -1,0 +1,181 @@
+"""A CLI at work: one process and its codec, with the time limits of a run. Everything that waits stands here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, Launch, Limits, Prompt, Reply, ResumeFailed
+from drivers.events import Error, OutputEvent, SessionEnd
+from drivers.process import Process, Spawner
+
+log = logging.getLogger(__name__)
+
+TIMED_OUT = 124
+"""The exit code of a run that a time limit ended, as of coreutils' timeout."""
+
+
+class CliAgent(Agent):
+    """An Agent over a process that speaks lines."""
+
+    def __init__(self, process: Process, codec: Codec, limits: Limits) -> None:
+        self._process, self._codec, self._limits = process, codec, limits
+        self._ready: list[OutputEvent] = []
+        self._gone = False
+        self._started = self._heard = time.monotonic()
+        self._rested = 0.0
+        self._interrupted: float | None = None
+
+    @classmethod
+    async def start(cls, launch: Launch, spawner: Spawner, limits: Limits) -> CliAgent:
+        """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
+        process = await spawner.spawn(launch.command)
+        agent = cls(process, launch.codec, limits)
+        try:
+            agent._flush()
+            while agent._codec.phase == "starting" and not agent._gone:
+                await agent._step()
+        except BaseException:
+            await asyncio.shield(process.close(0.0))
+            raise
+        if agent._gone:
+            await process.close(0.0)
+            raise agent._why_not_started()
+        return agent
+
+    @property
+    def native_id(self) -> str | None:  # type: ignore[override]
+        return self._codec.native_id
+
+    @property
+    def alive(self) -> bool:
+        return self._process.alive and not self._gone
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def prompt(self, prompt: Prompt) -> None:
+        if not self.alive:
+            raise AgentGone("the agent's process has ended")
+        self._begin()
+        self._codec.prompt(prompt)
+        self._flush()
+
+    async def receive(self) -> Sequence[OutputEvent]:
+        while not self._ready:
+            if self._gone:
+                raise AgentGone("the agent's process has ended")
+            await self._step()
+        events, self._ready = self._ready, []
+        return events
+
+    async def reply(self, reply: Reply) -> None:
+        self._heard = time.monotonic()
+        self._codec.reply(reply)
+        self._flush()
+
+    async def interrupt(self) -> None:
+        if self._interrupted is None:
+            self._interrupted = time.monotonic()
+            if self._codec.interrupt():
+                self._flush()
+            else:
+                asyncio.get_running_loop().create_task(self.close())
+
+    async def close(self) -> None:
+        await self._process.close(self._limits.grace)
+
+    def _begin(self) -> None:
+        self._started = self._heard = time.monotonic()
+        self._rested = 0.0
+        self._interrupted = None
+
+    async def _step(self) -> None:
+        """Take what the process has written, or notice that it has ended or that a limit has passed."""
+        before = time.monotonic()
+        waiting = self._codec.phase == "waiting"
+        deadline, why = self._deadline()
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - before)):
+                lines = await self._process.read_lines()
+        except TimeoutError:
+            return await self._give_up(why)
+        self._heard = time.monotonic()
+        if waiting:
+            self._rested += self._heard - before
+        for line in lines:
+            self._take(self._codec.receive(line))
+        self._flush()
+        if not lines:
+            await self._end()
+
+    def _deadline(self) -> tuple[float | None, str]:
+        limits = self._limits
+        if self._interrupted is not None:
+            return self._interrupted + limits.grace, "it did not stop when it was interrupted"
+        if self._codec.phase == "waiting":
+            return None, ""
+        if self._codec.phase == "starting":
+            return _after(self._started, limits.start), f"it was not ready {limits.start:g} s after its start (limits.start)"
+        bounds = [
+            (_after(self._heard, limits.idle), f"it was silent for {limits.idle:g} s (limits.idle)"),
+            (_after(self._started + self._rested, limits.total), f"the run took more than {limits.total:g} s (limits.total)"),
+        ]
+        set_ones = [bound for bound in bounds if bound[0] is not None]
+        return min(set_ones, default=(None, ""))
+
+    async def _give_up(self, why: str) -> None:
+        self._gone = True
+        stopped = self._interrupted is not None
+        await self._process.close(0.0)
+        if stopped:
+            self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
+        else:
+            self._take([Error(message=f"the agent was stopped: {why}"), SessionEnd(exit_code=TIMED_OUT, stop_reason="error")])
+
+    async def _end(self) -> None:
+        self._gone = True
+        if failure := self._process.failure:
+            await self._process.close(0.0)
+            return self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
+        code = await self._process.exit_code(self._limits.grace or 1.0)
+        events = self._codec.exited(code, self._process.stderr_tail() if code else ())
+        if self._interrupted is not None:
+            events = [_cancelled(event) for event in events if not isinstance(event, Error)]
+        self._take(events)
+        # Not left to whoever holds the agent: what a one-shot run leaves behind ends with it.
+        await self._process.close(0.0)
+
+    def _take(self, events: list[OutputEvent]) -> None:
+        for event in events:
+            if isinstance(event, SessionEnd):
+                took = int((time.monotonic() - self._started) * 1000)
+                event = event.model_copy(update={"duration_ms": took})
+            self._ready.append(event)
+
+    def _flush(self) -> None:
+        if self._codec.outbox:
+            self._process.write(self._codec.outbox)
+            self._codec.outbox.clear()
+
+    def _why_not_started(self) -> Exception:
+        if isinstance(self._codec.refusal, Exception):
+            return self._codec.refusal
+        said = [event.message for event in self._ready if isinstance(event, Error)] or self._process.stderr_tail()
+        return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(said)[-2000:] or 'it said nothing'}")
+
+
+def _after(moment: float, seconds: float) -> float | None:
+    return moment + seconds if seconds > 0 else None
+
+
+def _cancelled(event: OutputEvent) -> OutputEvent:
+    if isinstance(event, SessionEnd):
+        return event.model_copy(update={"stop_reason": "cancelled"})
+    return event
+
+
+__all__ = ["TIMED_OUT", "CliAgent", "ResumeFailed"]

@@ -1,0 +1,254 @@
+"""The contract of a driver: what the gateway asks of it, in plain data. No HTTP, no sessions, no protocols here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from drivers.events import OutputEvent
+from drivers.messages import Content, Message, text_of
+
+# DriverError            something outside the gateway is not as it must be; the text says what to do
+# ├── AgentUnavailable   the agent cannot start here: no program, no login, a broken folder
+# ├── AgentGone          its process has ended; a fresh one is needed
+# └── ResumeFailed       the native session to resume is not there any more
+
+
+class DriverError(Exception):
+    """A failure of an agent, told for people."""
+
+
+class AgentUnavailable(DriverError):
+    """The agent cannot be started: its program or its login is missing."""
+
+
+class AgentGone(DriverError):
+    """The agent's process has ended."""
+
+
+class ResumeFailed(DriverError):
+    """The native session that was to be resumed does not exist any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A setting of an agent that a session may give. `choices` makes it a select, `secret` hides it everywhere."""
+
+    name: str
+    title: str
+    description: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool: its name, what it does, and the JSON schema of its input."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGrant:
+    """One of the agent's own tools, enabled; a trusted one runs without asking."""
+
+    name: str
+    trust: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DriverInfo:
+    """What a driver can do. Nothing stands here that is not so.
+
+    `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the
+    vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own.
+    """
+
+    title: str
+    description: str
+    program: str | None = None
+    install: str = ""
+    version: str = "0.0.0"
+    tools: tuple[ToolSpec, ...] = ()
+    options: tuple[Option, ...] = ()
+    env: tuple[str, ...] = ()
+    image_http: bool = False
+    image_data: bool = False
+    app_tools: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was found of an agent's program: its version, or the problem and what to do about it."""
+
+    version: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """Where and as what an agent runs: program and arguments, working folder, and its whole environment."""
+
+    program: str
+    cwd: Path
+    env: Mapping[str, str]
+    args: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec(AgentSpec):
+    """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with."""
+
+    system: str | None = None
+    tools: tuple[ToolGrant, ...] = ()
+    app_tools: tuple[ToolSpec, ...] = ()
+    resume: str | None = None
+    history: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec(AgentSpec):
+    """One task, one process, one stream of events."""
+
+    task: str = ""
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the user says: text, or blocks with images."""
+
+    content: Content
+
+    @property
+    def text(self) -> str:
+        return text_of(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionReply:
+    """The client's word on one of the agent's own calls."""
+
+    call_id: str
+    granted: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReply:
+    """The client's result of one application-side call."""
+
+    call_id: str
+    content: Content
+
+
+Reply = PermissionReply | ToolReply
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time limits of an agent, in seconds; 0 is none. They rest while the agent waits for the client.
+
+    `start`: from the process' start until it takes a prompt, and until its first line. `idle`: without any output.
+    `total`: one run. `grace`: between asking a process to end and killing it.
+    """
+
+    start: float = 60.0
+    idle: float = 900.0
+    total: float = 7200.0
+    grace: float = 3.0
+
+
+class Agent(ABC):
+    """A live native session. One prompt at a time; `receive` gives that prompt's events, `session_end` last."""
+
+    native_id: str | None = None
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether it can take a prompt."""
+
+    @abstractmethod
+    async def prompt(self, prompt: Prompt) -> None:
+        """Start a run. Raises AgentGone if the process has ended."""
+
+    @abstractmethod
+    async def receive(self) -> Sequence[OutputEvent]:
+        """The next events, at least one, as many as are ready. Safe to cancel: nothing is lost."""
+
+    @abstractmethod
+    async def reply(self, reply: Reply) -> None:
+        """Answer a call that was announced as awaiting."""
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Stop the run; its `session_end` still comes, within the grace time."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the native process with everything that it started. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process to start. `files` are written first (mode 0600); `stdin` is written and closed, None leaves it open."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    stdin: bytes | None = None
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+
+
+Phase = Literal["starting", "ready", "running", "waiting"]
+
+
+class Codec(ABC):
+    """One native conversation, translated both ways; sans-I/O: it never awaits, nor touches a file or a clock.
+
+    `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
+    is collected in `outbox`. `refusal` is why the CLI would not open the session, where the codec can tell.
+    """
+
+    def __init__(self) -> None:
+        self.phase: Phase = "starting"
+        self.native_id: str | None = None
+        self.outbox = bytearray()
+        self.refusal: DriverError | None = None
+
+    @abstractmethod
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        """The events of one line; unknown lines become `stdout`, nothing raises."""
+
+    @abstractmethod
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        """The events that are left when the process has ended; with a run under way, `session_end` is the last."""
+
+    def prompt(self, prompt: Prompt) -> None:
+        """Ask for a run."""
+        raise NotImplementedError(f"{type(self).__name__} runs one task only")
+
+    def reply(self, reply: Reply) -> None:
+        """Answer an awaiting call."""
+        raise NotImplementedError(f"{type(self).__name__} never waits for the client")
+
+    def interrupt(self) -> bool:
+        """Ask the CLI to stop the run. False if it has no such request: then the process is ended."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A process and the codec that understands it."""
+
+    command: Command
+    codec: Codec

@@ -1,0 +1,130 @@
+"""The claude driver: how the claude CLI is started, for one task and for a session. Its lines are read in claude_codec.py."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from drivers.base import Command, DriverInfo, Launch, Option, SessionSpec, TaskSpec
+from drivers.claude_codec import ClaudeCodec
+from drivers.claude_content import project_folder, session_file
+from drivers.driver import CliDriver
+
+STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
+ENVIRONMENT = {
+    "DISABLE_AUTOUPDATER": "1",
+    # 10 attempts are its default: a wrong key would take more than 90 s to be told. 2 take 2 s.
+    "CLAUDE_CODE_MAX_RETRIES": "2",
+    # Else a sub-agent goes on after the turn's end, and a turn has two results.
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # Else `@/any/path` in a prompt puts that file into the request, tools or no tools.
+    "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
+}
+"""What the CLI gets unless the agent's own `env` says otherwise."""
+
+OPTIONS = (
+    Option("model", "Model", "An alias such as sonnet or opus, or a model's full name; empty is the CLI's own default."),
+    Option("api_key", "API key", "An Anthropic API key for this session; empty uses the CLI's own login.", secret=True),
+    Option(
+        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or takes its place.",
+        default="append", choices=("append", "replace"),
+    ),
+    Option(
+        "settings", "Settings", "Which of the CLI's settings files, hooks and CLAUDE.md apply.",
+        default="user,project,local", choices=("user,project,local", "user", "none"),
+    ),
+    Option(
+        "slash_commands", "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
+        default="off", choices=("off", "on"),
+    ),
+)  # fmt: skip
+
+
+class ClaudeDriver(CliDriver):
+    """Anthropic's claude CLI: one process a session, warm between turns."""
+
+    name = "claude"
+
+    def info(self) -> DriverInfo:
+        return DriverInfo(
+            title="Claude Code",
+            description="Anthropic's coding agent, by its claude CLI.",
+            program="claude",
+            install="npm install -g @anthropic-ai/claude-code",
+            options=OPTIONS,
+            env=("ANTHROPIC_*", "CLAUDE_*"),
+            image_http=True,
+            image_data=True,
+        )
+
+    def task(self, spec: TaskSpec) -> Launch:
+        model = spec.model or spec.options.get("model")
+        argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *(("--model", model) if model else ())]
+        command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
+        return Launch(command, ClaudeCodec(once=True))
+
+    def session(self, spec: SessionSpec) -> Launch:
+        fresh = str(uuid.uuid4())
+        files: dict[Path, bytes] = {}
+        if spec.resume is not None:
+            identity = ("--resume", spec.resume)
+        elif spec.history:
+            files = {_session_path(spec, fresh): _seed(spec)}
+            identity = ("--resume", fresh)
+        else:
+            identity = ("--session-id", fresh)
+        command = Command((*_session_arguments(spec), *identity), spec.cwd, _environment(spec), files=files)
+        codec = ClaudeCodec(_initialize(spec), verbatim=spec.options.get("slash_commands") != "on")
+        codec.native_id = identity[1]
+        return Launch(command, codec)
+
+
+def _session_arguments(spec: SessionSpec) -> tuple[str, ...]:
+    model, settings = spec.options.get("model"), spec.options.get("settings", "user,project,local")
+    return (
+        spec.program,
+        *spec.args,
+        "--print",
+        "--input-format",
+        "stream-json",
+        *STREAM,
+        "--include-hook-events",
+        "--permission-prompt-tool",
+        "stdio",
+        # No tool runs that the session does not list: none of the CLI's own, none of an MCP server in its settings.
+        "--tools",
+        "",
+        "--strict-mcp-config",
+        "--setting-sources",
+        "" if settings == "none" else settings,
+        *(("--model", model) if model else ()),
+    )
+
+
+def _initialize(spec: SessionSpec) -> dict[str, Any]:
+    # In the control request, not in the arguments: a system prompt is nobody else's to read in the process list.
+    if spec.system is None:
+        return {}
+    replaces = spec.options.get("system_prompt") == "replace"
+    return {"systemPrompt" if replaces else "appendSystemPrompt": spec.system}
+
+
+def _environment(spec: SessionSpec | TaskSpec) -> dict[str, str]:
+    key = spec.options.get("api_key")
+    return {**ENVIRONMENT, **spec.env, **({"ANTHROPIC_API_KEY": key} if key else {})}
+
+
+def _literal(spec: TaskSpec, task: str) -> str:
+    return "\n" + task if task.startswith("/") and spec.options.get("slash_commands") != "on" else task
+
+
+def _seed(spec: SessionSpec) -> bytes:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return session_file(spec.history, [str(uuid.uuid4()) for _ in spec.history], now)
+
+
+def _session_path(spec: SessionSpec, session_id: str) -> Path:
+    home = spec.env.get("CLAUDE_CONFIG_DIR") or str(Path(spec.env.get("HOME", "~")).expanduser() / ".claude")
+    return Path(home) / "projects" / project_folder(str(spec.cwd.resolve())) / f"{session_id}.jsonl"

@@ -1,0 +1,201 @@
+"""claude's stream-json, both ways: one codec a process. Shapes as printed by claude 2.1.329 (tests/transcripts/claude).
+
+Keys of its lines come in any order, and new types come with any release: a line is parsed, looked up in a table, and shown
+as `stdout` where the table has no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from drivers.base import Codec, Prompt, Reply, ResumeFailed
+from drivers.claude_content import native_content
+from drivers.claude_result import run_end, usage_of
+from drivers.claude_stream import MessageStream
+from drivers.events import Error, Hook, NativeSession, OutputEvent, SessionEnd, Stderr, Stdout
+from drivers.lines import parse_object, text_line
+
+NOISE = frozenset(
+    {
+        "status", "thinking_tokens", "api_retry", "informational", "ui_invalidate", "permission_denied",
+        "task_started", "task_progress", "task_updated", "task_notification", "background_tasks_changed",
+        "model_refusal_no_fallback", "compact_boundary", "session_state_changed", "files_persisted",
+    }
+)  # fmt: skip
+"""Subtypes of `system` lines that tell nothing that another line does not tell better."""
+LIFECYCLE_HOOKS = frozenset({"SessionStart", "Stop", "Notification"})
+HOOK_STATUS = {"success": "completed", "error": "failed"}
+NOT_FOUND = "No conversation found"
+
+
+class ClaudeCodec(Codec):
+    """`once` is the one-shot form, whose run ends with the process; else a warm session, one run a prompt.
+
+    `initialize` is the control request that opens a session.
+    """
+
+    def __init__(self, initialize: dict[str, Any] | None = None, *, once: bool = False, verbatim: bool = True) -> None:
+        super().__init__()
+        self._once, self._verbatim = once, verbatim
+        self._stream = MessageStream()
+        self._end: SessionEnd | None = None
+        self._turn_seen = False
+        self._stopping = False
+        self._requests = 0
+        self._session: NativeSession | None = None
+        if once:
+            self.phase = "running"
+        else:
+            self._control("init", {"subtype": "initialize", "hooks": None, **(initialize or {})})
+
+    # -- towards the CLI ----------------------------------------------------------------------------------------------
+
+    def prompt(self, prompt: Prompt) -> None:
+        content = native_content(prompt.content)
+        if self._verbatim and isinstance(content, str) and content.startswith("/"):
+            # A first character `/` is a command to the CLI, `/clear` among them; a line break before it is not seen.
+            content = "\n" + content
+        elif self._verbatim and isinstance(content, list) and content and str(content[0].get("text", "")).startswith("/"):
+            content = [{"type": "text", "text": "\n" + content[0]["text"]}, *content[1:]]
+        self.phase = "running"
+        self._stream = MessageStream()
+        self._turn_seen = self._stopping = False
+        message = {"role": "user", "content": content}
+        self._write({"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""})
+
+    def reply(self, reply: Reply) -> None:
+        raise NotImplementedError("claude's sessions wait for no client yet")
+
+    def interrupt(self) -> bool:
+        if self._once:
+            return False
+        self._stopping = True
+        # An interrupt before the turn's `system/init` is answered with success and ignored (5 of 5 at 0 ms, none at 20).
+        if self._turn_seen:
+            self._send_interrupt()
+        return True
+
+    def _send_interrupt(self) -> None:
+        self._requests += 1
+        self._control(f"interrupt-{self._requests}", {"subtype": "interrupt"})
+
+    def _control(self, request_id: str, request: dict[str, Any]) -> None:
+        self._write({"type": "control_request", "request_id": request_id, "request": request})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self.outbox += to_json(line) + b"\n"
+
+    # -- from the CLI -------------------------------------------------------------------------------------------------
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        native = parse_object(line)
+        if native is None:
+            return [Stdout(line=text_line(line))] if line.strip() else []
+        read = _READERS.get(str(native.get("type")))
+        try:
+            events = read(self, native) if read else None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            # A known type in a shape that is not: shown, as any other line that is not understood.
+            events = None
+        return [Stdout(line=text_line(line))] if events is None else events
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        if self.phase == "starting":
+            if any(NOT_FOUND in line for line in stderr):
+                self.refusal = ResumeFailed("claude has no such session any more")
+            return []
+        if self.phase == "ready":
+            return []
+        self.phase = "ready"
+        events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
+        if self._end is not None:
+            return [*events, self._end.model_copy(update={"exit_code": exit_code or self._end.exit_code})]
+        message = f"claude ended before its result, with exit code {exit_code}"
+        return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
+
+    def _system(self, native: dict[str, Any]) -> list[OutputEvent] | None:
+        subtype = str(native.get("subtype"))
+        if subtype == "init":
+            return self._turn_start(native)
+        if subtype in ("hook_started", "hook_response"):
+            return self._hook(native)
+        return [] if subtype in NOISE else None
+
+    def _turn_start(self, native: dict[str, Any]) -> list[OutputEvent]:
+        self._turn_seen = True
+        if self._stopping:
+            self._send_interrupt()
+        session = NativeSession(native_id=native["session_id"], model=native.get("model"))
+        self.native_id = session.native_id
+        if session == self._session:
+            return []
+        self._session = session
+        return [session]
+
+    def _hook(self, native: dict[str, Any]) -> list[OutputEvent]:
+        if native.get("hook_event") in LIFECYCLE_HOOKS or self.phase != "running":
+            return []
+        status = "started"
+        if native["subtype"] == "hook_response":
+            status = HOOK_STATUS.get(str(native.get("outcome")), str(native.get("outcome")))
+        return [Hook(id=native["hook_id"], name=native["hook_name"], status=status)]
+
+    def _message(self, native: dict[str, Any]) -> list[OutputEvent] | None:
+        if self.phase != "running":
+            return []
+        return self._stream.read(native)
+
+    def _result(self, native: dict[str, Any]) -> list[OutputEvent]:
+        if self.phase == "starting":
+            # A session that cannot be resumed is refused by a result line, before `initialize` is answered.
+            said = " ".join(map(str, native.get("errors") or [native.get("result")]))
+            if NOT_FOUND in said:
+                self.refusal = ResumeFailed(said)
+            return [Error(message=said)]
+        if self.phase != "running" or "task-notification" in str(native.get("origin")):
+            return []
+        events = [*self._stream.end(), *usage_of(native)]
+        ending = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
+        if self._once:
+            self._end = ending.pop() if isinstance(ending[-1], SessionEnd) else None  # type: ignore[assignment]
+        else:
+            self.phase = "ready"
+        return [*events, *ending]
+
+    def _control_response(self, native: dict[str, Any]) -> list[OutputEvent]:
+        response = native["response"]
+        if response["request_id"] == "init":
+            self.phase = "ready"
+        return []
+
+    def _control_request(self, native: dict[str, Any]) -> list[OutputEvent]:
+        # Nothing that the CLI may ask is granted: tools are off in a session, and an unanswered request would hang it.
+        request_id, request = native["request_id"], native["request"]
+        if request.get("subtype") == "can_use_tool":
+            answer = {"behavior": "deny", "message": "This tool is not enabled in this session."}
+            response = {"subtype": "success", "request_id": request_id, "response": answer}
+        else:
+            response = {"subtype": "error", "request_id": request_id, "error": f"not supported: {request.get('subtype')}"}
+        self._write({"type": "control_response", "response": response})
+        return []
+
+    def _ignore(self, native: dict[str, Any]) -> list[OutputEvent]:
+        return []
+
+
+_READERS: dict[str, Callable[[ClaudeCodec, dict[str, Any]], list[OutputEvent] | None]] = {
+    "stream_event": ClaudeCodec._message,
+    "assistant": ClaudeCodec._message,
+    "user": ClaudeCodec._message,
+    "system": ClaudeCodec._system,
+    "result": ClaudeCodec._result,
+    "control_response": ClaudeCodec._control_response,
+    "control_request": ClaudeCodec._control_request,
+    "control_cancel_request": ClaudeCodec._ignore,
+    "tool_progress": ClaudeCodec._ignore,
+    "keep_alive": ClaudeCodec._ignore,
+    "rate_limit_event": ClaudeCodec._ignore,
+}

@@ -1,0 +1,139 @@
+"""The messages of one claude turn: raw stream events and whole messages in, text, thinking, tool calls and results out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from drivers.claude_content import output_of
+from drivers.events import AgentToken, MessageEnd, OutputEvent, Subagent, Thinking, ToolCall, ToolResult
+
+SYNTHETIC = "<synthetic>"
+"""The model of messages that the CLI makes up itself, such as an API error's text; `result` tells those better."""
+AGENT_TOOLS = frozenset({"Agent", "Task"})
+"""The tools that start a sub-agent; `Task` is the older name."""
+
+
+class MessageStream:
+    """One turn. `stop_reason` is the model's own, of the last message."""
+
+    def __init__(self) -> None:
+        self.stop_reason: str | None = None
+        self._streamed: set[str] = set()
+        self._in_message = False
+        self._complete = False
+        self._dirty = False
+        self._calls: dict[str, str] = {}
+        self._held: list[OutputEvent] = []
+
+    def read(self, native: dict[str, Any]) -> list[OutputEvent] | None:
+        """The events of one line; None for a shape that is not known."""
+        kind = native["type"]
+        if kind == "stream_event":
+            return self._raw(native["event"])
+        message, parent = native["message"], native.get("parent_tool_use_id")
+        if kind == "assistant":
+            return self._assistant(message, parent)
+        return self._results(message, parent)
+
+    def end(self) -> list[OutputEvent]:
+        """What is left when the turn is over."""
+        return self._message_stop() if self._in_message or self._held else []
+
+    def _raw(self, event: dict[str, Any]) -> list[OutputEvent] | None:
+        kind = event["type"]
+        if kind == "content_block_delta":
+            return self._delta(event["delta"])
+        if kind == "message_start":
+            left = self.end()
+            self._streamed.add(event["message"]["id"])
+            self._in_message, self._complete, self._dirty = True, False, False
+            return left
+        if kind == "message_delta":
+            self._complete = True
+            self.stop_reason = event["delta"].get("stop_reason") or self.stop_reason
+            return []
+        if kind == "message_stop":
+            return self._message_stop()
+        return [] if kind in ("content_block_start", "content_block_stop", "ping") else None
+
+    def _delta(self, delta: dict[str, Any]) -> list[OutputEvent] | None:
+        kind = delta["type"]
+        if kind == "text_delta":
+            self._dirty = True
+            return [AgentToken(text=delta["text"])] if delta["text"] else []
+        if kind == "thinking_delta":
+            self._dirty = True
+            return [Thinking(text=delta["thinking"])] if delta["thinking"] else []
+        return [] if kind in ("signature_delta", "input_json_delta", "citations_delta") else None
+
+    def _message_stop(self) -> list[OutputEvent]:
+        # A stream that broke gets its `message_stop` without a `message_delta`; the CLI asks the model again.
+        broken = self._in_message and not self._complete
+        self._in_message = False
+        held, self._held = self._held, []
+        if broken and self._dirty:
+            return [MessageEnd(discarded=True), *held]
+        return [MessageEnd(), *held]
+
+    def _assistant(self, message: dict[str, Any], parent: str | None) -> list[OutputEvent]:
+        if message.get("model") == SYNTHETIC:
+            return []
+        events: list[OutputEvent] = []
+        streamed = message["id"] in self._streamed
+        for block in message["content"]:
+            if block["type"] == "tool_use":
+                events += self._call(block, parent)
+            elif parent is None and not streamed:
+                # A request that was not streamed, after a stream broke: the whole text comes at once.
+                events += self._whole(block)
+        if not streamed and parent is None and events:
+            events.append(MessageEnd())
+        return events
+
+    def _whole(self, block: dict[str, Any]) -> list[OutputEvent]:
+        if block["type"] == "text" and block["text"]:
+            return [AgentToken(text=block["text"])]
+        if block["type"] == "thinking" and block.get("thinking"):
+            return [Thinking(text=block["thinking"])]
+        return []
+
+    def _call(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
+        call_id, name, given = block["id"], block["name"], block["input"]
+        self._calls[call_id] = name
+        detail = given.get("description") or given.get("command") or given.get("file_path") if isinstance(given, dict) else None
+        call = ToolCall(id=call_id, name=name, status="started", input=given, detail=detail, parent_id=parent)
+        if name in AGENT_TOOLS and parent is None:
+            return [call, Subagent(id=call_id, status="started", label=_label(given))]
+        return [call]
+
+    def _results(self, message: dict[str, Any], parent: str | None) -> list[OutputEvent]:
+        content = message["content"]
+        if not isinstance(content, list):
+            return []
+        events: list[OutputEvent] = []
+        for block in content:
+            # Other text in a user line is the CLI's own (interrupts, continuations, a sub-agent's prompt).
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                events += self._result(block, parent)
+        if self._in_message and parent is None:
+            # A tool may end while its message still streams: its result waits until all calls of the message are known.
+            self._held += events
+            return []
+        return events
+
+    def _result(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
+        call_id, failed = block["tool_use_id"], bool(block.get("is_error"))
+        name = self._calls.pop(call_id, "")
+        status: Literal["completed", "failed"] = "failed" if failed else "completed"
+        output = output_of(block.get("content", ""))
+        events: list[OutputEvent] = [
+            ToolResult(tool_call_id=call_id, output=output, is_error=failed, parent_id=parent),
+            ToolCall(id=call_id, name=name, status=status, parent_id=parent),
+        ]
+        if name in AGENT_TOOLS and parent is None:
+            events.append(Subagent(id=call_id, status=status, label=""))
+        return events
+
+
+def _label(given: Any) -> str:
+    return str(given.get("description") or given.get("subagent_type") or "") if isinstance(given, dict) else ""

@@ -1,0 +1,98 @@
+"""The codec of programs that speak the gateway's own lines: one OutputEvent a line out, one request a line in.
+
+Requests are JSON objects with a `type`: `open` (first, with the session's settings), `prompt`, `reply`, `interrupt`.
+A session says that it is ready by a `native_session` event; `session_end` ends a run. docs/writing-a-driver.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from drivers.base import Codec, PermissionReply, Prompt, Reply, SessionSpec
+from drivers.events import Awaiting, Error, NativeSession, OutputEvent, SessionEnd, Stderr, Stdout, decode
+from drivers.lines import text_line
+
+
+def request(kind: str, **fields: Any) -> bytes:
+    """One request line."""
+    return to_json({"type": kind, **fields}, by_alias=True) + b"\n"
+
+
+def open_request(spec: SessionSpec) -> bytes:
+    """The first request of a session: its options, system prompt, tools and the history to go on from."""
+    return request(
+        "open",
+        options=dict(spec.options),
+        system=spec.system,
+        tools=[{"name": grant.name, "trust": grant.trust} for grant in spec.tools],
+        app_tools=[tool.name for tool in spec.app_tools],
+        history=spec.history,
+    )
+
+
+class EventLineCodec(Codec):
+    """`once` is the task form: the run is under way from the start and its end is the process' own."""
+
+    def __init__(self, greeting: bytes = b"", *, once: bool = False) -> None:
+        super().__init__()
+        self.outbox += greeting
+        self._once = once
+        self._end: SessionEnd | None = None
+        self._open: set[str] = set()
+        if once:
+            self.phase = "running"
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        try:
+            event = decode(line)
+        except (ValidationError, ValueError):
+            return [Stdout(line=text_line(line))] if line.strip() else []
+        if isinstance(event, NativeSession):
+            self.native_id = event.native_id
+            self.phase = "ready" if self.phase == "starting" else self.phase
+        elif isinstance(event, Awaiting):
+            self._open = {call.id for call in event.calls}
+            self.phase = "waiting"
+        elif isinstance(event, SessionEnd):
+            return self._ended(event)
+        return [event]
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        if self.phase not in ("running", "waiting"):
+            return [Error(message=line) for line in stderr]
+        self.phase = "ready"
+        events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
+        if self._end is not None:
+            return [*events, self._end.model_copy(update={"exit_code": exit_code or self._end.exit_code})]
+        if exit_code == 0 and self._once:
+            return [*events, SessionEnd(exit_code=0)]
+        message = f"the agent ended in the middle of the run, with exit code {exit_code}"
+        return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
+
+    def prompt(self, prompt: Prompt) -> None:
+        self.phase = "running"
+        self.outbox += request("prompt", content=prompt.content)
+
+    def reply(self, reply: Reply) -> None:
+        self._open.discard(reply.call_id)
+        if not self._open:
+            self.phase = "running"
+        if isinstance(reply, PermissionReply):
+            self.outbox += request("reply", id=reply.call_id, granted=reply.granted, reason=reply.reason)
+        else:
+            self.outbox += request("reply", id=reply.call_id, content=reply.content)
+
+    def interrupt(self) -> bool:
+        self.outbox += request("interrupt")
+        return not self._once
+
+    def _ended(self, event: SessionEnd) -> list[OutputEvent]:
+        if self._once:
+            self._end = event
+            return []
+        self.phase = "ready"
+        return [event]

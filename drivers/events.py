@@ -1,0 +1,213 @@
+"""OutputEvent: what an agent does, whichever CLI it runs in.
+
+Eleven kinds follow the OutputEvent gateway's event table field by field; three more (`native_session`, `message_end`,
+`awaiting`) and two fields (`parent_id`, `stop_reason`) are the gateway's own; `seed_json()` leaves those out.
+This file owns the vocabulary only; who produces or shows an event is not its business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+StopReason = Literal["end_turn", "max_tokens", "refusal", "cancelled", "error"]
+
+
+def _absent(value: object) -> bool:
+    return value is None
+
+
+class Event(BaseModel):
+    """One immutable event. `encode()` is its JSON as UTF-8, `kind` first."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def encode(self) -> bytes:
+        return self.__pydantic_serializer__.to_json(self)
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        """The JSON that a client of the OutputEvent gateway sees, given `encode()`'s; None for kinds that its table lacks."""
+        return encoded
+
+
+class AgentToken(Event):
+    """A streamed delta of the answer's text."""
+
+    kind: Literal["agent_token"] = "agent_token"
+    text: str
+
+
+class Thinking(Event):
+    """A streamed delta of the agent's reasoning; not part of the answer."""
+
+    kind: Literal["thinking"] = "thinking"
+    text: str
+
+
+class ToolCall(Event):
+    """A step in the life of one tool call. The same `id` comes once as `started` and once as `completed` or `failed`.
+
+    `input` is complete at `started`. `detail` is a short text for people. `parent_id` is the id of the sub-agent's
+    own call when a sub-agent made this one.
+    """
+
+    kind: Literal["tool_call"] = "tool_call"
+    id: str
+    name: str
+    status: Literal["started", "completed", "failed"]
+    detail: str | None = Field(default=None, exclude_if=_absent)
+    input: Any | None = Field(default=None, exclude_if=_absent)
+    parent_id: str | None = Field(default=None, exclude_if=_absent)
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return self.__pydantic_serializer__.to_json(self, exclude={"parent_id"})
+
+
+class ToolResult(Event):
+    """What a started tool call gave: text, or a list of content blocks, or any JSON value."""
+
+    kind: Literal["tool_result"] = "tool_result"
+    tool_call_id: str
+    output: Any
+    is_error: bool = False
+    parent_id: str | None = Field(default=None, exclude_if=_absent)
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return self.__pydantic_serializer__.to_json(self, exclude={"parent_id"})
+
+
+class Subagent(Event):
+    """A nested agent: `started`, then `completed` or `failed`, under the id of the call that made it."""
+
+    kind: Literal["subagent"] = "subagent"
+    id: str
+    status: str
+    label: str
+
+
+class Hook(Event):
+    """A hook of a plugin or of the user's settings. The lifecycle hooks SessionStart, Stop and Notification never come."""
+
+    kind: Literal["hook"] = "hook"
+    id: str
+    name: str
+    status: str
+
+
+class Usage(Event):
+    """Tokens of this turn (not of the session), counted once: `input_tokens` excludes what the cache served."""
+
+    kind: Literal["usage"] = "usage"
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+class Stdout(Event):
+    """A raw output line that fits none of the structured shapes."""
+
+    kind: Literal["stdout"] = "stdout"
+    line: str
+
+
+class Stderr(Event):
+    """A raw line of standard error; only after a non-zero exit."""
+
+    kind: Literal["stderr"] = "stderr"
+    line: str
+
+
+class SessionEnd(Event):
+    """Always the last event of a run. `exit_code` 0 is success; `duration_ms` counts from the prompt."""
+
+    kind: Literal["session_end"] = "session_end"
+    exit_code: int
+    duration_ms: int = 0
+    stop_reason: StopReason = "end_turn"
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return self.__pydantic_serializer__.to_json(self, exclude={"stop_reason"})
+
+
+class Error(Event):
+    """Why a run fails, for people; a `session_end` with a non-zero exit code follows."""
+
+    kind: Literal["error"] = "error"
+    message: str
+
+
+class NativeSession(Event):
+    """The CLI's own session: its id (to resume it by) and the model that it works with."""
+
+    kind: Literal["native_session"] = "native_session"
+    native_id: str | None = None
+    model: str | None = None
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
+class MessageEnd(Event):
+    """One message of the assistant is complete; text that follows belongs to the next.
+
+    `discarded`: the CLI lost the message half-way and asks the model again, so what was streamed of it does not count.
+    """
+
+    kind: Literal["message_end"] = "message_end"
+    discarded: bool = False
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
+class AwaitedCall(BaseModel):
+    """A started call that waits for the client: for its `result`, or for the `permission` to run."""
+
+    model_config = ConfigDict(frozen=True)
+    id: str
+    wants: Literal["result", "permission"]
+
+
+class Awaiting(Event):
+    """The agent does nothing more until each of these calls is answered."""
+
+    kind: Literal["awaiting"] = "awaiting"
+    calls: tuple[AwaitedCall, ...]
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
+OutputEvent = Annotated[
+    AgentToken
+    | Thinking
+    | ToolCall
+    | ToolResult
+    | Subagent
+    | Hook
+    | Usage
+    | Stdout
+    | Stderr
+    | SessionEnd
+    | Error
+    | NativeSession
+    | MessageEnd
+    | Awaiting,
+    Field(discriminator="kind"),
+]
+
+EVENT: TypeAdapter[OutputEvent] = TypeAdapter(OutputEvent)
+
+KINDS: frozenset[str] = frozenset(
+    {
+        "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage", "stdout", "stderr",
+        "session_end", "error", "native_session", "message_end", "awaiting",
+    }
+)  # fmt: skip
+
+
+def decode(data: bytes | str) -> OutputEvent:
+    """The event that `encode()` wrote. Raises pydantic.ValidationError for anything else."""
+    return EVENT.validate_json(data)

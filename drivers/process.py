@@ -1,0 +1,240 @@
+"""The only spawner: starts an agent's process, moves lines both ways, and ends the whole tree.
+
+What the lines mean is the codec's business (base.py), when a run has taken too long the agent's (agent.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+from drivers.base import AgentUnavailable, Command
+from drivers.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
+from drivers.process_tree import MARKER, end_marked, started_at
+
+log = logging.getLogger(__name__)
+
+HIGH_WATER = 1024 * 1024
+"""Bytes of unread lines at which the agent's pipe is left to fill."""
+STDERR_LINES, STDERR_BYTES = 500, 256 * 1024
+"""How much of the end of standard error is kept."""
+DRAIN = 0.25
+"""Seconds without output after the exit, when a grandchild still holds the pipe open, until output counts as ended."""
+
+
+class Ledger(Protocol):
+    """Where running agent processes are written down, so that a later daemon finds what this one left behind."""
+
+    async def started(self, marker: str, pid: int, created: float) -> None: ...
+
+    async def ended(self, marker: str) -> None: ...
+
+
+class _Pipes(asyncio.SubprocessProtocol):
+    """Collects lines as they come and stops reading when too many wait."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self.eof = False
+        self.failure: str | None = None
+        self.exited = asyncio.Event()
+        self.readable = asyncio.Event()
+        self._out, self._err = LineSplitter(), LineSplitter(STDERR_BYTES)
+        self._waiting = 0
+        self._paused = False
+        self._drain: asyncio.TimerHandle | None = None
+        self._transport: asyncio.SubprocessTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            return self._keep_stderr(data)
+        try:
+            lines = self._out.feed(data)
+        except LineTooLong:
+            self.failure = f"the agent wrote a line of more than {MAX_LINE // 1024 // 1024} MiB; the run was stopped"
+            return self._finish()
+        if lines:
+            self.lines += lines
+            self._waiting += len(data)
+            self.readable.set()
+        if self._waiting > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._pause(True)
+        if self.exited.is_set():
+            self._await_rest()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._finish()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self._await_rest()
+
+    def take(self) -> list[bytes]:
+        """The lines that wait; reading goes on."""
+        lines, self.lines, self._waiting = self.lines, [], 0
+        if not self.eof:
+            self.readable.clear()
+        if self._paused:
+            self._paused = False
+            self._pause(False)
+        return lines
+
+    def stderr_rest(self) -> None:
+        if rest := self._err.rest():
+            self.stderr.append(text_line(rest))
+
+    def _pause(self, pause: bool) -> None:
+        pipe = self._transport.get_pipe_transport(1)
+        if isinstance(pipe, asyncio.ReadTransport) and not pipe.is_closing():
+            pipe.pause_reading() if pause else pipe.resume_reading()
+        if not pause and self.exited.is_set():
+            self._await_rest()
+
+    def _await_rest(self) -> None:
+        # A grandchild that inherited stdout keeps the pipe open for as long as it lives; the process' own output is
+        # all in the pipe already, so silence after the exit is the end.
+        if self._drain:
+            self._drain.cancel()
+            self._drain = None
+        if not self.eof and not self._paused:
+            self._drain = asyncio.get_running_loop().call_later(DRAIN, self._finish)
+
+    def _keep_stderr(self, data: bytes) -> None:
+        try:
+            self.stderr.extend(text_line(line) for line in self._err.feed(data))
+        except LineTooLong:
+            self._err.rest()
+
+    def _finish(self) -> None:
+        if self._drain:
+            self._drain.cancel()
+        if self.eof:
+            return
+        if rest := self._out.rest():
+            self.lines.append(rest)
+        self.eof = True
+        self.readable.set()
+
+
+class Process:
+    """A running agent process, in a session of its own."""
+
+    def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes, marker: str, ledger: Ledger | None) -> None:
+        self._transport, self._pipes = transport, pipes
+        self._marker, self._ledger = marker, ledger
+        self._closing: asyncio.Task[None] | None = None
+        self.pid = transport.get_pid()
+
+    @property
+    def alive(self) -> bool:
+        return not self._pipes.exited.is_set() and self._closing is None
+
+    @property
+    def failure(self) -> str | None:
+        """Why its output could not be read on, if it could not."""
+        return self._pipes.failure
+
+    def stderr_tail(self) -> list[str]:
+        self._pipes.stderr_rest()
+        return list(self._pipes.stderr)
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Queue bytes for its standard input; a process that has gone takes nothing, and says so when it is read."""
+        stdin = self._transport.get_pipe_transport(0)
+        if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
+            stdin.write(bytes(data))
+
+    def end_input(self) -> None:
+        """Close its standard input once all is written."""
+        stdin = self._transport.get_pipe_transport(0)
+        if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
+            stdin.write_eof() if stdin.can_write_eof() else stdin.close()
+
+    async def read_lines(self) -> list[bytes]:
+        """The lines that are ready, at least one; [] when there will be no more. Safe to cancel."""
+        await self._pipes.readable.wait()
+        return self._pipes.take()
+
+    async def exit_code(self, patience: float = 5.0) -> int:
+        """Its exit code, minus the signal that ended it; after its output has ended."""
+        try:
+            await asyncio.wait_for(self._pipes.exited.wait(), patience)
+        except TimeoutError:
+            await self.close(0.0)
+        return self._transport.get_returncode() or 0
+
+    async def close(self, grace: float) -> None:
+        """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(grace))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, grace: float) -> None:
+        self.end_input()
+        if grace and not self._pipes.exited.is_set():
+            try:
+                await asyncio.wait_for(self._pipes.exited.wait(), grace)
+            except TimeoutError:
+                log.debug("process %d did not end at the end of its input", self.pid)
+        # Not a walk over children alone: by now a stray may have lost its parent (measured with claude, codex, gemini).
+        await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0))
+        await self._pipes.exited.wait()
+        self._transport.close()
+        if self._ledger:
+            await self._ledger.ended(self._marker)
+
+
+class Spawner:
+    """Starts processes; every one carries the marker of this gateway's `instance` and is written in the ledger."""
+
+    def __init__(self, instance: str = "", ledger: Ledger | None = None) -> None:
+        self._instance = instance or uuid.uuid4().hex
+        self._ledger = ledger
+
+    async def spawn(self, command: Command) -> Process:
+        """Start a command. Raises AgentUnavailable with what to do if it cannot be started."""
+        marker = f"{self._instance}.{uuid.uuid4().hex}"
+        await asyncio.to_thread(_prepare, command)
+        loop = asyncio.get_running_loop()
+        try:
+            transport, pipes = await loop.subprocess_exec(
+                _Pipes, *command.argv, cwd=command.cwd, env=_environment(command.env, marker), start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
+        process = Process(transport, pipes, marker, self._ledger)
+        if command.stdin is not None:
+            process.write(command.stdin)
+            process.end_input()
+        if self._ledger:
+            await self._ledger.started(marker, process.pid, started_at(process.pid) or 0.0)
+        return process
+
+
+def _environment(env: Mapping[str, str], marker: str) -> dict[str, str]:
+    return {**env, MARKER: marker}
+
+
+def _prepare(command: Command) -> None:
+    if not command.cwd.is_dir():
+        raise AgentUnavailable(f"the working folder {command.cwd} is not there; make it, or set the agent's cwd to one that is")
+    for path, content in command.files.items():
+        _write_private(path, content)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)

@@ -1,0 +1,93 @@
+"""Finding and ending every process that an agent started, its strays in sessions of their own included.
+
+An agent's process carries a marker in its environment, which all that it starts inherits; a child that was orphaned, or
+that moved into its own session and process group (as the shells of all the real CLIs do), is found by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+import psutil
+
+MARKER = "PORTICO_AGENT_ID"
+
+
+def started_at(pid: int) -> float | None:
+    """The start time of a process (seconds since the epoch), None if there is none; with the pid it is an identity."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and its descendants, children first."""
+    try:
+        root = psutil.Process(pid)
+        return [*reversed(root.children(recursive=True)), root]
+    except psutil.Error:
+        return []
+
+
+def marked(prefix: str) -> list[psutil.Process]:
+    """The processes of this user whose marker starts with `prefix`."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARKER, "").startswith(prefix):
+                found.append(process)
+    return found
+
+
+def signal_all(processes: Iterable[psutil.Process], *, kill: bool) -> None:
+    """SIGTERM, or with `kill` SIGKILL, to each that still is the process it was."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill() if kill else process.terminate()
+
+
+def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; zombies do not."""
+    alive = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+    return alive
+
+
+def end_marked(prefix: str, grace: float) -> int:
+    """End every process with the marker, blocking: SIGTERM, up to `grace` seconds, SIGKILL. The number found."""
+    found = living(marked(prefix))
+    signal_all(found, kill=False)
+    _wait_gone(found, grace)
+    # Whatever was started in between is found by a second look, until nothing is left.
+    for _ in range(10):
+        left = living(marked(prefix))
+        if not left:
+            break
+        signal_all(left, kill=True)
+        _wait_gone(left, 1.0)
+    return len(found)
+
+
+def end_tree(pid: int, created: float, grace: float) -> int:
+    """End one process, known by pid and start time, with its descendants. The number found; 0 if the pid is another's."""
+    now = started_at(pid)
+    if now is None or abs(now - created) > 1.0:
+        return 0
+    found = tree(pid)
+    signal_all(found, kill=False)
+    _wait_gone(found, grace)
+    signal_all(living(found), kill=True)
+    return len(found)
+
+
+def _wait_gone(processes: list[psutil.Process], seconds: float) -> None:
+    # psutil.wait_procs would reap children that asyncio waits for, and polls other people's processes anyhow.
+    deadline = time.monotonic() + seconds
+    while living(processes) and time.monotonic() < deadline:
+        time.sleep(0.01)

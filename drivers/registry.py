@@ -1,0 +1,25 @@
+"""Names to drivers, by the entry-point group `portico.drivers`; the built-in ones register there as third parties do."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import entry_points
+
+from drivers.driver import Driver
+
+log = logging.getLogger(__name__)
+
+GROUP = "portico.drivers"
+OUT_OF_THE_BOX = ("echo", "claude")
+"""The drivers that are agents of the same name without any configuration, where their program is found."""
+
+
+def load() -> dict[str, Driver]:
+    """Every driver that loads; one that does not is left out with a warning."""
+    drivers: dict[str, Driver] = {}
+    for point in entry_points(group=GROUP):
+        try:
+            drivers[point.name] = point.load()()
+        except Exception as error:
+            log.warning("the driver %r of %s is left out: %s: %s", point.name, point.value, type(error).__name__, error)
+    return drivers

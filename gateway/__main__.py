@@ -1,0 +1,5 @@
+"""`python -m gateway` is `portico`."""
+
+from gateway.cli import main
+
+main()

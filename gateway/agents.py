@@ -1,0 +1,162 @@
+"""The configured agents: each entry with its driver, its program, its folder, its environment and its options."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from drivers import registry
+from drivers.base import AgentSpec, DriverInfo, Option
+from drivers.driver import Driver
+from gateway.config import AgentSettings, Settings
+from gateway.errors import AgentProblem, BadRequest, ConfigError
+
+ALLOWED_ENV = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "XDG_*",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+)  # fmt: skip
+"""What every agent gets of the gateway's own environment, besides what its driver needs; nothing else."""
+
+CWD = Option("cwd", "Working folder", "The folder to work in; at or below the agent's own.")
+SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
+
+
+class ConfiguredAgent:
+    """One entry under `[agents]`."""
+
+    def __init__(self, name: str, settings: AgentSettings, driver: Driver, workspace: Path, environ: Mapping[str, str]) -> None:
+        self.name, self.settings, self.driver = name, settings, driver
+        self.info: DriverInfo = driver.info()
+        self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
+        self._has_own_cwd = settings.cwd is not None
+        self._environ = environ
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The driver's options and the working folder, with the config's defaults."""
+        defaults = self.settings.options
+        return tuple(
+            Option(o.name, o.title, o.description, defaults.get(o.name, o.default), o.choices, o.secret)
+            for o in (*self.info.options, CWD)
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The whole environment of its processes."""
+        patterns = (*ALLOWED_ENV, *self.info.env)
+        kept = {
+            name: value
+            for name, value in self._environ.items()
+            if not name.startswith("PORTICO_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        }
+        return {**kept, **self.settings.env}
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values in its configuration and environment that must not be shown."""
+        hidden = {option.name for option in self.info.options if option.secret}
+        named = [v for n, v in self.environment.items() if any(fnmatch.fnmatch(n.upper(), p) for p in SECRET_NAMES)]
+        return named + [value for name, value in self.settings.options.items() if name in hidden]
+
+    def problem(self) -> str | None:
+        """Why it cannot be used, and what to do about it; None if it can."""
+        try:
+            self.program()
+        except AgentProblem as problem:
+            return str(problem)
+        return None
+
+    def program(self) -> str:
+        """Its program's path; empty for a driver that brings its own. Raises AgentProblem."""
+        wanted = self.settings.program or self.info.program
+        if wanted is None:
+            return ""
+        found = shutil.which(os.path.expanduser(wanted), path=self.environment.get("PATH"))
+        if found is None:
+            install = f"; install it with `{self.info.install}`" if self.info.install else ""
+            raise AgentProblem(
+                f"agent {self.name!r} cannot start: its program {wanted!r} is not on PATH{install}, "
+                f"or set agents.{self.name}.program to where it is"
+            )
+        return os.path.abspath(found)
+
+    def check_options(self, given: Mapping[str, str]) -> None:
+        """Raises BadRequest that names an option that is unknown or has a bad value."""
+        known = {option.name: option for option in self.options}
+        for name, value in given.items():
+            if name not in known:
+                raise BadRequest(f"agent {self.name!r} has no option {name!r}; its options are {', '.join(sorted(known))}")
+            choices = known[name].choices
+            if choices and value not in choices:
+                raise BadRequest(
+                    f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {', '.join(choices)}"
+                )
+        self.folder(given.get("cwd"))
+
+    def folder(self, chosen: str | None) -> Path:
+        """The working folder of a session that chose one, relative to the agent's or absolute. Raises BadRequest."""
+        chosen = chosen or self.settings.options.get("cwd")
+        base = self._cwd
+        if not self._has_own_cwd:
+            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not chosen:
+            return base
+        # Resolved, so that neither `..` nor a link leads out.
+        wanted = (base / Path(chosen).expanduser()).resolve()
+        if not wanted.is_relative_to(base.resolve()):
+            raise BadRequest(
+                f"option 'cwd': {chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it"
+            )
+        if not wanted.is_dir():
+            raise BadRequest(f"option 'cwd': there is no folder {chosen!r} in {base}; make it first")
+        return wanted
+
+    def spec(self, options: Mapping[str, str]) -> AgentSpec:
+        """What its driver needs to know of it, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
+        merged = {option.name: option.default for option in self.options if option.name != "cwd"} | dict(options)
+        chosen = merged.pop("cwd", None)
+        return AgentSpec(self.program(), self.folder(chosen), self.environment, self.settings.args, merged)
+
+
+class Agents:
+    """All entries by name: the config's, and out of the box `echo` and every CLI that is found.
+
+    `workspace` is where agents without a folder of their own work; by default one each in the data directory.
+    """
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str] = os.environ, workspace: Path | None = None) -> None:
+        drivers = registry.load()
+        entries = {name: AgentSettings(driver=name) for name in registry.OUT_OF_THE_BOX if name in drivers} | settings.agents
+        self._agents: dict[str, ConfiguredAgent] = {}
+        for name, entry in entries.items():
+            if entry.driver not in drivers:
+                raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
+            folder = workspace or settings.data_dir / "workspaces" / name
+            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ)
+            if name not in settings.agents and agent.problem():
+                continue
+            _check_defaults(agent)
+            self._agents[name] = agent
+
+    def __iter__(self) -> Iterator[ConfiguredAgent]:
+        return iter(self._agents.values())
+
+    def get(self, name: str) -> ConfiguredAgent:
+        """The agent of that name. Raises BadRequest that lists the known ones."""
+        if name not in self._agents:
+            raise BadRequest(f"there is no agent {name!r} here; there are {', '.join(sorted(self._agents))}")
+        return self._agents[name]
+
+    def find(self, name: str) -> ConfiguredAgent | None:
+        return self._agents.get(name)
+
+
+def _check_defaults(agent: ConfiguredAgent) -> None:
+    try:
+        agent.check_options({name: value for name, value in agent.settings.options.items() if name != "cwd"})
+    except BadRequest as error:
+        raise ConfigError(f"agents.{agent.name}.options: {error}") from None

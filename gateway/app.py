@@ -1,0 +1,89 @@
+"""Builds the FastAPI app: the protocols over one gateway, and one form for every error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from gateway import __version__
+from gateway.body_limit import BodyLimit
+from gateway.errors import GatewayError, TooMany, Unauthorized
+from gateway.gateway import Gateway
+from gateway.protocols import execute
+from gateway.protocols.aap import v1
+
+log = logging.getLogger(__name__)
+
+_HEADERS: dict[type[GatewayError], dict[str, str]] = {Unauthorized: {"WWW-Authenticate": "Bearer"}, TooMany: {"Retry-After": "5"}}
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The app; its lifespan opens and closes the gateway."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.open()
+        try:
+            yield
+        finally:
+            await gateway.close()
+
+    app = FastAPI(title="Portico", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit, limit=gateway.settings.server.max_body)
+    app.include_router(v1.router(gateway))
+    app.include_router(execute.router(gateway))
+
+    @app.get("/healthz", tags=["operations"])
+    async def healthz() -> dict[str, str]:
+        """The daemon is up."""
+        return {"status": "ok", "version": __version__}
+
+    _errors(app, gateway)
+    return app
+
+
+def _errors(app: FastAPI, gateway: Gateway) -> None:
+    def refuse(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+        return JSONResponse({"error": gateway.redactor.clean(text)}, status, headers)
+
+    @app.exception_handler(GatewayError)
+    async def refused(_: Request, error: GatewayError) -> JSONResponse:
+        headers = (
+            {"WWW-Authenticate": "Bearer"}
+            if error.status == 401
+            else {"Retry-After": "5"}
+            if isinstance(error, TooMany)
+            else None
+        )
+        return refuse(error.status, str(error), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return refuse(400, "; ".join(_problem(item) for item in error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        text = str(error.detail)
+        if error.status_code in (404, 405):
+            text = f"{request.method} {request.url.path}: {text.lower()} here; /openapi.json lists every endpoint"
+        return refuse(error.status_code, text, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return refuse(500, "the gateway failed on this request; its log says why")
+
+
+def _problem(item: Any) -> str:
+    # Where and what, never the input itself: it may hold a secret.
+    if item["type"] == "json_invalid":
+        return f"the body is not JSON: {item.get('ctx', {}).get('error', 'syntax error')}"
+    path = ".".join(str(part) for part in item["loc"] if part not in ("body", "query", "path", "header"))
+    return f"{path or 'the body'}: {str(item['msg'])[:1].lower()}{str(item['msg'])[1:]}"

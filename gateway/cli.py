@@ -1,0 +1,105 @@
+"""The command line: `portico serve`, `portico key`, `portico run`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway import __version__
+from gateway.config import Settings, load
+from gateway.errors import ConfigError
+
+CONFIG = click.option("--config", type=click.Path(path_type=Path), help="A TOML file; config.example.toml explains every key.")
+DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), help="Where sessions and the key are kept.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="portico")
+def main() -> None:
+    """One front door for every agent CLI."""
+
+
+@main.command()
+@CONFIG
+@DATA_DIR
+@click.option("--host", help="The address to listen on; 127.0.0.1 unless the config says otherwise.")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; 0 takes a free one.")
+@click.option("--no-auth", is_flag=True, help="Ask nobody for a key. On a loopback address only.")
+@click.option("--hints", is_flag=True, help="Say on standard error how to get the key, and a first request.")
+def serve(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, no_auth: bool, hints: bool) -> None:
+    """Start the daemon."""
+
+    def start() -> None:
+        from gateway.serve import serve as start_daemon
+
+        settings = _settings(config, data_dir, host, port)
+        start_daemon(settings, no_auth=no_auth, hints=_hints(config, data_dir, no_auth) if hints else None)
+
+    _or_refuse(start)
+
+
+@main.command()
+@CONFIG
+@DATA_DIR
+def key(config: Path | None, data_dir: Path | None) -> None:
+    """Print the API key; make one at the first call."""
+
+    def show() -> None:
+        from gateway.security import api_keys
+
+        click.echo(api_keys(_settings(config, data_dir))[0])
+
+    _or_refuse(show)
+
+
+@main.command()
+@CONFIG
+@DATA_DIR
+@click.option("--model", help="The model, for agents that have the option.")
+@click.argument("agent")
+@click.argument("prompt")
+def run(config: Path | None, data_dir: Path | None, model: str | None, agent: str, prompt: str) -> None:
+    """One turn with AGENT in the terminal; Ctrl-C interrupts it. PROMPT `-` reads standard input."""
+
+    def one_turn() -> None:
+        from gateway.terminal import run_in_terminal
+
+        text = sys.stdin.read() if prompt == "-" else prompt
+        sys.exit(run_in_terminal(_settings(config, data_dir), agent, text, model))
+
+    _or_refuse(one_turn)
+
+
+def _settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:
+    settings = load(config)
+    from_env = os.environ.get("PORTICO_DATA_DIR")
+    given = {"host": host, "port": port, "data_dir": data_dir or (Path(from_env) if from_env else None)}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
+
+
+def _hints(config: Path | None, data_dir: Path | None, no_auth: bool) -> Callable[[str], str]:
+    given = [f"--config {shlex.quote(str(config))}"] if config else []
+    given += [f"--data-dir {shlex.quote(str(data_dir))}"] if data_dir else []
+    show_key = " ".join([shlex.quote(sys.argv[0]), "key", *given])
+    header = "" if no_auth else f' -H "Authorization: Bearer $({show_key})"'
+    body = """-H 'Content-Type: application/json' -d '{"driver": "echo", "task": "hello"}'"""
+
+    def text(url: str) -> str:
+        key_line = "" if no_auth else f"The API key:    {show_key}\n"
+        return f"{key_line}A first request:\n  curl -N {url}/v1/execute{header} {body}\nStop it with Ctrl-C.\n"
+
+    return text
+
+
+def _or_refuse(action: Callable[[], Any]) -> None:
+    try:
+        action()
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,137 @@
+"""TOML to settings. `config.example.toml` explains every key and is tested against these models."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from platformdirs import user_config_path, user_data_path
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gateway.errors import ConfigError
+
+AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSettings(_Table):
+    """Where the daemon listens and keeps its data."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=7700, ge=0, le=65535)
+    data_dir: Path = Field(default_factory=lambda: user_data_path("portico", appauthor=False))
+    keep_alive: float = Field(default=15.0, gt=0)
+    max_body: int = Field(default=64 * 1024 * 1024, ge=1024)
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+
+
+class AuthSettings(_Table):
+    """Who may call. No keys here: the one in PORTICO_API_KEY, or a generated one in the data directory."""
+
+    keys: tuple[Annotated[str, Field(min_length=8)], ...] = ()
+
+
+class LimitSettings(_Table):
+    """Times in seconds (0 is none) and numbers. The times rest while an agent waits for the client."""
+
+    start: float = Field(default=60.0, ge=0)
+    idle: float = Field(default=900.0, ge=0)
+    total: float = Field(default=7200.0, ge=0)
+    grace: float = Field(default=3.0, ge=0)
+    sleep_after: float = Field(default=900.0, ge=0)
+    live_agents: int = Field(default=16, ge=1)
+
+
+class StoreSettings(_Table):
+    """Where sessions are kept; empty is an SQLite file in the data directory."""
+
+    url: str = ""
+    keep_executions_days: float = Field(default=7.0, gt=0)
+
+
+class AgentSettings(_Table):
+    """One agent: a driver with its program, its folder and its defaults."""
+
+    driver: str
+    program: str | None = None
+    args: tuple[str, ...] = ()
+    cwd: Path | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    options: dict[str, str] = Field(default_factory=dict)
+    title: str | None = None
+    description: str | None = None
+
+
+class Settings(_Table):
+    """Everything that the configuration says."""
+
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    auth: AuthSettings = Field(default_factory=AuthSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    agents: dict[Annotated[str, Field(pattern=AGENT_NAME)], AgentSettings] = Field(default_factory=dict)
+
+    @property
+    def data_dir(self) -> Path:
+        return self.server.data_dir.expanduser().absolute()
+
+
+def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of a TOML file; without one, of PORTICO_CONFIG or the user's config folder, if there is a file.
+
+    Raises ConfigError that names the file, the key's path and what would be right.
+    """
+    explicit = path or (Path(environ["PORTICO_CONFIG"]) if environ.get("PORTICO_CONFIG") else None)
+    file = explicit or user_config_path("portico", appauthor=False) / "config.toml"
+    if explicit is None and not file.exists():
+        return Settings()
+    try:
+        table = tomllib.loads(file.expanduser().read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from error
+    return parse(table, str(file))
+
+
+def parse(table: Mapping[str, Any], source: str = "the configuration") -> Settings:
+    """The settings of a parsed table. Raises ConfigError."""
+    try:
+        return Settings.model_validate(table)
+    except ValidationError as error:
+        lines = [f"{_path(item['loc'])}: {_reason(item)}" for item in error.errors(include_url=False)]
+        raise ConfigError(f"{source} cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in loc if part != "[key]")
+
+
+def _reason(item: Any) -> str:
+    if item["type"] == "extra_forbidden":
+        known = sorted(_keys_at(item["loc"][:-1]))
+        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}"
+        return f"unknown key; {hint}"
+    if item["loc"] and item["loc"][-1] == "[key]":
+        return "an agent's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit"
+    return str(item["msg"]).lower()
+
+
+def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in loc:
+        if model is Settings and part == "agents":
+            return list(AgentSettings.model_fields)
+        annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        model = annotation
+    return list(model.model_fields)

@@ -1,0 +1,140 @@
+"""The log of a session or an execution: numbered events, followed by any number of readers from any number.
+
+The newest events are held in memory, all of them are written to the store behind the readers' backs; a reader that is
+further back than the memory reads from the store. Nothing is ever dropped: when too much is unwritten, the writer of
+events waits, and with it the agent's pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from drivers.events import OutputEvent, decode
+from gateway.store import Store
+
+log = logging.getLogger(__name__)
+
+KEPT_BYTES = 1024 * 1024
+"""How much of the newest events, as JSON, stays in memory once it is stored."""
+UNWRITTEN_BYTES = 16 * 1024 * 1024
+"""How much may wait to be stored before the agent has to."""
+ROW_BYTES = 1024 * 1024
+"""About how much one stored row holds; a larger single event has a row of its own."""
+READ_EVENTS = 2048
+"""The most that one read gives, so that many readers take turns."""
+
+
+class Entry(NamedTuple):
+    """A numbered event with its JSON."""
+
+    seq: int
+    event: OutputEvent
+    data: bytes
+
+
+class EventLog:
+    """`append` and `room` are its writer's, `read` is for everybody."""
+
+    def __init__(self, log_id: str, store: Store, last: int = 0) -> None:
+        self.log_id = log_id
+        self._store = store
+        self._recent: deque[Entry] = deque()
+        self._kept = 0
+        self._unwritten: list[Entry] = []
+        self._unwritten_bytes = 0
+        self._stored = self.last = last
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._writer: asyncio.Task[None] | None = None
+
+    def append(self, events: Iterable[OutputEvent]) -> None:
+        """Number the events, show them to the readers, and have them written."""
+        for event in events:
+            data = event.encode()
+            self.last += 1
+            entry = Entry(self.last, event, data)
+            self._recent.append(entry)
+            self._unwritten.append(entry)
+            self._kept += len(data)
+            self._unwritten_bytes += len(data)
+        self._wake()
+        if self._writer is None and self._unwritten:
+            self._writer = asyncio.create_task(self._write())
+
+    async def room(self) -> None:
+        """Wait until there is room for more; at once unless the store is far behind."""
+        while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None:
+            await asyncio.shield(self._writer)
+
+    async def written(self) -> None:
+        """Wait until all that was appended is on disk."""
+        while self._writer is not None:
+            await asyncio.shield(self._writer)
+
+    async def read(self, after: int) -> list[Entry]:
+        """Events after a number, in order, as many as are there (up to a bound); waits for the first. Safe to cancel."""
+        while after >= self.last:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
+        if self._recent and self._recent[0].seq <= after + 1:
+            return self._from_memory(after)
+        return await self._from_store(after)
+
+    def _from_memory(self, after: int) -> list[Entry]:
+        if self._recent[-1].seq - after <= READ_EVENTS:
+            # The common case: a reader that keeps up wants the last few, and a deque is quick from its ends only.
+            newest = [self._recent[-n] for n in range(self._recent[-1].seq - after, 0, -1)]
+            return newest
+        skip = after + 1 - self._recent[0].seq
+        return [entry for n, entry in enumerate(self._recent) if skip <= n < skip + READ_EVENTS]
+
+    async def _from_store(self, after: int) -> list[Entry]:
+        rows = await self._store.events(self.log_id, after, rows=4)
+        found = [
+            Entry(seq, decode(line), line)
+            for first, body in rows
+            for seq, line in enumerate(body.split(b"\n"), first)
+            if seq > after
+        ]
+        return found or self._from_memory(after)
+
+    async def _write(self) -> None:
+        try:
+            while self._unwritten:
+                batch = self._next_batch()
+                body = b"\n".join(entry.data for entry in batch)
+                await self._store.append_events(self.log_id, batch[0].seq, batch[-1].seq, body)
+                self._stored = batch[-1].seq
+                self._unwritten_bytes -= sum(len(entry.data) for entry in batch)
+                self._trim()
+        except Exception:
+            # The readers still get everything from memory, which from here on is not trimmed.
+            log.exception("the events of %s cannot be stored", self.log_id)
+        finally:
+            self._writer = None
+
+    def _next_batch(self) -> list[Entry]:
+        size = 0
+        for n, entry in enumerate(self._unwritten):
+            size += len(entry.data)
+            if size > ROW_BYTES and n:
+                batch, self._unwritten = self._unwritten[:n], self._unwritten[n:]
+                return batch
+        batch, self._unwritten = self._unwritten, []
+        return batch
+
+    def _trim(self) -> None:
+        while self._kept > KEPT_BYTES and self._recent and self._recent[0].seq <= self._stored:
+            self._kept -= len(self._recent.popleft().data)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,113 @@
+"""Executions: one task, one run, one stream; with an idempotency key it runs once, however often it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pydantic_core import to_json
+
+from drivers.base import DriverError, Limits, TaskSpec
+from drivers.process import Spawner
+from gateway.agents import Agents
+from gateway.errors import AgentProblem, Conflict, ShuttingDown
+from gateway.event_log import EventLog
+from gateway.redaction import Redactor
+from gateway.run import Run, Turn
+from gateway.store import RunRecord, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked for: a task for an agent, perhaps with a model and an idempotency key."""
+
+    agent: str
+    task: str
+    model: str | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key, hashed: it is the client's word and may be of any length."""
+        return hashlib.sha256(self.idempotency_key.encode()).hexdigest() if self.idempotency_key is not None else None
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal requests; who asks is not part of it."""
+        return hashlib.sha256(to_json([self.agent, self.task, self.model])).hexdigest()
+
+
+class Executions:
+    """Runs tasks. The runs go on without their listeners."""
+
+    def __init__(self, agents: Agents, store: Store, redactor: Redactor, spawner: Spawner, limits: Limits) -> None:
+        self._agents, self._store, self._redactor = agents, store, redactor
+        self._spawner, self._limits = spawner, limits
+        self._running: dict[str, Run] = {}
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def execute(self, task: Task) -> Turn:
+        """The stream of a task's events, from its first. Raises BadRequest, Conflict, AgentProblem."""
+        if self._closing:
+            raise ShuttingDown("the gateway is shutting down; try again when it is back")
+        if task.key is None:
+            return await self._start(task)
+        async with self._asking.setdefault(task.key, asyncio.Lock()):
+            known = await self._store.execution(task.key)
+            return await (self._again(task, *known) if known else self._start(task))
+
+    async def close(self, why: str) -> None:
+        """End every run with a clean error."""
+        self._closing = True
+        runs = list(self._running.values())
+        await asyncio.gather(*(run.fail(why) for run in runs))
+        await asyncio.gather(*self._tasks)
+
+    async def _again(self, task: Task, execution_id: str, digest: str) -> Turn:
+        if digest != task.digest:
+            raise Conflict("this idempotency_key belongs to another task, driver or model; a new task takes a new key")
+        running = self._running.get(execution_id)
+        if running is not None:
+            return Turn(running.log, 0, through_waits=True)
+        return Turn(EventLog(execution_id, self._store, await self._store.last_seq(execution_id)), 0, through_waits=True)
+
+    async def _start(self, task: Task) -> Turn:
+        entry = self._agents.get(task.agent)
+        base = entry.spec({})
+        spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, task=task.task, model=task.model)
+        try:
+            agent = await entry.driver.execute(spec, self._spawner, self._limits)
+        except DriverError as error:
+            raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
+        execution_id = f"exec_{uuid.uuid4().hex}"
+        log = EventLog(execution_id, self._store)
+        run = Run(f"run_{uuid.uuid4().hex}", agent, log, store=self._store, redactor=self._redactor)
+        record = RunRecord(run.id, execution_id, run.state.value, None, run.first_seq)
+        try:
+            await self._store.start_execution(record, task.key, task.digest)
+        except BaseException:
+            await agent.close()
+            raise
+        self._running[execution_id] = run
+        run.start()
+        self._track(self._wind_up(execution_id, run))
+        return Turn(log, 0, through_waits=True)
+
+    async def _wind_up(self, execution_id: str, run: Run) -> None:
+        await run.wait()
+        await run.agent.close()
+        # Only what is on disk can be read without the run.
+        await run.log.written()
+        self._running.pop(execution_id, None)
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

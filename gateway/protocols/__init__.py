@@ -1,0 +1,1 @@
+"""One module or folder a protocol; nothing else knows its paths or shapes."""

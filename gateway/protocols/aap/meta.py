@@ -1,0 +1,105 @@
+"""What `/meta` says of the agents (AgentInfo), and the checks of a request against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from drivers.base import Option, ToolGrant, ToolSpec
+from drivers.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks
+from gateway.agents import ConfiguredAgent
+from gateway.errors import BadRequest
+from gateway.protocols.aap.shapes import AgentOverrides, ApplicationTool
+from gateway.redaction import HIDDEN
+from gateway.session import SessionConfig
+
+
+def agent_info(agent: ConfiguredAgent, version: str, schema_key: str = "inputSchema") -> dict[str, Any]:
+    """AgentInfo of the protocol; nothing that the agent cannot do."""
+    info = agent.info
+    images: dict[str, Any] = {name: {} for name, takes in (("http", info.image_http), ("data", info.image_data)) if takes}
+    capabilities = {
+        "history": {"full": {}},
+        "stream": {"delta": {}, "message": {}, "none": {}},
+        **({"application": {"tools": {}}} if info.app_tools else {}),
+        **({"image": images} if images else {}),
+    }
+    return {
+        "name": agent.name,
+        "title": agent.settings.title or info.title,
+        "version": version,
+        "description": agent.settings.description or info.description,
+        "tools": [tool_json(tool, schema_key) for tool in info.tools],
+        "options": [_option(option) for option in agent.options],
+        "capabilities": capabilities,
+    }
+
+
+def tool_json(tool: ToolSpec, schema_key: str = "inputSchema") -> dict[str, Any]:
+    """ToolSpec of the protocol."""
+    title = {"title": tool.title} if tool.title is not None else {}
+    return {"name": tool.name, **title, "description": tool.description, schema_key: dict(tool.input_schema)}
+
+
+def _option(option: Option) -> dict[str, Any]:
+    common = {"name": option.name, "title": option.title, "description": option.description}
+    if option.secret:
+        return {"type": "secret", **common, "default": HIDDEN if option.default else ""}
+    if option.choices:
+        return {"type": "select", **common, "options": list(option.choices), "default": option.default}
+    return {"type": "text", **common, "default": option.default}
+
+
+def merged(
+    config: SessionConfig, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None
+) -> SessionConfig:
+    """A session's settings with a request's over them: options merge by key, tool lists replace. Raises BadRequest."""
+    given = dict(overrides.options or {}) if overrides else {}
+    hidden = {option.name for option in agent.options if option.secret}
+    # A loaded session shows secrets as ***; a form that sends that back has not changed them.
+    given = {name: value for name, value in given.items() if not (name in hidden and value == HIDDEN)}
+    agent.check_options(given)
+    options = {**config.options, **{n: v for n, v in given.items() if n not in hidden}}
+    secrets = {**config.secrets, **{n: v for n, v in given.items() if n in hidden}}
+    grants = config.tools
+    if overrides and overrides.tools is not None:
+        grants = tuple(ToolGrant(tool.name, tool.trust) for tool in overrides.tools)
+    app_tools = config.app_tools
+    if tools is not None:
+        app_tools = tuple(ToolSpec(tool.name, tool.description, tool.input_schema, tool.title) for tool in tools)
+    _check_tools(agent, grants or (), app_tools or ())
+    return SessionConfig(options, secrets, grants, app_tools)
+
+
+def _check_tools(agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec]) -> None:
+    exposed = {tool.name for tool in agent.info.tools}
+    for grant in grants:
+        if grant.name not in exposed:
+            offer = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it offers none"
+            raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {offer}")
+    seen: set[str] = set()
+    for tool in app_tools:
+        if not agent.info.app_tools:
+            raise BadRequest(f"tools: agent {agent.name!r} takes no application-side tools; leave {tool.name!r} out")
+        if tool.name in exposed or tool.name in seen:
+            raise BadRequest(f"tools: the name {tool.name!r} is taken by another tool; tool names must be unique in a request")
+        seen.add(tool.name)
+
+
+def check_messages(agent: ConfiguredAgent, messages: Iterable[Message]) -> None:
+    """Raises BadRequest for images that the agent does not take."""
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            continue
+        for block in blocks(message.content):
+            if isinstance(block, ImageBlock) and isinstance(message, UserMessage | ToolMessage):
+                _check_image(agent, block.url)
+
+
+def _check_image(agent: ConfiguredAgent, url: str) -> None:
+    kind = url.partition(":")[0].lower()
+    takes: Mapping[str, bool] = {"data": agent.info.image_data, "https": agent.info.image_http}
+    if kind not in takes:
+        raise BadRequest("an image's url must start with https:// or data:")
+    if not takes[kind]:
+        raise BadRequest(f"agent {agent.name!r} takes no images by {kind}: address; /meta says what it takes")

@@ -1,0 +1,99 @@
+"""A turn of AAP, whichever version asked for it: the request checked, the run started or answered, the answer shown."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from fastapi import Response
+from pydantic_core import to_json
+
+from drivers.base import PermissionReply, Reply, ToolReply
+from drivers.messages import Message, ToolMessage, UserMessage
+from gateway.agents import ConfiguredAgent
+from gateway.errors import BadRequest
+from gateway.protocols.aap.meta import check_messages, merged
+from gateway.protocols.aap.shapes import (
+    AgentOverrides,
+    ApplicationTool,
+    StreamMode,
+    ToolPermissionMessage,
+    TurnMessage,
+)
+from gateway.protocols.aap.views import TURN_START, JsonView, StreamView, frame
+from gateway.protocols.streams import event_stream
+from gateway.run import Turn
+from gateway.session import Session, SessionConfig
+
+
+async def take_turn(
+    session: Session, messages: Sequence[TurnMessage], overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None
+) -> Turn:
+    """Start or go on with the session's run. Raises BadRequest, Conflict and others; then nothing has changed."""
+    said = _user_message(messages)
+    async with session.lock:
+        session.refuse_if_busy()
+        config = _config(session, overrides, tools)
+        if said is not None:
+            check_messages(session.agent, [said])
+            await session.cancel_open_calls()
+            await session.configure(config)
+            return await session.say(said)
+        session.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
+        replies, results = _answers(messages)
+        check_messages(session.agent, results)
+        return await session.answer(replies, results)
+
+
+def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None) -> SessionConfig:
+    if overrides and overrides.name is not None and overrides.name != session.agent.name:
+        raise BadRequest(
+            f"agent.name: this session is of agent {session.agent.name!r} and stays so; make a new session for {overrides.name!r}"
+        )
+    return merged(session.config, session.agent, overrides, tools)
+
+
+def _user_message(messages: Sequence[TurnMessage]) -> UserMessage | None:
+    users = [message for message in messages if isinstance(message, UserMessage)]
+    if not messages:
+        raise BadRequest("messages: empty; send one user message, or the answers to the open tool calls")
+    if users and len(messages) > 1:
+        raise BadRequest("messages: a user message stands alone; answers to tool calls are sent without one")
+    return users[0] if users else None
+
+
+def _answers(messages: Sequence[TurnMessage]) -> tuple[list[Reply], list[Message]]:
+    replies: list[Reply] = []
+    results: list[Message] = []
+    for message in messages:
+        if isinstance(message, ToolPermissionMessage):
+            replies.append(PermissionReply(message.tool_call_id, message.granted, message.reason))
+        elif isinstance(message, ToolMessage):
+            replies.append(ToolReply(message.tool_call_id, message.content))
+            results.append(message)
+    return replies, results
+
+
+def check_new(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
+    """Raises BadRequest unless these can start a session that answers at once: the last one is the user's."""
+    if not messages or not isinstance(messages[-1], UserMessage):
+        raise BadRequest("messages: the last message must be a user message, which the agent then answers")
+    check_messages(agent, messages)
+
+
+async def answer(turn: Turn, mode: StreamMode, keep_alive: float, *, created: str | None = None, status: int = 200) -> Response:
+    """The turn as a response: an SSE stream, or (mode `none`) JSON once it is over. `created` is a new session's id."""
+    if mode == "none":
+        view = JsonView()
+        async for entries in turn.batches():
+            view.feed(entries)
+        body = view.response(created)
+        return Response(to_json(body, by_alias=True), status_code=status, media_type="application/json")
+    return event_stream(_frames(turn, StreamView(whole=mode == "message"), created), keep_alive)
+
+
+async def _frames(turn: Turn, view: StreamView, created: str | None) -> AsyncIterator[bytes]:
+    first = frame("session_start", {"sessionId": created}) if created else b""
+    yield first + TURN_START
+    async for entries in turn.batches():
+        if frames := view.feed(entries):
+            yield frames

@@ -1,0 +1,50 @@
+"""The OutputEvent gateway: `POST /v1/execute`, one task in, one stream of the seed's frames out.
+
+Frames are `data: {"kind": …}` without an `event:` line, as of the manual's page on the endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Header, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.executions import Task
+from gateway.gateway import Gateway
+from gateway.protocols.streams import event_stream
+from gateway.run import Turn
+
+
+class ExecuteRequest(BaseModel):
+    """One task. `driver` is the name of an agent here; the key may come as `auth_token` or in the header."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    task: str = Field(min_length=1)
+    driver: str = Field(min_length=1)
+    model: str | None = None
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=1024)
+    auth_token: str | None = None
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """The endpoint over a gateway."""
+    routes = APIRouter(tags=["OutputEvent gateway"])
+
+    @routes.post("/v1/execute")
+    async def execute(request: ExecuteRequest, authorization: str | None = Header(default=None)) -> Response:
+        """Run a task and stream its events until `session_end`. The run goes on if the client drops off."""
+        gateway.auth.check(authorization, request.auth_token)
+        task = Task(request.driver, request.task, request.model, request.idempotency_key)
+        turn = await gateway.executions.execute(task)
+        return event_stream(_frames(turn), gateway.keep_alive)
+
+    return routes
+
+
+async def _frames(turn: Turn) -> AsyncIterator[bytes]:
+    async for entries in turn.batches():
+        shown = [b"data: %b\n\n" % data for entry in entries if (data := entry.event.seed_json(entry.data)) is not None]
+        if shown:
+            yield b"".join(shown)

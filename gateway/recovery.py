@@ -1,0 +1,79 @@
+"""The start after a daemon that was killed: its agents are ended, its open runs closed with an error, nothing stored is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from drivers.events import Error, OutputEvent, SessionEnd, decode
+from drivers.messages import MESSAGE, AssistantMessage, Message, ToolMessage, UserMessage
+from drivers.process_tree import end_marked, end_tree
+from gateway.history import Fold
+from gateway.store import RunRecord, Store
+
+log = logging.getLogger(__name__)
+
+WHY = "the gateway was stopped in the middle of this run; send the message again"
+
+
+async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> int:
+    """End the agent processes of an earlier daemon with this data directory, by pid and start time, and every stray of
+    theirs by its marker. The number of processes found."""
+    found = 0
+    for marker, pid, created in await store.processes():
+        found += await asyncio.to_thread(end_tree, pid, created, grace)
+        await store.ended(marker)
+    found += await asyncio.to_thread(end_marked, f"{instance}.", grace)
+    if found:
+        log.warning("ended %d processes of agents that an earlier daemon left behind", found)
+    return found
+
+
+async def close_open_runs(store: Store) -> int:
+    """Give every run that was under way its missing messages, an error and a `session_end`. The number of runs."""
+    runs = await store.unfinished_runs()
+    for run in runs:
+        await _close(store, run)
+    return len(runs)
+
+
+async def _close(store: Store, run: RunRecord) -> None:
+    last = await store.last_seq(run.log_id)
+    ending: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
+    if await store.session(run.log_id):
+        missing = await _missing_messages(store, run, ending)
+        await store.append_messages(run.log_id, [message.model_dump_json() for message in missing])
+    body = b"\n".join(event.encode() for event in ending)
+    await store.append_events(run.log_id, last + 1, last + len(ending), body)
+    await store.set_run(run.id, "ended", "error")
+
+
+async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:
+    """What the stored events of a run tell beyond its stored messages."""
+    stored = [MESSAGE.validate_json(body) for body in await store.messages(run.log_id)]
+    since = len(stored) - next((n for n, m in enumerate(reversed(stored)) if isinstance(m, UserMessage)), len(stored))
+    known = stored[since:]
+    answered = {m.tool_call_id for m in known if isinstance(m, ToolMessage)}
+    assistants = sum(isinstance(m, AssistantMessage) for m in known)
+    missing: list[Message] = []
+    for message in await _fold(store, run, ending):
+        if isinstance(message, AssistantMessage):
+            assistants -= 1
+            if assistants < 0:
+                missing.append(message)
+        elif isinstance(message, ToolMessage) and message.tool_call_id not in answered:
+            missing.append(message)
+    return missing
+
+
+async def _fold(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:
+    fold, folded, after = Fold(), list[Message](), run.first_seq - 1
+    while rows := await store.events(run.log_id, after):
+        for first, body in rows:
+            for seq, line in enumerate(body.split(b"\n"), first):
+                if seq > after:
+                    folded += fold.feed(decode(line))
+                    after = seq
+    for event in ending:
+        folded += fold.feed(event)
+    return folded

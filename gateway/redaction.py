@@ -1,0 +1,50 @@
+"""Hides secrets in what people may read: errors, logs, raw lines. Knows the secrets, not where they come from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from drivers.events import Error, OutputEvent, Stderr, Stdout
+
+HIDDEN = "***"
+SHORTEST = 4
+"""A shorter value would hide half of every text."""
+
+
+class Redactor:
+    """The values to hide. `register` once, `clean` everywhere."""
+
+    def __init__(self) -> None:
+        self._secrets: list[str] = []
+
+    def register(self, values: Iterable[str]) -> None:
+        new = {value for value in values if len(value) >= SHORTEST} - set(self._secrets)
+        # Longest first: a secret that contains another is hidden whole.
+        self._secrets = sorted([*self._secrets, *new], key=len, reverse=True)
+
+    def clean(self, text: str) -> str:
+        for secret in self._secrets:
+            if secret in text:
+                text = text.replace(secret, HIDDEN)
+        return text
+
+    def clean_event(self, event: OutputEvent) -> OutputEvent:
+        """Raw lines and errors are cleaned; what the agent says to its user is not the gateway's to change."""
+        if isinstance(event, Stdout | Stderr):
+            line = self.clean(event.line)
+            return event if line == event.line else event.model_copy(update={"line": line})
+        if isinstance(event, Error):
+            return Error(message=self.clean(event.message))
+        return event
+
+
+class RedactingFormatter(logging.Formatter):
+    """Cleans whole log lines, tracebacks included."""
+
+    def __init__(self, redactor: Redactor, fmt: str) -> None:
+        super().__init__(fmt)
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redactor.clean(super().format(record))

@@ -1,0 +1,170 @@
+"""Run: one agent at work on one prompt. It reads the agent, feeds the log and the history, and knows how it ends.
+
+A run is not a turn: it outlives its listeners, and while the agent waits for the client it is parked (`waiting`) until a
+later turn answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+
+from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Reply
+from drivers.events import AwaitedCall, Awaiting, Error, Event, NativeSession, OutputEvent, SessionEnd, Stderr, Stdout, StopReason
+from drivers.messages import Message
+from gateway.event_log import Entry, EventLog
+from gateway.history import Fold
+from gateway.redaction import Redactor
+from gateway.store import Store
+
+log = logging.getLogger(__name__)
+
+Keep = Callable[[Sequence[Message]], Awaitable[None]]
+
+
+async def keep_nothing(messages: Sequence[Message]) -> None:
+    """For runs without a history."""
+
+
+class RunState(Enum):
+    RUNNING = "running"
+    WAITING = "waiting"
+    ENDED = "ended"
+
+
+class Run:
+    """`start` once; then it works by itself until `session_end` is in the log."""
+
+    def __init__(
+        self, run_id: str, agent: Agent, log: EventLog, store: Store, redactor: Redactor, keep: Keep = keep_nothing
+    ) -> None:
+        self.id, self.agent, self.log = run_id, agent, log
+        self.state = RunState.RUNNING
+        self.calls: dict[str, AwaitedCall] = {}
+        self.native_id: str | None = None
+        self.first_seq = log.last + 1
+        self._store, self._redactor, self._keep = store, redactor, keep
+        self._fold = Fold()
+        self._failing: str | None = None
+        self._work: asyncio.Task[None] | None = None
+
+    def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
+        """Begin to read the agent; `ended` is called when the last event is in the log."""
+        self._work = asyncio.create_task(self._pump(), name=f"run {self.id}")
+        self._work.add_done_callback(lambda _: ended(self))
+
+    async def wait(self) -> None:
+        """Until the run has ended."""
+        if self._work:
+            await asyncio.shield(self._work)
+
+    async def answer(self, replies: Sequence[Reply]) -> None:
+        """Pass the client's answers on; the run is at work again when none is open."""
+        for reply in replies:
+            self.calls.pop(reply.call_id, None)
+            if not isinstance(reply, PermissionReply):
+                self._fold.answer(reply.call_id)
+        if not self.calls:
+            self.state = RunState.RUNNING
+            await self._store.set_run(self.id, self.state.value)
+        for reply in replies:
+            await self.agent.reply(reply)
+
+    async def cancel(self) -> None:
+        """Interrupt the agent, and wait for the end."""
+        if self.state is not RunState.ENDED:
+            with suppress(DriverError):
+                await self.agent.interrupt()
+            await self.wait()
+
+    async def fail(self, message: str) -> None:
+        """End the run from the gateway's side: the log gets this error and its `session_end`."""
+        if self.state is RunState.ENDED:
+            return
+        if self._work is None:
+            return await self._fail(message)
+        self._failing = message
+        self._work.cancel()
+        await asyncio.wait([self._work])
+
+    async def _pump(self) -> None:
+        try:
+            while self.state is not RunState.ENDED:
+                await self._take(await self.agent.receive())
+                await self.log.room()
+        except asyncio.CancelledError:
+            await self._fail(self._failing or "the run was stopped")
+        except AgentGone as error:
+            await self._fail(str(error))
+        except Exception as error:
+            log.exception("run %s failed", self.id)
+            await self._fail(f"the gateway failed: {type(error).__name__}: {error}")
+
+    async def _fail(self, message: str) -> None:
+        await self._take([Error(message=message), SessionEnd(exit_code=1, stop_reason="error")])
+
+    async def _take(self, events: Sequence[OutputEvent]) -> None:
+        """Log what came; what ends a turn comes last, after everything that a client may ask for then is stored."""
+        shown: list[OutputEvent] = []
+        done: list[Message] = []
+        for event in events:
+            if isinstance(event, Error | Stderr | Stdout):
+                event = self._redactor.clean_event(event)
+            elif isinstance(event, NativeSession):
+                self.native_id = event.native_id
+            done += self._fold.feed(event)
+            if isinstance(event, Awaiting | SessionEnd):
+                self._show(shown)
+                shown = []
+                await self._keep_all(done)
+                done = []
+                await self._turn_over(event)
+            else:
+                shown.append(event)
+            if isinstance(event, SessionEnd):
+                return
+        self._show(shown)
+        await self._keep_all(done)
+
+    def _show(self, events: list[OutputEvent]) -> None:
+        if events:
+            self.log.append(events)
+
+    async def _keep_all(self, messages: list[Message]) -> None:
+        if messages:
+            await self._keep(messages)
+
+    async def _turn_over(self, event: Awaiting | SessionEnd) -> None:
+        stop_reason: StopReason | None = None
+        if isinstance(event, Awaiting):
+            self.calls = {call.id: call for call in event.calls}
+            self.state = RunState.WAITING
+        else:
+            self.calls = {}
+            self.state = RunState.ENDED
+            stop_reason = event.stop_reason
+        await self._store.set_run(self.id, self.state.value, stop_reason)
+        self.log.append([event])
+
+
+class Turn:
+    """One exchange over a run: what its log gets from here until the client has to act, or the run has ended."""
+
+    def __init__(self, log: EventLog, after: int, *, through_waits: bool = False) -> None:
+        self._log, self._after = log, after
+        self._last: tuple[type[Event], ...] = (SessionEnd,) if through_waits else (Awaiting, SessionEnd)
+
+    async def batches(self) -> AsyncIterator[list[Entry]]:
+        """The turn's events as they come, in order; the last is `session_end`, or `awaiting` unless it goes through waits."""
+        after = self._after
+        while True:
+            entries = await self._log.read(after)
+            for n, entry in enumerate(entries):
+                if isinstance(entry.event, self._last):
+                    yield entries[: n + 1]
+                    return
+            after = entries[-1].seq
+            yield entries

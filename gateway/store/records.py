@@ -1,0 +1,30 @@
+"""The rows as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session as stored. `config` is JSON data without secrets; `secrets` is ciphertext."""
+
+    id: str
+    agent: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    secrets: bytes | None = None
+    native_id: str | None = None
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as stored: `running`, `waiting` (for the client) or `ended`."""
+
+    id: str
+    log_id: str
+    state: str
+    stop_reason: str | None
+    first_seq: int

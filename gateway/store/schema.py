@@ -1,0 +1,72 @@
+"""The tables, in SQLAlchemy Core's portable types; nothing here is SQLite's own."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
+
+VERSION = 1
+metadata = MetaData()
+
+schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
+
+# `config` is the session's JSON (agent, options, tools); secret option values stand in `secrets`, encrypted.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("agent", String(64), nullable=False),
+    Column("config", Text, nullable=False),
+    Column("secrets", LargeBinary),
+    Column("native_id", String(255)),
+    Column("created_at", Float, nullable=False),
+    Index("sessions_newest", "created_at", "id"),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+)
+
+# A run belongs to a log: a session's id, or an execution's.
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("log_id", String(64), nullable=False, index=True),
+    Column("state", String(16), nullable=False, index=True),
+    Column("stop_reason", String(32)),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("ended_at", Float),
+)
+
+# One row holds the events first..last of a log, one JSON a line: rows follow the writes, not the events.
+events = Table(
+    "events",
+    metadata,
+    Column("log_id", String(64), primary_key=True),
+    Column("first", BigInteger, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+executions = Table(
+    "executions",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("idempotency_key", String(64), unique=True),
+    Column("digest", String(64), nullable=False),
+    Column("created_at", Float, nullable=False, index=True),
+)
+
+# Agent processes of this daemon, by pid and start time; what is here at the start was left behind by a killed one.
+processes = Table(
+    "processes",
+    metadata,
+    Column("marker", String(128), primary_key=True),
+    Column("pid", Integer, nullable=False),
+    Column("started_at", Float, nullable=False),
+)

@@ -1,0 +1,220 @@
+"""The store over SQLAlchemy's async engine: small transactions, one writer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import delete, event, func, insert, select, tuple_, update
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from gateway.errors import ConfigError
+from gateway.store import schema
+from gateway.store.records import RunRecord, SessionRecord
+
+Cursor = tuple[float, str]
+
+
+class Store:
+    """Open with `await Store.open(url)`. Every method is one transaction; it is on disk when the method returns."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, url: str) -> Store:
+        """Connect and make the tables. Raises ConfigError for a store that a newer version has written."""
+        engine = create_async_engine(url)
+        if engine.dialect.name == "sqlite":
+            event.listen(engine.sync_engine, "connect", _sqlite_settings)
+        store = cls(engine)
+        async with engine.begin() as connection:
+            await connection.run_sync(schema.metadata.create_all)
+            found = (await connection.execute(select(schema.schema_version.c.version))).scalar()
+            if found is None:
+                await connection.execute(insert(schema.schema_version).values(version=schema.VERSION))
+        if found is not None and found != schema.VERSION:
+            await engine.dispose()
+            raise ConfigError(
+                f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"
+            )
+        return store
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _write(self) -> AsyncIterator[AsyncConnection]:
+        # SQLite has one writer; waiting here is fair and costs nothing, waiting in its busy handler is neither.
+        async with self._writing, self._engine.begin() as connection:
+            yield connection
+
+    # -- sessions ---------------------------------------------------------------------------------------------------
+
+    async def create_session(self, record: SessionRecord, history: Sequence[str]) -> None:
+        """Store a session with its first messages (JSON texts)."""
+        values = {**asdict(record), "config": json.dumps(record.config)}
+        async with self._write() as connection:
+            await connection.execute(insert(schema.sessions).values(**values))
+            await _append_messages(connection, record.id, history)
+
+    async def session(self, session_id: str) -> SessionRecord | None:
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(select(schema.sessions).where(schema.sessions.c.id == session_id))).mappings().first()
+        return SessionRecord(**{**row, "config": json.loads(row["config"])}) if row else None
+
+    async def session_ids(self, limit: int, after: Cursor | None = None) -> list[tuple[float, str]]:
+        """(created_at, id) of sessions, newest first, those after the cursor only."""
+        table = schema.sessions
+        query = select(table.c.created_at, table.c.id).order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+        if after is not None:
+            query = query.where(tuple_(table.c.created_at, table.c.id) < tuple_(*after))
+        async with self._engine.connect() as connection:
+            return [(row.created_at, row.id) for row in await connection.execute(query)]
+
+    async def update_session(self, session_id: str, **values: Any) -> None:
+        """Set columns of a session: `config` (JSON data), `secrets`, `native_id`."""
+        if "config" in values:
+            values["config"] = json.dumps(values["config"])
+        async with self._write() as connection:
+            await connection.execute(update(schema.sessions).where(schema.sessions.c.id == session_id).values(**values))
+
+    async def delete_session(self, session_id: str) -> None:
+        """Delete a session with its messages, runs and events."""
+        async with self._write() as connection:
+            for table in (schema.events, schema.runs):
+                await connection.execute(delete(table).where(table.c.log_id == session_id))
+            await connection.execute(delete(schema.messages).where(schema.messages.c.session_id == session_id))
+            await connection.execute(delete(schema.sessions).where(schema.sessions.c.id == session_id))
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    async def append_messages(self, session_id: str, bodies: Sequence[str]) -> None:
+        """Add messages (JSON texts) at the end of a session's history."""
+        async with self._write() as connection:
+            await _append_messages(connection, session_id, bodies)
+
+    async def messages(self, session_id: str) -> list[str]:
+        """A session's whole history as JSON texts, in order."""
+        table = schema.messages
+        query = select(table.c.body).where(table.c.session_id == session_id).order_by(table.c.position)
+        async with self._engine.connect() as connection:
+            return list((await connection.execute(query)).scalars())
+
+    # -- runs and events --------------------------------------------------------------------------------------------
+
+    async def start_run(self, record: RunRecord, history: Sequence[str] = ()) -> None:
+        """Store a run that begins now, together with the messages that it begins with."""
+        async with self._write() as connection:
+            await connection.execute(insert(schema.runs).values(**asdict(record), started_at=time.time()))
+            if history:
+                await _append_messages(connection, record.log_id, history)
+
+    async def set_run(self, run_id: str, state: str, stop_reason: str | None = None) -> None:
+        ended = {"ended_at": time.time()} if state == "ended" else {}
+        async with self._write() as connection:
+            values = {"state": state, "stop_reason": stop_reason, **ended}
+            await connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(**values))
+
+    async def unfinished_runs(self) -> list[RunRecord]:
+        """The runs that had not ended when the daemon did."""
+        return await self._runs(schema.runs.c.state != "ended")
+
+    async def last_run(self, log_id: str) -> RunRecord | None:
+        found = await self._runs(schema.runs.c.log_id == log_id)
+        return found[-1] if found else None
+
+    async def _runs(self, condition: Any) -> list[RunRecord]:
+        table = schema.runs
+        columns = (table.c.id, table.c.log_id, table.c.state, table.c.stop_reason, table.c.first_seq)
+        async with self._engine.connect() as connection:
+            rows = await connection.execute(select(*columns).where(condition).order_by(table.c.started_at, table.c.first_seq))
+            return [RunRecord(**row) for row in rows.mappings()]
+
+    async def append_events(self, log_id: str, first: int, last: int, body: bytes) -> None:
+        """Store the events first..last of a log, one JSON a line."""
+        async with self._write() as connection:
+            await connection.execute(insert(schema.events).values(log_id=log_id, first=first, last=last, body=body))
+
+    async def events(self, log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
+        """Some stored rows that hold events after a number: (first number, JSON lines); [] if there are none."""
+        table = schema.events
+        query = select(table.c.first, table.c.body).where(table.c.log_id == log_id, table.c.last > after)
+        async with self._engine.connect() as connection:
+            return [(row.first, row.body) for row in await connection.execute(query.order_by(table.c.first).limit(rows))]
+
+    async def last_seq(self, log_id: str) -> int:
+        """The number of a log's last stored event, 0 if it has none."""
+        query = select(func.coalesce(func.max(schema.events.c.last), 0)).where(schema.events.c.log_id == log_id)
+        async with self._engine.connect() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    # -- executions -------------------------------------------------------------------------------------------------
+
+    async def start_execution(self, run: RunRecord, key: str | None, digest: str) -> None:
+        """Store an execution with its run, which begins now. The run's log_id is the execution's id."""
+        values = {"id": run.log_id, "idempotency_key": key, "digest": digest, "created_at": time.time()}
+        async with self._write() as connection:
+            await connection.execute(insert(schema.executions).values(**values))
+            await connection.execute(insert(schema.runs).values(**asdict(run), started_at=time.time()))
+
+    async def execution(self, key: str) -> tuple[str, str] | None:
+        """(id, digest of the request) of the execution with an idempotency key."""
+        table = schema.executions
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(select(table.c.id, table.c.digest).where(table.c.idempotency_key == key))).first()
+        return (row.id, row.digest) if row else None
+
+    async def forget_executions(self, before: float) -> None:
+        """Delete executions made before a time (seconds since the epoch), with their events."""
+        old = select(schema.executions.c.id).where(schema.executions.c.created_at < before)
+        async with self._write() as connection:
+            for table in (schema.events, schema.runs):
+                await connection.execute(delete(table).where(table.c.log_id.in_(old)))
+            await connection.execute(delete(schema.executions).where(schema.executions.c.created_at < before))
+
+    # -- processes: the ledger of the spawner -------------------------------------------------------------------------
+
+    async def started(self, marker: str, pid: int, created: float) -> None:
+        async with self._write() as connection:
+            await connection.execute(insert(schema.processes).values(marker=marker, pid=pid, started_at=created))
+
+    async def ended(self, marker: str) -> None:
+        async with self._write() as connection:
+            await connection.execute(delete(schema.processes).where(schema.processes.c.marker == marker))
+
+    async def processes(self) -> list[tuple[str, int, float]]:
+        """(marker, pid, start time) of every process that is written down."""
+        async with self._engine.connect() as connection:
+            rows = await connection.execute(select(schema.processes))
+            return [(row.marker, row.pid, row.started_at) for row in rows]
+
+
+def sqlite_url(data_dir: Path) -> str:
+    """The URL of the SQLite file in a data directory."""
+    return f"sqlite+aiosqlite:///{data_dir / 'portico.db'}"
+
+
+async def _append_messages(connection: AsyncConnection, session_id: str, bodies: Sequence[str]) -> None:
+    table = schema.messages
+    query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
+    position = (await connection.execute(query)).scalar_one()
+    rows = [{"session_id": session_id, "position": position + n, "body": body} for n, body in enumerate(bodies)]
+    if rows:
+        await connection.execute(insert(table), rows)
+
+
+def _sqlite_settings(connection: DBAPIConnection, _: object) -> None:
+    cursor = connection.cursor()
+    # WAL with NORMAL keeps every commit through a kill of the process, and needs no fsync for each.
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

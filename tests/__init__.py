@@ -1,0 +1,1 @@
+"""The test suite: what Portico promises, checked from outside where possible."""

@@ -1,0 +1,58 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Daemon, Running, gateway_on, table
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Callable[..., str]:
+    """Write a scenario of these turns for the `script` agent; its name, for the option `scenario`."""
+
+    def write(*turns: Any, name: str = "scene.json") -> str:
+        path = tmp_path / "scenes" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"turns": [turn if isinstance(turn, dict) else {"steps": turn} for turn in turns]}))
+        return name
+
+    return write
+
+
+@pytest.fixture
+async def portico(tmp_path: Path) -> AsyncIterator[Running]:
+    """A gateway in this process with the agents `echo` and `script`."""
+    async with gateway_on(table(tmp_path)) as running:
+        yield running
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
+    """A daemon as a process of its own, not started yet, with the agents `echo` and `script`."""
+    found = Daemon(write_config(tmp_path, table(tmp_path)), tmp_path)
+    yield found
+    if found.process is not None and found.process.returncode is None:
+        await found.stop()
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> Path:
+    """The configuration as a TOML file."""
+    path = folder / "config.toml"
+    path.write_text("\n".join(_toml(config)))
+    assert tomllib.loads(path.read_text()) == config
+    return path
+
+
+def _toml(table: dict[str, Any], prefix: str = "") -> list[str]:
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += [f"[{prefix}{key}]", *_toml(value, f"{prefix}{key}.")]
+    return lines

@@ -1,0 +1,121 @@
+"""A gateway for tests: in this process (`gateway_on`), or as a real daemon (`Daemon`) that can be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from gateway.app import create_app
+from gateway.config import parse
+from gateway.gateway import Gateway
+from gateway.redaction import Redactor
+from gateway.serve import Server
+
+KEY = "test-key-0123456789"
+SCENARIOS = Path(__file__).parent / "scenarios"
+
+
+def table(data_dir: Path, **tables: Any) -> dict[str, Any]:
+    """A configuration with a `script` agent over the scenarios of `data_dir`/scenes, merged with the given tables."""
+    scenes = data_dir / "scenes"
+    scenes.mkdir(parents=True, exist_ok=True)
+    agents = {"script": {"driver": "script", "cwd": str(scenes)}, **tables.pop("agents", {})}
+    server = {"data_dir": str(data_dir / "data"), "port": 0, **tables.pop("server", {})}
+    limits = {"grace": 1.0, **tables.pop("limits", {})}
+    return {"server": server, "auth": {"keys": [KEY]}, "limits": limits, "agents": agents, **tables}
+
+
+@dataclass
+class Running:
+    """A gateway that listens; `client` has the key."""
+
+    url: str
+    gateway: Gateway
+    client: httpx.AsyncClient
+
+
+@asynccontextmanager
+async def gateway_on(config: Mapping[str, Any]) -> AsyncIterator[Running]:
+    """Run a gateway in this loop, on a free port of 127.0.0.1."""
+    settings = parse(config)
+    gateway = Gateway(settings, settings.auth.keys, Redactor())
+    app = create_app(gateway)
+    uv = uvicorn.Config(app, host="127.0.0.1", port=0, http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=5)
+    server = _Quiet(uv, gateway)
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        if task.done():
+            task.result()
+            raise RuntimeError("the gateway did not start")
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=30) as client:
+        try:
+            yield Running(url, gateway, client)
+        finally:
+            server.should_exit = True
+            await task
+
+
+class _Quiet(Server):
+    async def startup(self, sockets: Any = None) -> None:
+        await uvicorn.Server.startup(self, sockets)
+
+
+@dataclass
+class Daemon:
+    """`portico serve` as a process of its own. `await start()`, then `url`; `kill()` is SIGKILL, `stop()` SIGTERM."""
+
+    config: Path
+    home: Path
+    env: dict[str, str] = field(default_factory=dict)
+    url: str = ""
+    process: asyncio.subprocess.Process | None = None
+    stderr: bytes = b""
+
+    async def start(self) -> Daemon:
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gateway", "serve", "--config", str(self.config),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=self.environment(),
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        line = (await asyncio.wait_for(self.process.stdout.readline(), 20)).decode()
+        if not line.startswith("portico listening on "):
+            raise RuntimeError(f"no listening line but {line!r}: {(await self.process.communicate())[1].decode()}")
+        self.url = line.split()[-1]
+        return self
+
+    def environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", **self.env}
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
+
+    async def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        await self.process.communicate()
+
+    async def stop(self, number: int = signal.SIGTERM) -> int:
+        """Signal it and wait; its exit code. What it said on standard error is in `stderr`."""
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        _, self.stderr = await asyncio.wait_for(self.process.communicate(), 20)
+        return self.process.returncode or 0

@@ -1,0 +1,105 @@
+"""Runs an ASGI model server on loopback and keeps what it was sent.
+
+Owns the port, the server's life inside the caller's event loop, and the record of
+requests. Credentials are redacted before a request is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "cookie"})
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """One request as the server saw it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    scenario: str = ""
+    index: int = 0
+
+
+@dataclass
+class ModelServer:
+    """A running server: where it listens and what it was asked."""
+
+    url: str
+    requests: list[RecordedRequest] = field(default_factory=list)
+
+    def bodies(self, scenario: str | None = None) -> list[dict[str, Any]]:
+        """Bodies of the model requests, optionally of one scenario only."""
+        return [
+            request.body
+            for request in self.requests
+            if request.body.get("messages") is not None and scenario in (None, request.scenario)
+        ]
+
+
+class Recorder:
+    """Appends requests to a list that tests read."""
+
+    def __init__(self) -> None:
+        self.requests: list[RecordedRequest] = []
+
+    async def record(self, request: Request, scenario: str = "", index: int = 0) -> RecordedRequest:
+        """Keep one request and return it."""
+        headers = {name: "<redacted>" if name.lower() in SECRET_HEADERS else value for name, value in request.headers.items()}
+        body = parse_object(await request.body())
+        kept = RecordedRequest(request.method, request.url.path, headers, body, scenario, index)
+        self.requests.append(kept)
+        return kept
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a body; anything else reads as empty."""
+    try:
+        value = json.loads(raw or b"{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class _QuietServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """Serve `app` on loopback for the length of the block; yields its base URL."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    server = _QuietServer(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await server.ready.wait()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
