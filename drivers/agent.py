@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
-from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, Launch, Limits, Prompt, Reply, ResumeFailed
-from drivers.events import Error, OutputEvent, SessionEnd
+from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, Launch, Limits, Prompt, Reply
+from drivers.events import Error, OutputEvent, SessionEnd, Stdout
 from drivers.process import Process, Spawner
 
 log = logging.getLogger(__name__)
@@ -23,9 +24,15 @@ class CliAgent(Agent):
     def __init__(self, process: Process, codec: Codec, limits: Limits) -> None:
         self._process, self._codec, self._limits = process, codec, limits
         self._ready: list[OutputEvent] = []
+        self._late: list[OutputEvent] = []
+        self._over = False
         self._gone = False
+        self._ending: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._timer: asyncio.Timeout | None = None
         self._started = self._heard = time.monotonic()
         self._rested = 0.0
+        self._resting_since: float | None = None
         self._interrupted: float | None = None
 
     @classmethod
@@ -75,15 +82,19 @@ class CliAgent(Agent):
     async def reply(self, reply: Reply) -> None:
         self._heard = time.monotonic()
         self._codec.reply(reply)
+        self._note_rest()
         self._flush()
+        self._rearm()
 
     async def interrupt(self) -> None:
-        if self._interrupted is None:
-            self._interrupted = time.monotonic()
-            if self._codec.interrupt():
-                self._flush()
-            else:
-                asyncio.get_running_loop().create_task(self.close())
+        if self._interrupted is not None:
+            return
+        self._interrupted = time.monotonic()
+        if self._codec.interrupt():
+            self._flush()
+        else:
+            self._closing = asyncio.create_task(self.close())
+        self._rearm()
 
     async def close(self) -> None:
         await self._process.close(self._limits.grace)
@@ -91,26 +102,50 @@ class CliAgent(Agent):
     def _begin(self) -> None:
         self._started = self._heard = time.monotonic()
         self._rested = 0.0
-        self._interrupted = None
+        self._resting_since = self._interrupted = None
+        self._over = False
+        self._ready += self._late
+        self._late = []
 
     async def _step(self) -> None:
         """Take what the process has written, or notice that it has ended or that a limit has passed."""
-        before = time.monotonic()
-        waiting = self._codec.phase == "waiting"
-        deadline, why = self._deadline()
-        try:
-            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - before)):
-                lines = await self._process.read_lines()
-        except TimeoutError:
-            return await self._give_up(why)
+        if self._ending is None:
+            try:
+                async with asyncio.timeout(None) as self._timer:
+                    self._rearm()
+                    lines = await self._process.read_lines()
+            except TimeoutError:
+                self._ending = asyncio.create_task(self._give_up(self._deadline()[1]))
+            else:
+                self._read(lines)
+        if self._ending is not None:
+            # A task of its own: whoever waits here may be cancelled, the ending may not.
+            await asyncio.shield(self._ending)
+
+    def _read(self, lines: list[bytes]) -> None:
         self._heard = time.monotonic()
-        if waiting:
-            self._rested += self._heard - before
         for line in lines:
             self._take(self._codec.receive(line))
+        self._note_rest()
         self._flush()
         if not lines:
-            await self._end()
+            self._ending = asyncio.create_task(self._end())
+
+    def _note_rest(self) -> None:
+        """Keep the time that the client takes for its answers apart from the agent's own."""
+        if self._codec.phase == "waiting":
+            self._resting_since = self._resting_since or time.monotonic()
+        elif self._resting_since is not None:
+            self._rested += time.monotonic() - self._resting_since
+            self._resting_since = None
+
+    def _rearm(self) -> None:
+        """Set the limit that holds now; also while a read is under way, whose own was another."""
+        if self._timer is not None and not self._timer.expired():
+            deadline, _ = self._deadline()
+            loop = asyncio.get_running_loop()
+            with suppress(RuntimeError):
+                self._timer.reschedule(None if deadline is None else loop.time() + max(0.0, deadline - time.monotonic()))
 
     def _deadline(self) -> tuple[float | None, str]:
         limits = self._limits
@@ -128,32 +163,38 @@ class CliAgent(Agent):
         return min(set_ones, default=(None, ""))
 
     async def _give_up(self, why: str) -> None:
-        self._gone = True
-        stopped = self._interrupted is not None
         await self._process.close(0.0)
-        if stopped:
+        if self._interrupted is not None:
             self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
         else:
             self._take([Error(message=f"the agent was stopped: {why}"), SessionEnd(exit_code=TIMED_OUT, stop_reason="error")])
+        self._gone = True
 
     async def _end(self) -> None:
-        self._gone = True
         if failure := self._process.failure:
             await self._process.close(0.0)
-            return self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
+            self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
+            self._gone = True
+            return
         code = await self._process.exit_code(self._limits.grace or 1.0)
         events = self._codec.exited(code, self._process.stderr_tail() if code else ())
         if self._interrupted is not None:
             events = [_cancelled(event) for event in events if not isinstance(event, Error)]
         self._take(events)
+        self._gone = True
         # Not left to whoever holds the agent: what a one-shot run leaves behind ends with it.
         await self._process.close(0.0)
 
     def _take(self, events: list[OutputEvent]) -> None:
         for event in events:
+            if self._over:
+                # After its session_end a run has no more events; a raw line is shown in the next run, not lost.
+                self._late += [event] if isinstance(event, Stdout) else []
+                continue
             if isinstance(event, SessionEnd):
                 took = int((time.monotonic() - self._started) * 1000)
                 event = event.model_copy(update={"duration_ms": took})
+                self._over = True
             self._ready.append(event)
 
     def _flush(self) -> None:
@@ -176,6 +217,3 @@ def _cancelled(event: OutputEvent) -> OutputEvent:
     if isinstance(event, SessionEnd):
         return event.model_copy(update={"stop_reason": "cancelled"})
     return event
-
-
-__all__ = ["TIMED_OUT", "CliAgent", "ResumeFailed"]

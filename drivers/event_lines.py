@@ -55,7 +55,7 @@ class EventLineCodec(Codec):
             self.native_id = event.native_id
             self.phase = "ready" if self.phase == "starting" else self.phase
         elif isinstance(event, Awaiting):
-            self._open = {call.id for call in event.calls}
+            self._open |= {call.id for call in event.calls}
             self.phase = "waiting"
         elif isinstance(event, SessionEnd):
             return self._ended(event)
@@ -75,9 +75,12 @@ class EventLineCodec(Codec):
 
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
+        self._open.clear()
         self.outbox += request("prompt", content=prompt.content)
 
     def reply(self, reply: Reply) -> None:
+        if self.phase != "waiting":
+            return
         self._open.discard(reply.call_id)
         if not self._open:
             self.phase = "running"

@@ -6,7 +6,6 @@ What the lines mean is the codec's business (base.py), when a run has taken too 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import uuid
 from collections import deque
@@ -18,14 +17,12 @@ from drivers.base import AgentUnavailable, Command
 from drivers.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
 from drivers.process_tree import MARKER, end_marked, started_at
 
-log = logging.getLogger(__name__)
-
 HIGH_WATER = 1024 * 1024
 """Bytes of unread lines at which the agent's pipe is left to fill."""
 STDERR_LINES, STDERR_BYTES = 500, 256 * 1024
 """How much of the end of standard error is kept."""
-DRAIN = 0.25
-"""Seconds without output after the exit, when a grandchild still holds the pipe open, until output counts as ended."""
+DRAIN, DRAIN_AT_MOST = 0.25, 2.0
+"""Seconds after the exit, without output and at most, until output counts as ended though a grandchild holds the pipe."""
 
 
 class Ledger(Protocol):
@@ -50,6 +47,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         self._waiting = 0
         self._paused = False
         self._drain: asyncio.TimerHandle | None = None
+        self._drain_until = 0.0
         self._transport: asyncio.SubprocessTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,6 +77,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self.exited.set()
+        self._drain_until = asyncio.get_running_loop().time() + DRAIN_AT_MOST
         self._await_rest()
 
     def take(self) -> list[bytes]:
@@ -109,7 +108,8 @@ class _Pipes(asyncio.SubprocessProtocol):
             self._drain.cancel()
             self._drain = None
         if not self.eof and not self._paused:
-            self._drain = asyncio.get_running_loop().call_later(DRAIN, self._finish)
+            loop = asyncio.get_running_loop()
+            self._drain = loop.call_at(min(loop.time() + DRAIN, self._drain_until), self._finish)
 
     def _keep_stderr(self, data: bytes) -> None:
         try:
@@ -135,6 +135,8 @@ class Process:
         self._transport, self._pipes = transport, pipes
         self._marker, self._ledger = marker, ledger
         self._closing: asyncio.Task[None] | None = None
+        self._input_ended = False
+        self._hurry = asyncio.Event()
         self.pid = transport.get_pid()
 
     @property
@@ -158,6 +160,7 @@ class Process:
 
     def end_input(self) -> None:
         """Close its standard input once all is written."""
+        self._input_ended = True
         stdin = self._transport.get_pipe_transport(0)
         if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
             stdin.write_eof() if stdin.can_write_eof() else stdin.close()
@@ -177,23 +180,30 @@ class Process:
 
     async def close(self, grace: float) -> None:
         """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between."""
+        if not grace:
+            self._hurry.set()
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(grace))
         await asyncio.shield(self._closing)
 
     async def _close(self, grace: float) -> None:
+        if grace and not self._input_ended:
+            self.end_input()
+            await self._exited_within(grace)
         self.end_input()
-        if grace and not self._pipes.exited.is_set():
-            try:
-                await asyncio.wait_for(self._pipes.exited.wait(), grace)
-            except TimeoutError:
-                log.debug("process %d did not end at the end of its input", self.pid)
         # Not a walk over children alone: by now a stray may have lost its parent (measured with claude, codex, gemini).
         await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0))
         await self._pipes.exited.wait()
         self._transport.close()
         if self._ledger:
             await self._ledger.ended(self._marker)
+
+    async def _exited_within(self, seconds: float) -> None:
+        """Until it has exited, or somebody is in a hurry, or the time is over."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._pipes.exited, self._hurry)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
 
 class Spawner:
@@ -218,8 +228,12 @@ class Spawner:
         if command.stdin is not None:
             process.write(command.stdin)
             process.end_input()
-        if self._ledger:
-            await self._ledger.started(marker, process.pid, started_at(process.pid) or 0.0)
+        try:
+            if self._ledger:
+                await self._ledger.started(marker, process.pid, started_at(process.pid) or 0.0)
+        except BaseException:
+            await asyncio.shield(process.close(0.0))
+            raise
         return process
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from pathlib import Path
-from typing import Any
-
-from fastapi import Depends, Header
 
 from drivers.base import Limits
 from drivers.process import Spawner
@@ -48,15 +46,6 @@ class Gateway:
             redactor.register(agent.secrets)
         self._closed = False
 
-    @property
-    def guard(self) -> Any:
-        """The dependency that lets only callers with a key through."""
-
-        async def check(authorization: str | None = Header(default=None)) -> None:
-            self.auth.check(authorization)
-
-        return Depends(check)
-
     async def open(self) -> None:
         """Open the store, end what a killed daemon left behind, and be ready for requests."""
         settings, data_dir = self.settings, self.settings.data_dir
@@ -90,6 +79,4 @@ class Gateway:
 
 def _instance(data_dir: Path) -> str:
     """This data directory's name among the processes of the machine."""
-    import uuid
-
     return read_or_create(data_dir / "instance-id", lambda: uuid.uuid4().hex)

@@ -24,6 +24,7 @@ from gateway.protocols.aap.shapes import (
 )
 from gateway.protocols.aap.turns import answer, check_new, take_turn
 from gateway.protocols.aap.views import STOP_REASONS
+from gateway.protocols.guard import guard
 from gateway.redaction import HIDDEN
 from gateway.session import Session, SessionConfig
 from gateway.store.store import Cursor
@@ -35,7 +36,7 @@ PAGE = 100
 def router(gateway: Gateway) -> APIRouter:
     """The routes of this version over a gateway."""
     routes = APIRouter(tags=["AAP v1"])
-    guarded = APIRouter(tags=["AAP v1"], dependencies=[gateway.guard])
+    guarded = APIRouter(tags=["AAP v1"], dependencies=[guard(gateway.auth)])
 
     @routes.get("/meta")
     async def meta() -> MetaResponse:
