@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drivers.events import OutputEvent
+from drivers.events import Error, OutputEvent, SessionEnd, Stderr
 from drivers.messages import Content, Message, text_of
 
 # DriverError            something outside the gateway is not as it must be; the text says what to do
@@ -216,22 +216,36 @@ class Codec(ABC):
     """One native conversation, translated both ways; sans-I/O: it never awaits, nor touches a file or a clock.
 
     `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
-    is collected in `outbox`. `refusal` is why the CLI would not open the session, where the codec can tell.
+    is collected in `outbox`. `refusal` is why the CLI would not open the session, where the codec can tell. `ending` is the
+    end of a one-task run, if it is known before the process has exited.
     """
+
+    title = "the agent"
 
     def __init__(self) -> None:
         self.phase: Phase = "starting"
         self.native_id: str | None = None
         self.outbox = bytearray()
         self.refusal: DriverError | None = None
+        self.ending: SessionEnd | None = None
 
     @abstractmethod
     def receive(self, line: bytes) -> list[OutputEvent]:
         """The events of one line; unknown lines become `stdout`, nothing raises."""
 
-    @abstractmethod
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        """The events that are left when the process has ended; with a run under way, `session_end` is the last."""
+        """The events that are left when the process has ended; with a run under way, `session_end` is the last.
+
+        `stderr` are the last lines of its standard error, shown only after a failure.
+        """
+        if self.phase not in ("running", "waiting"):
+            return []
+        self.phase = "ready"
+        events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
+        if self.ending is not None:
+            return [*events, self.ending.model_copy(update={"exit_code": exit_code or self.ending.exit_code})]
+        message = f"{self.title} ended in the middle of the run, with exit code {exit_code}"
+        return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
 
     def prompt(self, prompt: Prompt) -> None:
         """Ask for a run."""

@@ -15,7 +15,7 @@ from drivers.base import Codec, Prompt, Reply, ResumeFailed
 from drivers.claude_content import native_content
 from drivers.claude_result import run_end, usage_of
 from drivers.claude_stream import MessageStream
-from drivers.events import Error, Hook, NativeSession, OutputEvent, SessionEnd, Stderr, Stdout
+from drivers.events import Error, Hook, NativeSession, OutputEvent, Stdout
 from drivers.lines import parse_object, text_line
 
 NOISE = frozenset(
@@ -37,11 +37,12 @@ class ClaudeCodec(Codec):
     `initialize` is the control request that opens a session.
     """
 
+    title = "claude"
+
     def __init__(self, initialize: dict[str, Any] | None = None, *, once: bool = False, verbatim: bool = True) -> None:
         super().__init__()
         self._once, self._verbatim = once, verbatim
         self._stream = MessageStream()
-        self._end: SessionEnd | None = None
         self._turn_seen = False
         self._stopping = False
         self._requests = 0
@@ -103,18 +104,9 @@ class ClaudeCodec(Codec):
         return [Stdout(line=text_line(line))] if events is None else events
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self.phase == "starting":
-            if any(NOT_FOUND in line for line in stderr):
-                self.refusal = ResumeFailed("claude has no such session any more")
-            return []
-        if self.phase == "ready":
-            return []
-        self.phase = "ready"
-        events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
-        if self._end is not None:
-            return [*events, self._end.model_copy(update={"exit_code": exit_code or self._end.exit_code})]
-        message = f"claude ended before its result, with exit code {exit_code}"
-        return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
+        if self.phase == "starting" and any(NOT_FOUND in line for line in stderr):
+            self.refusal = ResumeFailed("claude has no such session any more")
+        return super().exited(exit_code, stderr)
 
     def _system(self, native: dict[str, Any]) -> list[OutputEvent] | None:
         subtype = str(native.get("subtype"))
@@ -158,12 +150,12 @@ class ClaudeCodec(Codec):
         if self.phase != "running" or "task-notification" in str(native.get("origin")):
             return []
         events = [*self._stream.end(), *usage_of(native)]
-        ending = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
+        telling, end = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
         if self._once:
-            self._end = ending.pop() if isinstance(ending[-1], SessionEnd) else None  # type: ignore[assignment]
-        else:
-            self.phase = "ready"
-        return [*events, *ending]
+            self.ending = end
+            return [*events, *telling]
+        self.phase = "ready"
+        return [*events, *telling, end]
 
     def _control_response(self, native: dict[str, Any]) -> list[OutputEvent]:
         response = native["response"]

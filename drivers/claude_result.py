@@ -32,18 +32,18 @@ def usage_of(native: dict[str, Any]) -> list[OutputEvent]:
     ]
 
 
-def run_end(native: dict[str, Any], model_stop: str | None, *, interrupted: bool) -> list[OutputEvent]:
-    """The last events of a turn. `subtype: success` says nothing: `is_error` and `terminal_reason` do."""
+def run_end(native: dict[str, Any], model_stop: str | None, *, interrupted: bool) -> tuple[list[OutputEvent], SessionEnd]:
+    """The last events of a turn, and its end. `subtype: success` says nothing: `is_error` and `terminal_reason` do."""
     if not native.get("is_error"):
-        return [SessionEnd(exit_code=0, stop_reason="refusal" if native.get("stop_reason") == "refusal" else "end_turn")]
+        return [], SessionEnd(exit_code=0, stop_reason="refusal" if native.get("stop_reason") == "refusal" else "end_turn")
     if interrupted and str(native.get("terminal_reason")).startswith("aborted"):
-        return [SessionEnd(exit_code=130, stop_reason="cancelled")]
+        return [], SessionEnd(exit_code=130, stop_reason="cancelled")
     if native.get("stop_reason") == "refusal":
-        return [SessionEnd(exit_code=1, stop_reason="refusal")]
+        return [], SessionEnd(exit_code=1, stop_reason="refusal")
     if native.get("api_error") == "max_output_tokens" or (model_stop == "max_tokens" and native.get("api_error_status") is None):
-        return [SessionEnd(exit_code=1, stop_reason="max_tokens")]
+        return [], SessionEnd(exit_code=1, stop_reason="max_tokens")
     said = native.get("result") or "; ".join(map(str, native.get("errors") or [])) or str(native.get("terminal_reason"))
-    return [Error(message=f"claude: {said}"), SessionEnd(exit_code=1, stop_reason="error")]
+    return [Error(message=f"claude: {said}")], SessionEnd(exit_code=1, stop_reason="error")
 
 
 def _sum(models: dict[str, Any], key: str) -> int:

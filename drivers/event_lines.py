@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from drivers.base import Codec, PermissionReply, Prompt, Reply, SessionSpec
-from drivers.events import Awaiting, Error, NativeSession, OutputEvent, SessionEnd, Stderr, Stdout, decode
+from drivers.events import Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout, decode
 from drivers.lines import text_line
 
 
@@ -41,7 +41,6 @@ class EventLineCodec(Codec):
         super().__init__()
         self.outbox += greeting
         self._once = once
-        self._end: SessionEnd | None = None
         self._open: set[str] = set()
         if once:
             self.phase = "running"
@@ -62,16 +61,10 @@ class EventLineCodec(Codec):
         return [event]
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self.phase not in ("running", "waiting"):
-            return [Error(message=line) for line in stderr]
-        self.phase = "ready"
-        events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
-        if self._end is not None:
-            return [*events, self._end.model_copy(update={"exit_code": exit_code or self._end.exit_code})]
-        if exit_code == 0 and self._once:
-            return [*events, SessionEnd(exit_code=0)]
-        message = f"the agent ended in the middle of the run, with exit code {exit_code}"
-        return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
+        if self._once and exit_code == 0 and self.ending is None:
+            # A program that just ends has done its task; only its exit code says that it has not.
+            self.ending = SessionEnd(exit_code=0)
+        return super().exited(exit_code, stderr)
 
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
@@ -95,7 +88,7 @@ class EventLineCodec(Codec):
 
     def _ended(self, event: SessionEnd) -> list[OutputEvent]:
         if self._once:
-            self._end = event
+            self.ending = event
             return []
         self.phase = "ready"
         return [event]
