@@ -86,10 +86,15 @@ class DriverInfo:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was found of an agent's program: its version, or the problem and what to do about it."""
+    """What was found of an agent's program: its version, or the problem and what to do about it.
+
+    `logged_in` is None where the CLI cannot say; `models` are the values that the option `model` may have, where it can.
+    """
 
     version: str | None = None
     problem: str | None = None
+    logged_in: bool | None = None
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
