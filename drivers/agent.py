@@ -96,8 +96,8 @@ class CliAgent(Agent):
             self._closing = asyncio.create_task(self.close())
         self._rearm()
 
-    async def close(self) -> None:
-        await self._process.close(self._limits.grace)
+    async def close(self, grace: float | None = None) -> None:
+        await self._process.close(self._limits.grace if grace is None else grace)
 
     def _begin(self) -> None:
         self._started = self._heard = time.monotonic()

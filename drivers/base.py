@@ -199,8 +199,11 @@ class Agent(ABC):
         """Stop the run; its `session_end` still comes, within the grace time."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """End the native process with everything that it started. Idempotent."""
+    async def close(self, grace: float | None = None) -> None:
+        """End the native process with everything that it started; a run under way still gets its `session_end`.
+
+        `grace` is how many seconds it may take to end by itself; None is as long as the limits say. Idempotent.
+        """
 
 
 @dataclass(frozen=True, slots=True)

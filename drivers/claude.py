@@ -9,7 +9,7 @@ from typing import Any
 
 from drivers.base import Command, DriverInfo, Launch, Option, SessionSpec, TaskSpec
 from drivers.claude_codec import ClaudeCodec
-from drivers.claude_content import project_folder, session_file
+from drivers.claude_content import native_messages, project_folder, session_file
 from drivers.driver import CliDriver
 
 STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
@@ -70,7 +70,7 @@ class ClaudeDriver(CliDriver):
         files: dict[Path, bytes] = {}
         if spec.resume is not None:
             identity = ("--resume", spec.resume)
-        elif spec.history:
+        elif native_messages(spec.history):
             files = {_session_path(spec, fresh): _seed(spec)}
             identity = ("--resume", fresh)
         else:

@@ -23,6 +23,8 @@ from drivers.messages import (
 )
 
 DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+LONGEST_FOLDER = 200
+DIGITS36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def native_content(content: Content) -> str | list[dict[str, Any]]:
@@ -114,5 +116,21 @@ def session_file(history: Sequence[Message], ids: Sequence[str], timestamp: str)
 
 
 def project_folder(cwd: str) -> str:
-    """The CLI's folder name for the sessions of a working folder (its real path): what is not a letter or digit is `-`."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" * (len(c.encode("utf-16-le")) // 2) for c in cwd)
+    """The CLI's folder name for the sessions of a working folder (its real path): what is not a letter or digit is `-`.
+
+    A long name is cut, and the hash of the path put behind it (measured with claude 2.1.329).
+    """
+    name = "".join(c if c.isascii() and c.isalnum() else "-" * (len(c.encode("utf-16-le")) // 2) for c in cwd)
+    return name if len(name) <= LONGEST_FOLDER else f"{name[:LONGEST_FOLDER]}-{_hash36(cwd)}"
+
+
+def _hash36(text: str) -> str:
+    """JavaScript's usual 31-fold string hash over UTF-16 units, as 32 signed bits, its amount in base 36."""
+    units, value = text.encode("utf-16-le"), 0
+    for low, high in zip(units[::2], units[1::2], strict=True):
+        value = (value * 31 + low + 256 * high) & 0xFFFFFFFF
+    rest, digits = min(value, 2**32 - value), ""
+    while rest:
+        rest, digit = divmod(rest, 36)
+        digits = DIGITS36[digit] + digits
+    return digits or "0"

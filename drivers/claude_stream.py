@@ -22,6 +22,7 @@ class MessageStream:
         self._in_message = False
         self._complete = False
         self._dirty = False
+        self._kept = False
         self._calls: dict[str, str] = {}
         self._held: list[OutputEvent] = []
 
@@ -46,7 +47,7 @@ class MessageStream:
         if kind == "message_start":
             left = self.end()
             self._streamed.add(event["message"]["id"])
-            self._in_message, self._complete, self._dirty = True, False, False
+            self._in_message, self._complete, self._dirty, self._kept = True, False, False, False
             return left
         if kind == "message_delta":
             self._complete = True
@@ -67,12 +68,13 @@ class MessageStream:
         return [] if kind in ("signature_delta", "input_json_delta", "citations_delta") else None
 
     def _message_stop(self) -> list[OutputEvent]:
-        # A stream that broke gets its `message_stop` without a `message_delta`; the CLI asks the model again.
-        broken = self._in_message and not self._complete
+        # A stream that broke gets its `message_stop` without a `message_delta`; the CLI asks the model again, but keeps
+        # the blocks that were whole, and the tools that they called have run.
+        lost = self._in_message and not self._complete and not self._kept
         self._in_message = False
         held, self._held = self._held, []
-        if broken and self._dirty:
-            return [MessageEnd(discarded=True), *held]
+        if lost:
+            return [MessageEnd(discarded=True), *held] if self._dirty else held
         return [MessageEnd(), *held]
 
     def _assistant(self, message: dict[str, Any], parent: str | None) -> list[OutputEvent]:
@@ -80,6 +82,7 @@ class MessageStream:
             return []
         events: list[OutputEvent] = []
         streamed = message["id"] in self._streamed
+        self._kept = self._kept or (streamed and parent is None)
         for block in message["content"]:
             if block["type"] == "tool_use":
                 events += self._call(block, parent)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, cast
@@ -38,16 +37,15 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
-        self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.eof = False
         self.failure: str | None = None
         self.exited = asyncio.Event()
         self.readable = asyncio.Event()
-        self._out, self._err = LineSplitter(), LineSplitter(STDERR_BYTES)
+        self._out, self._err = LineSplitter(), bytearray()
         self._waiting = 0
         self._paused = False
         self._drain: asyncio.TimerHandle | None = None
-        self._drain_until = 0.0
+        self._drain_until = self._paused_at = 0.0
         self._transport: asyncio.SubprocessTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,7 +75,8 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self.exited.set()
-        self._drain_until = asyncio.get_running_loop().time() + DRAIN_AT_MOST
+        self._paused_at = asyncio.get_running_loop().time()
+        self._drain_until = self._paused_at + DRAIN_AT_MOST
         self._await_rest()
 
     def take(self) -> list[bytes]:
@@ -90,15 +89,20 @@ class _Pipes(asyncio.SubprocessProtocol):
             self._pause(False)
         return lines
 
-    def stderr_rest(self) -> None:
-        if rest := self._err.rest():
-            self.stderr.append(text_line(rest))
+    def stderr_tail(self) -> list[str]:
+        lines = bytes(self._err[-STDERR_BYTES:]).removesuffix(b"\n").split(b"\n")
+        return [text_line(line) for line in lines[-STDERR_LINES:]] if self._err else []
 
     def _pause(self, pause: bool) -> None:
         pipe = self._transport.get_pipe_transport(1)
         if isinstance(pipe, asyncio.ReadTransport) and not pipe.is_closing():
             pipe.pause_reading() if pause else pipe.resume_reading()
-        if not pause and self.exited.is_set():
+        now = asyncio.get_running_loop().time()
+        if pause:
+            self._paused_at = now
+        elif self.exited.is_set():
+            # The time in which nobody read does not count: what the process has written is still in the pipe.
+            self._drain_until += now - self._paused_at
             self._await_rest()
 
     def _await_rest(self) -> None:
@@ -112,10 +116,9 @@ class _Pipes(asyncio.SubprocessProtocol):
             self._drain = loop.call_at(min(loop.time() + DRAIN, self._drain_until), self._finish)
 
     def _keep_stderr(self, data: bytes) -> None:
-        try:
-            self.stderr.extend(text_line(line) for line in self._err.feed(data))
-        except LineTooLong:
-            self._err.rest()
+        self._err += data
+        if len(self._err) > 2 * STDERR_BYTES:
+            del self._err[:-STDERR_BYTES]
 
     def _finish(self) -> None:
         if self._drain:
@@ -149,8 +152,7 @@ class Process:
         return self._pipes.failure
 
     def stderr_tail(self) -> list[str]:
-        self._pipes.stderr_rest()
-        return list(self._pipes.stderr)
+        return self._pipes.stderr_tail()
 
     def write(self, data: bytes | bytearray) -> None:
         """Queue bytes for its standard input; a process that has gone takes nothing, and says so when it is read."""
@@ -245,7 +247,10 @@ def _prepare(command: Command) -> None:
     if not command.cwd.is_dir():
         raise AgentUnavailable(f"the working folder {command.cwd} is not there; make it, or set the agent's cwd to one that is")
     for path, content in command.files.items():
-        _write_private(path, content)
+        try:
+            _write_private(path, content)
+        except OSError as error:
+            raise AgentUnavailable(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -42,6 +42,14 @@ def marked(prefix: str) -> list[psutil.Process]:
     return found
 
 
+def _with_descendants(processes: list[psutil.Process]) -> list[psutil.Process]:
+    # A child that was started with an environment of its own has no marker, but still a parent.
+    found = {process.pid: process for process in processes}
+    for root in processes:
+        found |= {process.pid: process for process in tree(root.pid)}
+    return list(found.values())
+
+
 def signal_all(processes: Iterable[psutil.Process], *, kill: bool) -> None:
     """SIGTERM, or with `kill` SIGKILL, to each that still is the process it was."""
     for process in processes:
@@ -60,13 +68,16 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def end_marked(prefix: str, grace: float) -> int:
-    """End every process with the marker, blocking: SIGTERM, up to `grace` seconds, SIGKILL. The number found."""
-    found = living(marked(prefix))
+    """End every process with the marker and its descendants, blocking: SIGTERM, up to `grace` seconds, SIGKILL.
+
+    The number found.
+    """
+    found = living(_with_descendants(marked(prefix)))
     signal_all(found, kill=False)
     _wait_gone(found, grace)
     # Whatever was started in between is found by a second look, until nothing is left.
     for _ in range(10):
-        left = living(marked(prefix))
+        left = living({*found, *marked(prefix)})
         if not left:
             break
         signal_all(left, kill=True)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from drivers.events import OutputEvent, decode
@@ -24,6 +25,8 @@ UNWRITTEN_BYTES = 16 * 1024 * 1024
 """How much may wait to be stored before the agent has to."""
 ROW_BYTES = 1024 * 1024
 """About how much one stored row holds; a larger single event has a row of its own."""
+RETRY, LAST_TRY = 1.0, 5.0
+"""Seconds between tries of a store that fails; seconds that a shutdown waits for it."""
 READ_EVENTS = 2048
 """The most that one read gives, so that many readers take turns."""
 
@@ -70,9 +73,11 @@ class EventLog:
             await asyncio.shield(self._writer)
 
     async def written(self) -> None:
-        """Wait until all that was appended is on disk."""
-        while self._writer is not None:
-            await asyncio.shield(self._writer)
+        """Wait until all that was appended is on disk, or the store has failed for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_TRY):
+                while self._writer is not None:
+                    await asyncio.shield(self._writer)
 
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as are there (up to a bound); waits for the first. Safe to cancel."""
@@ -109,16 +114,22 @@ class EventLog:
         try:
             while self._unwritten:
                 batch = self._next_batch()
-                body = b"\n".join(entry.data for entry in batch)
-                await self._store.append_events(self.log_id, batch[0].seq, batch[-1].seq, body)
+                await self._store_batch(batch)
                 self._stored = batch[-1].seq
                 self._unwritten_bytes -= sum(len(entry.data) for entry in batch)
                 self._trim()
-        except Exception:
-            # The readers still get everything from memory, which from here on is not trimmed.
-            log.exception("the events of %s cannot be stored", self.log_id)
         finally:
             self._writer = None
+
+    async def _store_batch(self, batch: list[Entry]) -> None:
+        """Store until it succeeds: the readers have everything from memory meanwhile, and `room` bounds that."""
+        body = b"\n".join(entry.data for entry in batch)
+        while True:
+            try:
+                return await self._store.append_events(self.log_id, batch[0].seq, batch[-1].seq, body)
+            except Exception:
+                log.exception("the events of %s cannot be stored; trying again in %g s", self.log_id, RETRY)
+                await asyncio.sleep(RETRY)
 
     def _next_batch(self) -> list[Entry]:
         size = 0

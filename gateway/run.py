@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import Enum
 
 from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Reply
-from drivers.events import AwaitedCall, Awaiting, Error, Event, NativeSession, OutputEvent, SessionEnd, Stderr, Stdout, StopReason
+from drivers.events import AwaitedCall, Awaiting, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
 from drivers.messages import Message
 from gateway.event_log import Entry, EventLog
 from gateway.history import Fold
@@ -21,6 +21,11 @@ from gateway.redaction import Redactor
 from gateway.store import Store
 
 log = logging.getLogger(__name__)
+
+BRIEF = 0.5
+"""Seconds that an agent has to end when the gateway ends its run."""
+PATIENCE = 10.0
+"""Seconds until a run whose agent does not end is cut off."""
 
 Keep = Callable[[Sequence[Message]], Awaitable[None]]
 
@@ -44,7 +49,6 @@ class Run:
         self.id, self.agent, self.log = run_id, agent, log
         self.state = RunState.RUNNING
         self.calls: dict[str, AwaitedCall] = {}
-        self.native_id: str | None = None
         self.first_seq = log.last + 1
         self._store, self._redactor, self._keep = store, redactor, keep
         self._fold = Fold()
@@ -87,13 +91,18 @@ class Run:
         if self._work is None:
             return await self._fail(message)
         self._failing = message
-        self._work.cancel()
-        await asyncio.wait([self._work])
+        # Not by cancelling the work, which may be in the middle of storing: an agent that is closed ends its run.
+        await self.agent.close(BRIEF)
+        _, unfinished = await asyncio.wait([self._work], timeout=PATIENCE)
+        for work in unfinished:
+            work.cancel()
+            await asyncio.wait([work])
 
     async def _pump(self) -> None:
         try:
             while self.state is not RunState.ENDED:
-                await self._take(await self.agent.receive())
+                events = await self.agent.receive()
+                await self._take(events if self._failing is None else _failed(events, self._failing))
                 await self.log.room()
         except asyncio.CancelledError:
             await self._fail(self._failing or "the run was stopped")
@@ -104,7 +113,14 @@ class Run:
             await self._fail(f"the gateway failed: {type(error).__name__}: {error}")
 
     async def _fail(self, message: str) -> None:
-        await self._take([Error(message=message), SessionEnd(exit_code=1, stop_reason="error")])
+        ending = _ending(message)
+        try:
+            await self._take(ending)
+        except Exception:
+            # Whatever is broken, who reads the log must see the end of it.
+            log.exception("the end of run %s cannot be stored", self.id)
+            self.state = RunState.ENDED
+            self.log.append(self._redactor.clean_event(event) for event in ending)
 
     async def _take(self, events: Sequence[OutputEvent]) -> None:
         """Log what came; what ends a turn comes last, after everything that a client may ask for then is stored."""
@@ -113,8 +129,6 @@ class Run:
         for event in events:
             if isinstance(event, Error | Stderr | Stdout):
                 event = self._redactor.clean_event(event)
-            elif isinstance(event, NativeSession):
-                self.native_id = event.native_id
             done += self._fold.feed(event)
             if isinstance(event, Awaiting | SessionEnd):
                 self._show(shown)
@@ -138,16 +152,24 @@ class Run:
             await self._keep(messages)
 
     async def _turn_over(self, event: Awaiting | SessionEnd) -> None:
-        stop_reason: StopReason | None = None
         if isinstance(event, Awaiting):
-            self.calls = {call.id: call for call in event.calls}
-            self.state = RunState.WAITING
+            state, calls, reason = RunState.WAITING, {call.id: call for call in event.calls}, None
         else:
-            self.calls = {}
-            self.state = RunState.ENDED
-            stop_reason = event.stop_reason
-        await self._store.set_run(self.id, self.state.value, stop_reason)
+            state, calls, reason = RunState.ENDED, {}, event.stop_reason
+        await self._store.set_run(self.id, state.value, reason)
+        # Nothing is awaited between these: a next turn must not begin before this one's last event is in the log.
+        self.state, self.calls = state, calls
         self.log.append([event])
+
+
+def _ending(message: str) -> list[OutputEvent]:
+    return [Error(message=message), SessionEnd(exit_code=1, stop_reason="error")]
+
+
+def _failed(events: Sequence[OutputEvent], why: str) -> list[OutputEvent]:
+    """The last events of a run that the gateway ends: its own reason instead of the agent's."""
+    kept: list[OutputEvent] = [event for event in events if not isinstance(event, Error | Stderr | SessionEnd)]
+    return [*kept, *_ending(why)] if any(isinstance(event, SessionEnd) for event in events) else kept
 
 
 class Turn:

@@ -73,6 +73,7 @@ class Session:
         self.live: Agent | None = None
         self.used_at = time.monotonic()
         self._native_id = record.native_id
+        self._outdated = False
         self._house = house
 
     @property
@@ -102,14 +103,13 @@ class Session:
         sealed = self._house.vault.seal(config.secrets)
         await self._house.store.update_session(self.id, config=config.to_json(), secrets=sealed)
         self.config = config
-        # The CLI took its settings when it started; a fresh process resumes the same native session with the new ones.
-        await self.sleep()
+        # The CLI took its settings when it started; before the next run a fresh process resumes the native session.
+        self._outdated = True
 
     async def say(self, message: UserMessage) -> Turn:
         """Start a run on a user message. Call it under the lock. Raises Conflict, AgentProblem; then nothing has changed."""
         self.refuse_if_busy()
         await self.cancel_open_calls()
-        await self._awake(unsaid=0)
         return await self._begin(message, [message])
 
     async def begin(self) -> Turn:
@@ -154,6 +154,7 @@ class Session:
         """End the live agent, if it is idle; the native session is resumed when it is needed."""
         if self.live is not None and self.state == "idle":
             live, self.live = self.live, None
+            await self._note_native_id(live)
             await live.close()
             self._house.changed(self)
 
@@ -203,19 +204,24 @@ class Session:
         `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted.
         """
         self._house.admit(self)
-        if self.live is not None and self.live.alive:
+        if self.live is not None and self.live.alive and not self._outdated:
             return self.live
         if self.live is not None:
+            await self._note_native_id(self.live)
             await self.live.close()
             self.live = None
         try:
             self.live = await self._open(unsaid)
         except AgentUnavailable as error:
             raise AgentProblem(self._house.redactor.clean(f"agent {self.agent.name!r} cannot start: {error}")) from error
-        if self.live.native_id and self.live.native_id != self._native_id:
-            self._native_id = self.live.native_id
-            await self._house.store.update_session(self.id, native_id=self._native_id)
+        self._outdated = False
+        await self._note_native_id(self.live)
         return self.live
+
+    async def _note_native_id(self, agent: Agent) -> None:
+        if agent.native_id and agent.native_id != self._native_id:
+            self._native_id = agent.native_id
+            await self._house.store.update_session(self.id, native_id=self._native_id)
 
     async def _open(self, unsaid: int) -> Agent:
         spec = await self._spec(unsaid)

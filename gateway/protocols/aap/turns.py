@@ -41,6 +41,7 @@ async def take_turn(
         session.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
         replies, results = _answers(messages)
         check_messages(session.agent, results)
+        await session.configure(config)
         return await session.answer(replies, results)
 
 
