@@ -191,7 +191,7 @@ class CliAgent(Agent):
                 # After its session_end a run has no more events; a raw line is shown in the next run, not lost.
                 self._late += [event] if isinstance(event, Stdout) else []
                 continue
-            if isinstance(event, SessionEnd):
+            if type(event) is SessionEnd:
                 took = int((time.monotonic() - self._started) * 1000)
                 event = event.model_copy(update={"duration_ms": took})
                 self._over = True

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from drivers.base import Command, DriverInfo, Launch, Option, SessionSpec, TaskSpec
+from drivers.base import AgentSpec, Command, DriverError, DriverInfo, Launch, Option, Probe, SessionSpec, TaskSpec
 from drivers.claude_codec import ClaudeCodec
 from drivers.claude_content import native_messages, project_folder, session_file
-from drivers.driver import CliDriver
+from drivers.claude_probe import logged_in, models
+from drivers.driver import CliDriver, run_to_end
+from drivers.process import Spawner
 
 STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
 ENVIRONMENT = {
@@ -58,6 +60,24 @@ class ClaudeDriver(CliDriver):
             image_http=True,
             image_data=True,
         )
+
+    async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
+        """The version, the login, and the models that the CLI lists when a session is opened (no request is made)."""
+        found = await super().probe(spec, spawner)
+        if found.problem:
+            return found
+        try:
+            code, status = await self._ask(spec, spawner, "auth", "status")
+            opening = ClaudeCodec(once=False).outbox
+            command = ("--print", "--input-format", "stream-json", *STREAM, "--setting-sources", "", "--strict-mcp-config")
+            _, greeting = await self._ask(spec, spawner, *command, stdin=bytes(opening))
+        except (DriverError, TimeoutError) as error:
+            return Probe(found.version, f"{spec.program} does not answer: {error or 'time is over'}")
+        return Probe(found.version, None, logged_in(code, status), models(greeting.splitlines()))
+
+    async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
+        command = Command((spec.program, *arguments), spec.cwd, {**ENVIRONMENT, **spec.env}, stdin=stdin)
+        return await run_to_end(command, spawner)
 
     def task(self, spec: TaskSpec) -> Launch:
         model = spec.model or spec.options.get("model")

@@ -159,7 +159,7 @@ class ClaudeCodec(Codec):
 
     def _control_response(self, native: dict[str, Any]) -> list[OutputEvent]:
         response = native["response"]
-        if response["request_id"] == "init":
+        if response["request_id"] == "init" and self.phase == "starting":
             self.phase = "ready"
         return []
 

@@ -8,7 +8,8 @@ from drivers.claude_content import output_of
 from drivers.events import AgentToken, MessageEnd, OutputEvent, Subagent, Thinking, ToolCall, ToolResult
 
 SYNTHETIC = "<synthetic>"
-"""The model of messages that the CLI makes up itself, such as an API error's text; `result` tells those better."""
+"""The model of messages that the CLI makes up itself: what its own commands answer, with a `local_command_source`; else such
+as an API error's text, which `result` tells better."""
 AGENT_TOOLS = frozenset({"Agent", "Task"})
 """The tools that start a sub-agent; `Task` is the older name."""
 
@@ -23,7 +24,7 @@ class MessageStream:
         self._complete = False
         self._dirty = False
         self._kept = False
-        self._calls: dict[str, str] = {}
+        self._calls: dict[str, tuple[str, str]] = {}
         self._held: list[OutputEvent] = []
 
     def read(self, native: dict[str, Any]) -> list[OutputEvent] | None:
@@ -33,7 +34,8 @@ class MessageStream:
             return self._raw(native["event"])
         message, parent = native["message"], native.get("parent_tool_use_id")
         if kind == "assistant":
-            return self._assistant(message, parent)
+            made_up = message.get("model") == SYNTHETIC and "local_command_source" not in native
+            return [] if made_up else self._assistant(message, parent)
         return self._results(message, parent)
 
     def end(self) -> list[OutputEvent]:
@@ -78,8 +80,6 @@ class MessageStream:
         return [MessageEnd(), *held]
 
     def _assistant(self, message: dict[str, Any], parent: str | None) -> list[OutputEvent]:
-        if message.get("model") == SYNTHETIC:
-            return []
         events: list[OutputEvent] = []
         streamed = message["id"] in self._streamed
         self._kept = self._kept or (streamed and parent is None)
@@ -102,7 +102,7 @@ class MessageStream:
 
     def _call(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
         call_id, name, given = block["id"], block["name"], block["input"]
-        self._calls[call_id] = name
+        self._calls[call_id] = name, _label(given)
         detail = given.get("description") or given.get("command") or given.get("file_path") if isinstance(given, dict) else None
         call = ToolCall(id=call_id, name=name, status="started", input=given, detail=detail, parent_id=parent)
         if name in AGENT_TOOLS and parent is None:
@@ -126,7 +126,7 @@ class MessageStream:
 
     def _result(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
         call_id, failed = block["tool_use_id"], bool(block.get("is_error"))
-        name = self._calls.pop(call_id, "")
+        name, label = self._calls.pop(call_id, ("", ""))
         status: Literal["completed", "failed"] = "failed" if failed else "completed"
         output = output_of(block.get("content", ""))
         events: list[OutputEvent] = [
@@ -134,7 +134,7 @@ class MessageStream:
             ToolCall(id=call_id, name=name, status=status, parent_id=parent),
         ]
         if name in AGENT_TOOLS and parent is None:
-            events.append(Subagent(id=call_id, status=status, label=""))
+            events.append(Subagent(id=call_id, status=status, label=label))
         return events
 
 

@@ -9,17 +9,20 @@ import asyncio
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
 
 from drivers.base import AgentUnavailable, Command
 from drivers.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
-from drivers.process_tree import MARKER, end_marked, started_at
+from drivers.process_tree import MARKER, end_marked, family, started_at
 
 HIGH_WATER = 1024 * 1024
 """Bytes of unread lines at which the agent's pipe is left to fill."""
 STDERR_LINES, STDERR_BYTES = 500, 256 * 1024
 """How much of the end of standard error is kept."""
+PIPE_AT_MOST, READ = 1024 * 1024, 64 * 1024
+"""Bytes that a pipe may hold, and that are read of it at once."""
 DRAIN, DRAIN_AT_MOST = 0.25, 2.0
 """Seconds after the exit, without output and at most, until output counts as ended though a grandchild holds the pipe."""
 
@@ -44,8 +47,8 @@ class _Pipes(asyncio.SubprocessProtocol):
         self._out, self._err = LineSplitter(), bytearray()
         self._waiting = 0
         self._paused = False
-        self._drain: asyncio.TimerHandle | None = None
-        self._drain_until = self._paused_at = 0.0
+        self._drain: asyncio.Handle | None = None
+        self._drain_until = 0.0
         self._transport: asyncio.SubprocessTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -54,19 +57,11 @@ class _Pipes(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
             return self._keep_stderr(data)
-        try:
-            lines = self._out.feed(data)
-        except LineTooLong:
-            self.failure = f"the agent wrote a line of more than {MAX_LINE // 1024 // 1024} MiB; the run was stopped"
-            return self._finish()
-        if lines:
-            self.lines += lines
-            self._waiting += len(data)
-            self.readable.set()
+        self._keep_stdout(data)
         if self._waiting > HIGH_WATER and not self._paused:
             self._paused = True
             self._pause(True)
-        if self.exited.is_set():
+        if self.exited.is_set() and asyncio.get_running_loop().time() < self._drain_until:
             self._await_rest()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -75,8 +70,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self.exited.set()
-        self._paused_at = asyncio.get_running_loop().time()
-        self._drain_until = self._paused_at + DRAIN_AT_MOST
+        self._drain_until = asyncio.get_running_loop().time() + DRAIN_AT_MOST
         self._await_rest()
 
     def take(self) -> list[bytes]:
@@ -97,12 +91,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         pipe = self._transport.get_pipe_transport(1)
         if isinstance(pipe, asyncio.ReadTransport) and not pipe.is_closing():
             pipe.pause_reading() if pause else pipe.resume_reading()
-        now = asyncio.get_running_loop().time()
-        if pause:
-            self._paused_at = now
-        elif self.exited.is_set():
-            # The time in which nobody read does not count: what the process has written is still in the pipe.
-            self._drain_until += now - self._paused_at
+        if not pause and self.exited.is_set():
             self._await_rest()
 
     def _await_rest(self) -> None:
@@ -113,7 +102,34 @@ class _Pipes(asyncio.SubprocessProtocol):
             self._drain = None
         if not self.eof and not self._paused:
             loop = asyncio.get_running_loop()
-            self._drain = loop.call_at(min(loop.time() + DRAIN, self._drain_until), self._finish)
+            self._drain = loop.call_at(min(loop.time() + DRAIN, self._drain_until), self._drained)
+
+    def _drained(self) -> None:
+        # After the data that this turn of the loop has read already: it may have been held up for longer than this.
+        self._drain = asyncio.get_running_loop().call_soon(self._take_rest)
+
+    def _take_rest(self) -> None:
+        pipe = self._transport.get_pipe_transport(1)
+        if pipe is not None and not pipe.is_closing():
+            with suppress(OSError):
+                for _ in range(PIPE_AT_MOST // READ):
+                    self._keep_stdout(os.read(pipe.get_extra_info("pipe").fileno(), READ))
+        self._finish()
+
+    def _keep_stdout(self, data: bytes) -> None:
+        if self.eof:
+            return
+        try:
+            lines = self._out.feed(data)
+        except LineTooLong:
+            self.failure = f"the agent wrote a line of more than {MAX_LINE // 1024 // 1024} MiB; the run was stopped"
+            self._out.rest()
+            self._finish()
+            return
+        if lines:
+            self.lines += lines
+            self._waiting += len(data)
+            self.readable.set()
 
     def _keep_stderr(self, data: bytes) -> None:
         self._err += data
@@ -189,12 +205,14 @@ class Process:
         await asyncio.shield(self._closing)
 
     async def _close(self, grace: float) -> None:
+        # Looked up while the process lives: of a child without the marker only its parent tells whose it is.
+        known = await asyncio.to_thread(family, self._marker)
         if grace and not self._input_ended:
             self.end_input()
             await self._exited_within(grace)
         self.end_input()
         # Not a walk over children alone: by now a stray may have lost its parent (measured with claude, codex, gemini).
-        await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0))
+        await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0), known)
         await self._pipes.exited.wait()
         self._transport.close()
         if self._ledger:

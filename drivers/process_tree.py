@@ -42,12 +42,9 @@ def marked(prefix: str) -> list[psutil.Process]:
     return found
 
 
-def _with_descendants(processes: list[psutil.Process]) -> list[psutil.Process]:
-    # A child that was started with an environment of its own has no marker, but still a parent.
-    found = {process.pid: process for process in processes}
-    for root in processes:
-        found |= {process.pid: process for process in tree(root.pid)}
-    return list(found.values())
+def family(prefix: str) -> set[psutil.Process]:
+    """The marked processes and their descendants: one that was started with an environment of its own has no marker."""
+    return {process for root in marked(prefix) for process in tree(root.pid)}
 
 
 def signal_all(processes: Iterable[psutil.Process], *, kill: bool) -> None:
@@ -67,12 +64,12 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return alive
 
 
-def end_marked(prefix: str, grace: float) -> int:
-    """End every process with the marker and its descendants, blocking: SIGTERM, up to `grace` seconds, SIGKILL.
+def end_marked(prefix: str, grace: float, known: Iterable[psutil.Process] = ()) -> int:
+    """End every process with the marker, its descendants and the `known`: SIGTERM, up to `grace` seconds, SIGKILL.
 
-    The number found.
+    Blocks. The number found.
     """
-    found = living(_with_descendants(marked(prefix)))
+    found = living({*known, *family(prefix)})
     signal_all(found, kill=False)
     _wait_gone(found, grace)
     # Whatever was started in between is found by a second look, until nothing is left.

@@ -105,13 +105,17 @@ class ConfiguredAgent:
             base.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not chosen:
             return base
-        # Resolved, so that neither `..` nor a link leads out.
-        wanted = (base / Path(chosen).expanduser()).resolve()
+        try:
+            # Resolved, so that neither `..` nor a link leads out.
+            wanted = (base / Path(chosen).expanduser()).resolve()
+            there = wanted.is_dir()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise BadRequest(f"option 'cwd': {chosen[:200]!r} cannot be a folder: {error}") from error
         if not wanted.is_relative_to(base.resolve()):
             raise BadRequest(
                 f"option 'cwd': {chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it"
             )
-        if not wanted.is_dir():
+        if not there:
             raise BadRequest(f"option 'cwd': there is no folder {chosen!r} in {base}; make it first")
         return wanted
 
@@ -123,13 +127,13 @@ class ConfiguredAgent:
 
 
 class Agents:
-    """All entries by name: the config's, and out of the box `echo` and every CLI that is found.
+    """All entries by name: the config's, and out of the box `echo` and every CLI that Portico knows, found or not.
 
     `workspace` is where agents without a folder of their own work; by default one each in the data directory.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] = os.environ, workspace: Path | None = None) -> None:
-        drivers = registry.load()
+        self.drivers = drivers = registry.load()
         entries = {name: AgentSettings(driver=name) for name in registry.OUT_OF_THE_BOX if name in drivers} | settings.agents
         self._agents: dict[str, ConfiguredAgent] = {}
         for name, entry in entries.items():
@@ -137,8 +141,6 @@ class Agents:
                 raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
             folder = workspace or settings.data_dir / "workspaces" / name
             agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ)
-            if name not in settings.agents and agent.problem():
-                continue
             _check_defaults(agent)
             self._agents[name] = agent
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -16,8 +16,9 @@ from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols import execute
+from gateway.protocols import drivers, execute
 from gateway.protocols.aap import v1
+from gateway.protocols.guard import guarded
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +36,24 @@ def create_app(gateway: Gateway) -> FastAPI:
         finally:
             await gateway.close()
 
-    app = FastAPI(title="Portico", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Portico", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(BodyLimit, limit=gateway.settings.server.max_body)
     app.include_router(v1.router(gateway))
     app.include_router(execute.router(gateway))
+    app.include_router(drivers.router(gateway))
 
     @app.get("/healthz", tags=["operations"])
     async def healthz() -> dict[str, str]:
         """The daemon is up."""
         return {"status": "ok", "version": __version__}
+
+    described = APIRouter(route_class=guarded(gateway.auth))
+
+    @described.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    app.include_router(described)
 
     _errors(app, gateway)
     return app
@@ -55,13 +65,7 @@ def _errors(app: FastAPI, gateway: Gateway) -> None:
 
     @app.exception_handler(GatewayError)
     async def refused(_: Request, error: GatewayError) -> JSONResponse:
-        headers = (
-            {"WWW-Authenticate": "Bearer"}
-            if error.status == 401
-            else {"Retry-After": "5"}
-            if isinstance(error, TooMany)
-            else None
-        )
+        headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), None)
         return refuse(error.status, str(error), headers)
 
     @app.exception_handler(RequestValidationError)
@@ -85,5 +89,10 @@ def _problem(item: Any) -> str:
     # Where and what, never the input itself: it may hold a secret.
     if item["type"] == "json_invalid":
         return f"the body is not JSON: {item.get('ctx', {}).get('error', 'syntax error')}"
-    path = ".".join(str(part) for part in item["loc"] if part not in ("body", "query", "path", "header"))
+    where = item["loc"][1:] if item["loc"] and item["loc"][0] in ("body", "query", "path", "header") else item["loc"]
+    path = ".".join(str(part) for part in where)
+    if not path and item["type"] != "missing":
+        return "the body must be a JSON object, sent with Content-Type: application/json"
+    if item["type"] == "union_tag_invalid":
+        return f"{path}: {item['ctx']['discriminator'].strip(chr(39))} must be one of {item['ctx']['expected_tags']}"
     return f"{path or 'the body'}: {str(item['msg'])[:1].lower()}{str(item['msg'])[1:]}"

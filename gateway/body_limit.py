@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class BodyTooLarge(Exception):
-    """The body is over the limit."""
-
-
 class BodyLimit:
-    """ASGI middleware: 413 for a body of more than `limit` bytes, whether its length is announced or not."""
+    """ASGI middleware: 413 for a body of more than `limit` bytes, whether its length is announced or not.
+
+    The rest of such a body is read and thrown away: closing the connection under it would cost the client the answer.
+    """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app, self._limit = app, limit
@@ -22,30 +22,24 @@ class BodyLimit:
         if announced.isdigit() and int(announced) > self._limit:
             return await self._refuse(send)
         taken = 0
-        started = False
 
         async def counted() -> Message:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > self._limit:
-                raise BodyTooLarge
+                # The app's handler makes the answer of it.
+                raise HTTPException(413, self._text)
             return message
 
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+        await self._app(scope, counted, send)
 
-        try:
-            await self._app(scope, counted, noted)
-        except BodyTooLarge:
-            if not started:
-                await self._refuse(send)
+    @property
+    def _text(self) -> str:
+        return f"the body is larger than {self._limit} bytes (server.max_body); send less at a time"
 
     async def _refuse(self, send: Send) -> None:
-        text = f"the body is larger than {self._limit} bytes (server.max_body); send less at a time"
-        body = b'{"error":"%b"}' % text.encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+        body = b'{"error":"%b"}' % self._text.encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 413, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -19,7 +19,9 @@ from gateway.store import Store
 
 log = logging.getLogger(__name__)
 
-KEPT_BYTES = 1024 * 1024
+OVERHEAD = 600
+"""Bytes that an event takes in memory besides its JSON, about; counted in both limits below."""
+KEPT_BYTES = 2 * 1024 * 1024
 """How much of the newest events, as JSON, stays in memory once it is stored."""
 UNWRITTEN_BYTES = 16 * 1024 * 1024
 """How much may wait to be stored before the agent has to."""
@@ -61,8 +63,8 @@ class EventLog:
             entry = Entry(self.last, event, data)
             self._recent.append(entry)
             self._unwritten.append(entry)
-            self._kept += len(data)
-            self._unwritten_bytes += len(data)
+            self._kept += len(data) + OVERHEAD
+            self._unwritten_bytes += len(data) + OVERHEAD
         self._wake()
         if self._writer is None and self._unwritten:
             self._writer = asyncio.create_task(self._write())
@@ -116,7 +118,7 @@ class EventLog:
                 batch = self._next_batch()
                 await self._store_batch(batch)
                 self._stored = batch[-1].seq
-                self._unwritten_bytes -= sum(len(entry.data) for entry in batch)
+                self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
                 self._trim()
         finally:
             self._writer = None
@@ -143,7 +145,7 @@ class EventLog:
 
     def _trim(self) -> None:
         while self._kept > KEPT_BYTES and self._recent and self._recent[0].seq <= self._stored:
-            self._kept -= len(self._recent.popleft().data)
+            self._kept -= len(self._recent.popleft().data) + OVERHEAD
 
     def _wake(self) -> None:
         for waiter in self._waiters:

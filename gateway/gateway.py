@@ -12,6 +12,7 @@ from drivers.base import Limits
 from drivers.process import Spawner
 from gateway.agents import Agents
 from gateway.config import Settings
+from gateway.discovery import Discovery
 from gateway.executions import Executions
 from gateway.recovery import close_open_runs, end_left_behind
 from gateway.redaction import Redactor
@@ -20,7 +21,6 @@ from gateway.sessions import Sessions
 from gateway.store import Store
 from gateway.store.store import sqlite_url
 from gateway.vault import Vault, read_or_create
-from gateway.versions import Versions
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Gateway:
     store: Store
     sessions: Sessions
     executions: Executions
-    versions: Versions
+    discovery: Discovery
 
     def __init__(self, settings: Settings, keys: tuple[str, ...], redactor: Redactor) -> None:
         self.settings = settings
@@ -63,11 +63,12 @@ class Gateway:
         self.sessions = Sessions(self.agents, self.store, Vault(data_dir), self.redactor, spawner, limits)
         self.sessions.sleep_after, self.sessions.live_agents = chosen.sleep_after, chosen.live_agents
         self.executions = Executions(self.agents, self.store, self.redactor, spawner, limits)
-        self.versions = Versions(self.agents, spawner)
+        self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
+        self.discovery.begin()
 
     async def stop_runs(self) -> None:
         """End every run with a clean error, so that its readers see how it ends, and every agent."""
-        await asyncio.gather(self.sessions.close(GOING_DOWN), self.executions.close(GOING_DOWN), self.versions.close())
+        await asyncio.gather(self.sessions.close(GOING_DOWN), self.executions.close(GOING_DOWN), self.discovery.close())
 
     async def close(self) -> None:
         """Stop what still runs and close the store. Idempotent."""

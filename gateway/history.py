@@ -34,8 +34,10 @@ class Fold:
 
     def feed(self, event: OutputEvent) -> list[Message]:
         """The messages that this event completes."""
-        if isinstance(event, AgentToken | Thinking):
-            if type(event) is not self._text_kind:
+        kind = type(event)
+        # Not isinstance: these two come by the thousand, and it is slow through pydantic's metaclass.
+        if (kind is AgentToken or kind is Thinking) and isinstance(event, AgentToken | Thinking):
+            if kind is not self._text_kind:
                 self._close_block()
                 self._text_kind = type(event)
             self._text.append(event.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable
 
@@ -19,7 +20,9 @@ class Redactor:
         self._secrets: list[str] = []
 
     def register(self, values: Iterable[str]) -> None:
-        new = {value for value in values if len(value) >= SHORTEST} - set(self._secrets)
+        long = [value for value in values if len(value) >= SHORTEST]
+        # As it is, and as it stands in a line of JSON.
+        new = {*long, *(json.dumps(value, ensure_ascii=False)[1:-1] for value in long)} - set(self._secrets)
         # Longest first: a secret that contains another is hidden whole.
         self._secrets = sorted([*self._secrets, *new], key=len, reverse=True)
 

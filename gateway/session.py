@@ -14,7 +14,7 @@ from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Rep
 from drivers.messages import MESSAGE, Message, SystemMessage, UserMessage
 from drivers.process import Spawner
 from gateway.agents import ConfiguredAgent
-from gateway.errors import AgentProblem, BadRequest, Conflict
+from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound
 from gateway.event_log import EventLog
 from gateway.redaction import Redactor
 from gateway.run import Run, RunState, Turn
@@ -72,6 +72,7 @@ class Session:
         self.run: Run | None = None
         self.live: Agent | None = None
         self.used_at = time.monotonic()
+        self.starting = self.deleted = False
         self._native_id = record.native_id
         self._outdated = False
         self._house = house
@@ -92,7 +93,9 @@ class Session:
         return [MESSAGE.validate_json(body) for body in await self._house.store.messages(self.id)]
 
     def refuse_if_busy(self) -> None:
-        """Raises Conflict while a run is at work."""
+        """Raises Conflict while a run is at work, NotFound once the session is deleted."""
+        if self.deleted:
+            raise NotFound(f"session {self.id!r} was deleted")
         if self.busy:
             raise Conflict("this session is at work on a turn; wait for its turn_stop, then send this again")
 
@@ -174,25 +177,31 @@ class Session:
         house = self._house
         run = Run(f"run_{uuid.uuid4().hex}", agent, self.log, store=house.store, redactor=house.redactor, keep=self._keep)
         record = RunRecord(run.id, self.id, run.state.value, None, run.first_seq)
-        await self._house.store.start_run(record, [_json(m) for m in to_store])
         self.run = run
+        # The agent begins while its run is stored; nothing of it is read, let alone shown, before both are done.
+        storing = asyncio.create_task(house.store.start_run(record, [_json(m) for m in to_store]))
         try:
-            run.agent = await self._prompt(agent, Prompt(message.content))
+            taken = await self._takes(agent, Prompt(message.content))
+            await storing
+            if not taken:
+                # It ended between two turns, unseen; its native session is on disk.
+                run.agent = await self._awake(unsaid=1)
+                await run.agent.prompt(Prompt(message.content))
         except BaseException:
+            await agent.close(0.0)
+            await asyncio.wait([storing])
             await run.fail("the agent did not take the prompt")
             raise
         run.start(self._run_ended)
-        self._house.changed(self)
+        house.changed(self)
         return turn
 
-    async def _prompt(self, agent: Agent, prompt: Prompt) -> Agent:
+    async def _takes(self, agent: Agent, prompt: Prompt) -> bool:
         try:
             await agent.prompt(prompt)
         except AgentGone:
-            # It ended between two turns, unseen; its native session is on disk.
-            agent = await self._awake(unsaid=1)
-            await agent.prompt(prompt)
-        return agent
+            return False
+        return True
 
     def _run_ended(self, run: Run) -> None:
         self.used_at = time.monotonic()
@@ -210,10 +219,15 @@ class Session:
             await self._note_native_id(self.live)
             await self.live.close()
             self.live = None
+        self.starting = True
         try:
             self.live = await self._open(unsaid)
         except AgentUnavailable as error:
             raise AgentProblem(self._house.redactor.clean(f"agent {self.agent.name!r} cannot start: {error}")) from error
+        finally:
+            self.starting = False
+            # Held from here on, whatever comes next: an agent that nobody holds would never be closed.
+            self._house.changed(self)
         self._outdated = False
         await self._note_native_id(self.live)
         return self.live

@@ -33,6 +33,7 @@ class Sessions:
         self._held: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sleepers: dict[str, asyncio.TimerHandle] = {}
+        self._dozing: set[str] = set()
         self._closing = False
         self.sleep_after = 900.0
         self.live_agents = 16
@@ -75,8 +76,11 @@ class Sessions:
         """Stop and forget a session. Raises NotFound."""
         session = await self.get(session_id)
         async with session.lock:
+            if session.deleted:
+                raise NotFound(f"session {session_id!r} was deleted")
             await session.stop("the session was deleted")
             await self._store.delete_session(session_id)
+            session.deleted = True
             self._known.pop(session_id, None)
         self._changed(session)
 
@@ -111,20 +115,27 @@ class Sessions:
         self.refuse_if_closing()
         if newcomer.live is not None:
             return
-        others = [s for s in self._held.values() if s.live is not None and s is not newcomer]
+        others = [s for s in self._held.values() if (s.live or s.starting) and s is not newcomer and s.id not in self._dozing]
         if len(others) < self.live_agents:
+            # Its place is taken from now on, not only when its agent is up.
+            self._held[newcomer.id] = newcomer
             return
         idle = [s for s in others if s.state == "idle" and not s.lock.locked()]
         if not idle:
             taken = f"all {self.live_agents} places for live agents are taken by running turns (limits.live_agents)"
             raise TooMany(f"{taken}; try again later")
         self._put_to_sleep(min(idle, key=lambda session: session.used_at))
+        self._held[newcomer.id] = newcomer
 
     def _put_to_sleep(self, session: Session) -> None:
         async def sleep() -> None:
-            async with session.lock:
-                await session.sleep()
+            try:
+                async with session.lock:
+                    await session.sleep()
+            finally:
+                self._dozing.discard(session.id)
 
+        self._dozing.add(session.id)
         task = asyncio.create_task(sleep())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

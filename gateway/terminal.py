@@ -19,6 +19,9 @@ from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
 from gateway.redaction import Redactor
 
+INTERRUPTED = 130
+"""The exit code of a turn that Ctrl-C ended, as of shells."""
+
 
 def run_in_terminal(settings: Settings, name: str, prompt: str, model: str | None = None) -> int:
     """Run one turn; its exit code, 130 if it was interrupted. Raises ConfigError for an agent that cannot be used."""
@@ -45,6 +48,8 @@ def run_in_terminal(settings: Settings, name: str, prompt: str, model: str | Non
 
     try:
         return asyncio.run(turn())
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except DriverError as error:
         raise ConfigError(redactor.clean(str(error))) from None
 
@@ -69,7 +74,7 @@ class _Screen:
                 for event in await agent.receive():
                     self._event(event)
                     if isinstance(event, SessionEnd):
-                        return 130 if event.stop_reason == "cancelled" else event.exit_code
+                        return INTERRUPTED if event.stop_reason == "cancelled" else event.exit_code
         finally:
             loop.remove_signal_handler(signal.SIGINT)
             self._status.stop()
@@ -84,17 +89,18 @@ class _Screen:
                 sys.stdout.flush()
             self._at_line_start = event.text.endswith("\n")
         elif isinstance(event, ToolCall) and event.status == "started":
-            self._note(f"[dim]{event.name} {event.detail or ''}[/dim]")
+            self._note(f"{event.name} {event.detail or ''}", "dim")
             self._status.start()
         elif isinstance(event, Error):
-            self._note(f"[red]{event.message}[/red]")
+            self._note(event.message, "red")
         elif isinstance(event, Stderr):
             self._note(event.line)
 
-    def _note(self, text: str) -> None:
+    def _note(self, text: str, style: str | None = None) -> None:
         self._status.stop()
         self._end_line()
-        self._console.print(text, highlight=False)
+        # As it is: what an agent says is no markup.
+        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _end_line(self) -> None:
         if not self._at_line_start:

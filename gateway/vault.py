@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,11 +48,16 @@ class Vault:
 def read_or_create(file: Path, make: Callable[[], str]) -> str:
     """A secret file's text; made on the first call, readable by its owner only."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return file.read_text().strip()
-    with open(descriptor, "w") as handle:
-        text = make()
-        handle.write(text + "\n")
-    return text
+    left = file.read_text().strip() if file.exists() else None
+    if not left:
+        # Whole or not at all: of a file that a full disk left empty, an empty key would be read.
+        descriptor, fresh = tempfile.mkstemp(dir=file.parent)
+        with open(descriptor, "w") as handle:
+            handle.write(make() + "\n")
+        if left is None:
+            with suppress(FileExistsError):
+                os.link(fresh, file)
+            os.unlink(fresh)
+        else:
+            os.replace(fresh, file)
+    return file.read_text().strip()

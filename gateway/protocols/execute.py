@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.executions import Task
 from gateway.gateway import Gateway
+from gateway.protocols.bodies import StrictRoute
 from gateway.protocols.streams import event_stream
 from gateway.run import Turn
 
@@ -30,7 +31,7 @@ class ExecuteRequest(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """The endpoint over a gateway."""
-    routes = APIRouter(tags=["OutputEvent gateway"])
+    routes = APIRouter(tags=["OutputEvent gateway"], route_class=StrictRoute)
 
     @routes.post("/v1/execute")
     async def execute(request: ExecuteRequest, authorization: str | None = Header(default=None)) -> Response:

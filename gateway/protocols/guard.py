@@ -1,18 +1,25 @@
-"""The bearer key as a dependency of routes, the same for every protocol."""
+"""The bearer key on routes, the same for every protocol: asked for before anything of a request is read."""
 
 from __future__ import annotations
 
-from typing import Any
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 
-from fastapi import Depends, Header
-
+from gateway.protocols.bodies import Handler, StrictRoute
 from gateway.security import Authenticator
 
 
-def guard(auth: Authenticator) -> Any:
-    """A dependency that lets only callers with a key through; others get 401."""
+def guarded(auth: Authenticator) -> type[APIRoute]:
+    """The class of routes that let only callers with a key through; others get 401, whatever else is wrong."""
 
-    async def check(authorization: str | None = Header(default=None)) -> None:
-        auth.check(authorization)
+    class GuardedRoute(StrictRoute):
+        def get_route_handler(self) -> Handler:
+            handler = super().get_route_handler()
 
-    return Depends(check)
+            async def checked(request: Request) -> Response:
+                auth.check(request.headers.get("authorization"))
+                return await handler(request)
+
+            return checked
+
+    return GuardedRoute

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, event, func, insert, select, tuple_, update
+from sqlalchemy import bindparam, delete, event, func, insert, select, tuple_, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -20,6 +20,23 @@ from gateway.store import schema
 from gateway.store.records import RunRecord, SessionRecord
 
 Cursor = tuple[float, str]
+
+# What a turn does, made once: building a statement costs more than running it.
+_START_RUN = insert(schema.runs)
+_SET_RUN = (
+    update(schema.runs)
+    .where(schema.runs.c.id == bindparam("of_run"))
+    .values(state=bindparam("state"), stop_reason=bindparam("stop_reason"), ended_at=bindparam("ended_at"))
+)
+_APPEND_EVENTS = insert(schema.events)
+_NEXT_POSITION = (
+    select(func.coalesce(func.max(schema.messages.c.position) + 1, 0))
+    .where(schema.messages.c.session_id == bindparam("of_session"))
+    .scalar_subquery()
+)
+_APPEND_MESSAGE = insert(schema.messages).values(
+    session_id=bindparam("of_session"), position=_NEXT_POSITION, body=bindparam("text")
+)
 
 
 class Store:
@@ -32,7 +49,8 @@ class Store:
     @classmethod
     async def open(cls, url: str) -> Store:
         """Connect and make the tables. Raises ConfigError for a store that a newer version has written."""
-        engine = create_async_engine(url)
+        # Messages do not belong in a log, which is where a failing statement's values would end.
+        engine = create_async_engine(url, hide_parameters=True)
         if engine.dialect.name == "sqlite":
             event.listen(engine.sync_engine, "connect", _sqlite_settings)
         store = cls(engine)
@@ -114,15 +132,13 @@ class Store:
     async def start_run(self, record: RunRecord, history: Sequence[str] = ()) -> None:
         """Store a run that begins now, together with the messages that it begins with."""
         async with self._write() as connection:
-            await connection.execute(insert(schema.runs).values(**asdict(record), started_at=time.time()))
-            if history:
-                await _append_messages(connection, record.log_id, history)
+            await connection.execute(_START_RUN, {**asdict(record), "started_at": time.time()})
+            await _append_messages(connection, record.log_id, history)
 
     async def set_run(self, run_id: str, state: str, stop_reason: str | None = None) -> None:
-        ended = {"ended_at": time.time()} if state == "ended" else {}
+        values = {"of_run": run_id, "state": state, "stop_reason": stop_reason}
         async with self._write() as connection:
-            values = {"state": state, "stop_reason": stop_reason, **ended}
-            await connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(**values))
+            await connection.execute(_SET_RUN, {**values, "ended_at": time.time() if state == "ended" else None})
 
     async def unfinished_runs(self) -> list[RunRecord]:
         """The runs that had not ended when the daemon did."""
@@ -142,7 +158,7 @@ class Store:
     async def append_events(self, log_id: str, first: int, last: int, body: bytes) -> None:
         """Store the events first..last of a log, one JSON a line."""
         async with self._write() as connection:
-            await connection.execute(insert(schema.events).values(log_id=log_id, first=first, last=last, body=body))
+            await connection.execute(_APPEND_EVENTS, {"log_id": log_id, "first": first, "last": last, "body": body})
 
     async def events(self, log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
         """Some stored rows that hold events after a number: (first number, JSON lines); [] if there are none."""
@@ -204,12 +220,8 @@ def sqlite_url(data_dir: Path) -> str:
 
 
 async def _append_messages(connection: AsyncConnection, session_id: str, bodies: Sequence[str]) -> None:
-    table = schema.messages
-    query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
-    position = (await connection.execute(query)).scalar_one()
-    rows = [{"session_id": session_id, "position": position + n, "body": body} for n, body in enumerate(bodies)]
-    if rows:
-        await connection.execute(insert(table), rows)
+    if bodies:
+        await connection.execute(_APPEND_MESSAGE, [{"of_session": session_id, "text": body} for body in bodies])
 
 
 def _sqlite_settings(connection: DBAPIConnection, _: object) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from drivers.base import Option, ToolGrant, ToolSpec
 from drivers.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks
 from gateway.agents import ConfiguredAgent
+from gateway.discovery import Finding
 from gateway.errors import BadRequest
 from gateway.protocols.aap.shapes import AgentOverrides, ApplicationTool
 from gateway.redaction import HIDDEN
 from gateway.session import SessionConfig
 
 
-def agent_info(agent: ConfiguredAgent, version: str, schema_key: str = "inputSchema") -> dict[str, Any]:
+def agent_info(finding: Finding, schema_key: str = "inputSchema") -> dict[str, Any]:
     """AgentInfo of the protocol; nothing that the agent cannot do."""
-    info = agent.info
+    agent, info = finding.agent, finding.agent.info
     images: dict[str, Any] = {name: {} for name, takes in (("http", info.image_http), ("data", info.image_data)) if takes}
     capabilities = {
         "history": {"full": {}},
@@ -27,10 +29,10 @@ def agent_info(agent: ConfiguredAgent, version: str, schema_key: str = "inputSch
     return {
         "name": agent.name,
         "title": agent.settings.title or info.title,
-        "version": version,
+        "version": finding.version,
         "description": agent.settings.description or info.description,
         "tools": [tool_json(tool, schema_key) for tool in info.tools],
-        "options": [_option(option) for option in agent.options],
+        "options": [_option(_with_models(option, finding.probe.models)) for option in agent.options],
         "capabilities": capabilities,
     }
 
@@ -39,6 +41,13 @@ def tool_json(tool: ToolSpec, schema_key: str = "inputSchema") -> dict[str, Any]
     """ToolSpec of the protocol."""
     title = {"title": tool.title} if tool.title is not None else {}
     return {"name": tool.name, **title, "description": tool.description, schema_key: dict(tool.input_schema)}
+
+
+def _with_models(option: Option, models: tuple[str, ...]) -> Option:
+    """The option `model` with what the CLI offers. Offered, not enforced: a CLI takes more names than it lists."""
+    if option.name != "model" or option.choices or not models:
+        return option
+    return replace(option, choices=tuple(dict.fromkeys((option.default, *models))))
 
 
 def _option(option: Option) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from fastapi import Response
 from pydantic_core import to_json
 
 from drivers.base import PermissionReply, Reply, ToolReply
-from drivers.messages import Message, ToolMessage, UserMessage
+from drivers.messages import ImageBlock, Message, ToolMessage, UserMessage, blocks, text_of
 from gateway.agents import ConfiguredAgent
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, GatewayError
 from gateway.protocols.aap.meta import check_messages, merged
 from gateway.protocols.aap.shapes import (
     AgentOverrides,
@@ -34,10 +34,17 @@ async def take_turn(
         session.refuse_if_busy()
         config = _config(session, overrides, tools)
         if said is not None:
+            check_prompt(said)
             check_messages(session.agent, [said])
             await session.cancel_open_calls()
+            before = session.config
             await session.configure(config)
-            return await session.say(said)
+            try:
+                return await session.say(said)
+            except GatewayError:
+                # With settings that the agent does not start with, the session would be of no use any more.
+                await session.configure(before)
+                raise
         session.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
         replies, results = _answers(messages)
         check_messages(session.agent, results)
@@ -78,7 +85,15 @@ def check_new(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
     """Raises BadRequest unless these can start a session that answers at once: the last one is the user's."""
     if not messages or not isinstance(messages[-1], UserMessage):
         raise BadRequest("messages: the last message must be a user message, which the agent then answers")
+    check_prompt(messages[-1])
     check_messages(agent, messages)
+
+
+def check_prompt(message: UserMessage) -> None:
+    """Raises BadRequest for a message that says nothing: no CLI takes one."""
+    images = any(isinstance(block, ImageBlock) for block in blocks(message.content))
+    if not images and not text_of(message.content).strip():
+        raise BadRequest("messages: the user message is blank; write a text or add an image")
 
 
 async def answer(turn: Turn, mode: StreamMode, keep_alive: float, *, created: str | None = None, status: int = 200) -> Response:

@@ -24,7 +24,7 @@ from gateway.protocols.aap.shapes import (
 )
 from gateway.protocols.aap.turns import answer, check_new, take_turn
 from gateway.protocols.aap.views import STOP_REASONS
-from gateway.protocols.guard import guard
+from gateway.protocols.guard import guarded
 from gateway.redaction import HIDDEN
 from gateway.session import Session, SessionConfig
 from gateway.store.store import Cursor
@@ -35,23 +35,23 @@ PAGE = 100
 
 def router(gateway: Gateway) -> APIRouter:
     """The routes of this version over a gateway."""
-    routes = APIRouter(tags=["AAP v1"])
-    guarded = APIRouter(tags=["AAP v1"], dependencies=[guard(gateway.auth)])
+    everybody = APIRouter()
+    routes = APIRouter(tags=["AAP v1"], route_class=guarded(gateway.auth))
 
-    @routes.get("/meta")
+    @everybody.get("/meta")
     async def meta() -> MetaResponse:
         """The protocol's version, and the agents that can be used here and now."""
-        found = await gateway.versions.offered()
-        return MetaResponse(version=VERSION, agents=[agent_info(agent, version) for agent, version in found])
+        found = await gateway.discovery.offered()
+        return MetaResponse(version=VERSION, agents=[agent_info(finding) for finding in found])
 
-    @guarded.get("/sessions")
+    @routes.get("/sessions")
     async def list_sessions(after: str | None = None, limit: int = Query(default=PAGE, ge=1, le=1000)) -> SessionListResponse:
         """Session ids, newest first, a page at a time."""
         rows = await gateway.sessions.page(limit + 1, _cursor(after))
         more = _mark(rows[limit - 1]) if len(rows) > limit else None
         return SessionListResponse(sessions=[session_id for _, session_id in rows[:limit]], next=more)
 
-    @guarded.put("/session", response_model=AgentResponse, status_code=201)
+    @routes.put("/session", response_model=AgentResponse, status_code=201)
     async def create_session(request: CreateSessionRequest) -> Response:
         """Make a session and answer its last user message."""
         agent = gateway.agents.get(request.agent.name)
@@ -67,32 +67,33 @@ def router(gateway: Gateway) -> APIRouter:
             raise
         return await answer(turn, request.stream, gateway.keep_alive, created=session.id, status=201)
 
-    @guarded.post("/session/{session_id}", response_model=AgentResponse)
+    @routes.post("/session/{session_id}", response_model=AgentResponse)
     async def turn(session_id: str, request: SessionTurnRequest) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
         session = await gateway.sessions.get(session_id)
         started = await take_turn(session, request.messages, request.agent, request.tools)
         return await answer(started, request.stream, gateway.keep_alive)
 
-    @guarded.get("/session/{session_id}")
+    @routes.get("/session/{session_id}")
     async def get_session(session_id: str, history: Literal["compacted", "full"] | None = None) -> SessionResponse:
         """A session's settings and its history."""
         if history == "compacted":
             raise NotFound("this agent declares no compacted history; ask for history=full")
         return await _session_response(gateway, await gateway.sessions.get(session_id))
 
-    @guarded.delete("/session/{session_id}", status_code=204)
+    @routes.delete("/session/{session_id}", status_code=204)
     async def delete_session(session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(session_id)
         return Response(status_code=204)
 
-    routes.include_router(guarded)
+    routes.include_router(everybody)
     return routes
 
 
 async def _session_response(gateway: Gateway, session: Session) -> SessionResponse:
-    config = session.config
+    # The state first: what has ended by now is stored by now, and the other way round it would be told in halves.
+    config, state = session.config, session.state
     last = await gateway.store.last_run(session.id)
     options = {**config.options, **dict.fromkeys(config.secrets, HIDDEN)}
     return SessionResponse(
@@ -104,8 +105,8 @@ async def _session_response(gateway: Gateway, session: Session) -> SessionRespon
         ),
         tools=None if config.app_tools is None else [tool_json(tool) for tool in config.app_tools],
         history=SessionHistory(full=await session.history()),
-        state=session.state,
-        stop_reason="tool_use" if session.state == "waiting" else STOP_REASONS.get(last.stop_reason or "") if last else None,
+        state=state,
+        stop_reason="tool_use" if state == "waiting" else STOP_REASONS.get(last.stop_reason or "") if last else None,
     )
 
 

@@ -119,7 +119,8 @@ class JsonView:
         for _, event, _ in entries:
             self._messages += self._fold.feed(event)
             if isinstance(event, ToolResult) and event.parent_id is None and not self._has_result(event.tool_call_id):
-                # Granted in this request, called in an earlier one: the answer starts with its result.
+                # Granted in this request, called in an earlier one: its result stands where it came.
+                self._messages += self._fold.flush()
                 self._messages.append(ToolMessage(tool_call_id=event.tool_call_id, content=content_of(event.output)))
             if isinstance(event, Error):
                 self._error = event.message

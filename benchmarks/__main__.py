@@ -1,0 +1,70 @@
+"""`python -m benchmarks [NAME ...] [--quick]`: JSON on stdout, a table on stderr, exit code 1 if a bound is missed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+
+from benchmarks.figures import Figure, Results
+from benchmarks.latency import first_event, starting
+from benchmarks.memory import memory
+from benchmarks.throughput import burst, fanout, slow_reader
+
+MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
+    "burst": burst,
+    "fanout": fanout,
+    "first_event": first_event,
+    "start": starting,
+    "memory": memory,
+    "slow_reader": slow_reader,
+}
+LONGEST = 300.0
+"""Seconds that one measurement may take."""
+
+
+def main() -> int:
+    """Measure what is named, or everything."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MEASUREMENTS)}; all if none is given")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions: for a look, not for numbers to keep")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(MEASUREMENTS):
+        parser.error(f"there is no measurement {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
+    results = Results(_machine(given.quick))
+    for name in given.names or MEASUREMENTS:
+        asyncio.run(_measure(name, given.quick, results))
+    results.machine["load after"] = os.getloadavg()[0]
+    sys.stderr.write(results.table() + "\n")
+    sys.stdout.write(json.dumps(results.to_json(), indent=2) + "\n")
+    return 0 if results.ok else 1
+
+
+async def _measure(name: str, quick: bool, results: Results) -> None:
+    sys.stderr.write(f"{name}: {MEASUREMENTS[name].__doc__}\n")
+    try:
+        async with asyncio.timeout(LONGEST):
+            results.figures[name] = await MEASUREMENTS[name](quick)
+    except Exception as error:
+        results.failures[name] = f"{type(error).__name__}: {error}"
+
+
+def _machine(quick: bool) -> dict[str, object]:
+    packages = {name: version(name) for name in ("uvicorn", "httptools", "fastapi", "pydantic", "sqlalchemy")}
+    return {
+        "cpus": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **packages,
+        "quick": quick,
+        "load before": os.getloadavg()[0],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

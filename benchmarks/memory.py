@@ -1,0 +1,67 @@
+"""What a daemon holds: when it is idle, and for each session whose agent sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.figures import Figure, median
+from benchmarks.latency import IMPORTS
+from benchmarks.servers import ROOT, Running, environment, portico, quiet
+from benchmarks.turns import new_session
+
+AT_ONCE = 4
+"""Sessions that are made at the same time."""
+RSS = "import psutil; print(psutil.Process().memory_info().rss)"
+
+
+async def memory(quick: bool) -> list[Figure]:
+    """Resident memory after the start and one GET /meta, and after many sessions went to sleep."""
+    idle = []
+    for _ in range(2 if quick else 5):
+        async with portico() as daemon:
+            idle.append(await _idle(daemon))
+    floor = await asyncio.to_thread(_floor)
+    count = 100 if quick else 500
+    async with portico(sleep_after=0.05, live_agents=2 * AT_ONCE) as daemon:
+        before = await _idle(daemon)
+        await _sessions(daemon, count)
+        first = daemon.memory()
+        await _sessions(daemon, count)
+        second = daemon.memory()
+    return [
+        median("idle", idle, "MB", at_most=80.0),
+        Figure("floor", floor, "MB", note=f"python -c '{IMPORTS}'"),
+        Figure("per idle session", (first - before) * 1000 / count, "KB", at_most=200.0, note=f"{count} sessions on echo"),
+        Figure("per further session", (second - first) * 1000 / count, "KB", note=f"{count} more, after all that is paid once"),
+    ]
+
+
+async def _idle(daemon: Running) -> float:
+    async with daemon.connect() as to:
+        assert b"agents" in (await to.ask("GET", "/meta")).body
+    await quiet(0.5)
+    return daemon.memory()
+
+
+async def _sessions(daemon: Running, count: int) -> None:
+    """Make sessions, and wait until all their agents are asleep."""
+
+    async def some() -> None:
+        async with daemon.connect() as to:
+            for _ in range(count // AT_ONCE):
+                await new_session(to, "echo")
+
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    await daemon.childless()
+    await quiet(0.5)
+
+
+def _floor() -> float:
+    with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
+        command = [sys.executable, "-c", f"{IMPORTS}; {RSS}"]
+        done = subprocess.run(command, cwd=ROOT, env=environment(Path(folder)), check=True, capture_output=True, timeout=20)
+        return int(done.stdout) / 1e6

@@ -1,0 +1,147 @@
+"""The processes that are measured: a real `portico serve` and the floor, each with an empty folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.client import Connection, connection
+
+KEY = "benchmark-key-0123456789"
+ROOT = Path(__file__).parent.parent
+PROGRAMS = ROOT / "drivers" / "programs"
+BURST, FAN, FLOOD = 10_000, 400, 100_000
+SCENARIO = {
+    "turns": [
+        {"when": "^burst$", "steps": [{"events": {"count": BURST, "text": "event {n} "}}]},
+        {"when": "^fan$", "steps": [{"events": {"count": FAN, "text": "event {n} "}}]},
+        {"when": "^flood$", "steps": [{"events": {"count": FLOOD, "text": "event {n} "}}]},
+        {"steps": [{"text": "{prompt}"}]},
+    ]
+}
+STOP_SECONDS = 20.0
+
+
+@dataclass
+class Running:
+    """A server that listens."""
+
+    port: int
+    process: psutil.Process
+    key: str = ""
+
+    def connect(self) -> AbstractAsyncContextManager[Connection]:
+        return connection(self.port, self.key)
+
+    def memory(self) -> float:
+        """Its resident memory in MB, without its agents."""
+        return float(self.process.memory_info().rss) / 1e6
+
+    async def childless(self, seconds: float = 60.0) -> None:
+        """Until all its agents are asleep. Raises TimeoutError."""
+        deadline = time.monotonic() + seconds
+        while self.process.children():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(self.process.children())} agents are still awake after {seconds:g} s")
+            await asyncio.sleep(0.05)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What the measured processes get: as a user's shell would start them, with byte code kept on disk."""
+    path = os.environ.get("PATH", "/usr/bin:/bin")
+    return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "PORTICO_API_KEY": KEY}
+
+
+def write_config(home: Path, limits: Mapping[str, float]) -> Path:
+    """A configuration whose `script` agent plays SCENARIO, on a free port, with all its data in `home`."""
+    scenes = home / "scenes"
+    scenes.mkdir()
+    (scenes / "bench.json").write_text(json.dumps(SCENARIO))
+    lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", "port = 0", "[limits]"]
+    lines += [f"{name} = {value}" for name, value in limits.items()]
+    lines += ["[agents.script]", 'driver = "script"', f"cwd = {json.dumps(str(scenes))}", 'options = { scenario = "bench.json" }']
+    config = home / "portico.toml"
+    config.write_text("\n".join(lines) + "\n")
+    return config
+
+
+def serve_command(config: Path) -> list[str]:
+    return [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+
+
+@asynccontextmanager
+async def portico(**limits: float) -> AsyncIterator[Running]:
+    """A daemon with these `[limits]`, ended afterwards."""
+    with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
+        home = Path(folder)
+        process = start(serve_command(write_config(home, limits)), home)
+        try:
+            line = await first_line(process, home)
+            yield Running(int(line.rsplit(":", 1)[1]), psutil.Process(process.pid), KEY)
+        finally:
+            await asyncio.to_thread(stop, process)
+
+
+@asynccontextmanager
+async def floor(program: str) -> AsyncIterator[Running]:
+    """The floor over the program of a driver (`script` or `echo`), ended afterwards."""
+    greeting = json.dumps({"type": "open", "options": {"scenario": "bench.json"} if program == "script" else {}})
+    emitter = [sys.executable, "-I", "-S", str(PROGRAMS / f"{program}.py")]
+    with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
+        home = Path(folder)
+        write_config(home, {})
+        process = start([sys.executable, "-m", "benchmarks.floor", greeting, *emitter], home, home / "scenes")
+        try:
+            yield Running(int(await first_line(process, home)), psutil.Process(process.pid))
+        finally:
+            await asyncio.to_thread(stop, process)
+
+
+def start(command: list[str], home: Path, cwd: Path = ROOT) -> subprocess.Popen[bytes]:
+    """Start a process; its standard error goes to a file in `home`."""
+    with (home / "stderr").open("wb") as errors:
+        return subprocess.Popen(command, cwd=cwd, env=environment(home), stdout=subprocess.PIPE, stderr=errors)
+
+
+async def first_line(process: subprocess.Popen[bytes], home: Path) -> str:
+    """What it prints once it listens. Raises RuntimeError with its last words."""
+    assert process.stdout is not None
+    line = (await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), STOP_SECONDS)).decode().strip()
+    if not line:
+        raise RuntimeError(f"{process.args!r} did not start: {(home / 'stderr').read_text()[-2000:]}")
+    return line
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process that this benchmark has started."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+async def quiet(seconds: float = 0.2) -> None:
+    """Let what is left of the last repetition end: writes to the store, exits of processes."""
+    await asyncio.sleep(seconds)
+
+
+def seconds_of(command: list[str], home: Path) -> float:
+    """How long a command takes from its start to its end."""
+    began = time.perf_counter()
+    subprocess.run(command, cwd=ROOT, env=environment(home), check=True, stdout=subprocess.DEVNULL, timeout=STOP_SECONDS)
+    return time.perf_counter() - began

@@ -1,0 +1,71 @@
+"""`GET /v1/drivers`: every driver with what was found of its program, and why an agent is not offered. The gateway's own."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from gateway.discovery import Finding
+from gateway.gateway import Gateway
+from gateway.protocols.guard import guarded
+
+
+class AgentState(BaseModel):
+    """One agent. `problem` says why it is not offered and what to do; `logged_in` is null where its CLI cannot say."""
+
+    name: str
+    offered: bool
+    installed: bool
+    program: str | None = Field(default=None, description="The path of its program; null where the driver brings its own.")
+    version: str | None = None
+    logged_in: bool | None = None
+    models: list[str] = []
+    problem: str | None = None
+
+
+class DriverState(BaseModel):
+    """One driver with its agents."""
+
+    driver: str
+    title: str
+    install: str | None = Field(default=None, description="The command that installs its CLI.")
+    agents: list[AgentState]
+
+
+class DriversResponse(BaseModel):
+    drivers: list[DriverState]
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """The endpoint over a gateway."""
+    routes = APIRouter(tags=["operations"], route_class=guarded(gateway.auth))
+
+    @routes.get("/v1/drivers")
+    async def drivers() -> DriversResponse:
+        """What is installed, in which version, logged in or not, with which models; and what to do about what is missing."""
+        by_driver: dict[str, list[AgentState]] = {name: [] for name in gateway.agents.drivers}
+        for finding in await gateway.discovery.findings():
+            by_driver[finding.agent.settings.driver].append(_state(gateway, finding))
+        infos = {name: driver.info() for name, driver in gateway.agents.drivers.items()}
+        return DriversResponse(
+            drivers=[
+                DriverState(driver=name, title=infos[name].title, install=infos[name].install or None, agents=agents)
+                for name, agents in sorted(by_driver.items())
+            ]
+        )
+
+    return routes
+
+
+def _state(gateway: Gateway, finding: Finding) -> AgentState:
+    probe = finding.probe
+    return AgentState(
+        name=finding.agent.name,
+        offered=finding.problem is None,
+        installed=finding.agent.problem() is None,
+        program=finding.program or None,
+        version=probe.version,
+        logged_in=probe.logged_in,
+        models=list(probe.models),
+        problem=gateway.redactor.clean(finding.problem) if finding.problem else None,
+    )

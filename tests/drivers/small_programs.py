@@ -1,0 +1,106 @@
+"""Small programs that stand in for a CLI, and what the driver tests ask of processes and agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import psutil
+
+from drivers.agent import CliAgent
+from drivers.base import Limits, Prompt
+from drivers.events import OutputEvent, SessionEnd
+from drivers.process import Process
+
+PRELUDE = """
+import json, os, signal, subprocess, sys, time
+def say(kind, **fields): print(json.dumps({"kind": kind, **fields}), flush=True)
+def hear():
+    line = sys.stdin.readline()
+    return json.loads(line) if line else sys.exit(0)
+def child(code, **how): return subprocess.Popen([sys.executable, "-I", "-S", "-c", code], **how)
+def stray():
+    '''A grandchild that lost its parent and left for a session of its own; it writes its pid.'''
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)
+            os.closerange(0, 3)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+"""
+LIMITS = Limits(start=30, idle=30, total=60, grace=10)
+
+StartProcess = Callable[..., Awaitable[Process]]
+OpenAgent = Callable[..., Awaitable[CliAgent]]
+
+
+def python(code: str) -> tuple[str, ...]:
+    """The command line that runs this code after the prelude."""
+    return sys.executable, "-I", "-S", "-c", PRELUDE + code
+
+
+async def lines_of(process: Process) -> list[bytes]:
+    """Every line until the end of its output."""
+    lines: list[bytes] = []
+    while ready := await asyncio.wait_for(process.read_lines(), 60):
+        lines += ready
+    return lines
+
+
+async def first_line(process: Process) -> bytes:
+    """One line of a process that has written just one."""
+    (line,) = await asyncio.wait_for(process.read_lines(), 30)
+    return line
+
+
+async def to_end(agent: CliAgent) -> list[OutputEvent]:
+    """The events of the run, `session_end` last."""
+    events: list[OutputEvent] = []
+    while not (events and events[-1].kind == "session_end"):
+        events += await asyncio.wait_for(agent.receive(), 60)
+    return events
+
+
+async def until(agent: CliAgent, kind: str) -> list[OutputEvent]:
+    """The events up to the first of this kind, and what came with it."""
+    events: list[OutputEvent] = []
+    while not any(event.kind == kind for event in events):
+        events += await asyncio.wait_for(agent.receive(), 60)
+    return events
+
+
+async def ask(agent: CliAgent, text: str = "go") -> list[OutputEvent]:
+    await agent.prompt(Prompt(text))
+    return await to_end(agent)
+
+
+def text_in(events: Sequence[OutputEvent], kind: str = "agent_token") -> str:
+    return "".join(event.text for event in events if event.kind == kind)  # type: ignore[union-attr]
+
+
+def end_of(events: Sequence[OutputEvent]) -> SessionEnd:
+    """The last event, which is the only `session_end`."""
+    assert [event.kind for event in events].count("session_end") == 1
+    assert isinstance(events[-1], SessionEnd)
+    return events[-1]
+
+
+def shown(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
+    """The events as JSON, without the time that the run took."""
+    found = [json.loads(event.encode()) for event in events]
+    for event in found:
+        event.pop("duration_ms", None)
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs; one that only waits to be reaped does not."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,67 @@
+"""`portico` as a process, for tests of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import write_config
+from tests.daemon import table
+
+
+@dataclass
+class Serving:
+    """A daemon that listens; what else it printed, and its exit code, once it has stopped."""
+
+    line: str
+    out: str = ""
+    err: str = ""
+    code: int | None = None
+
+    @property
+    def url(self) -> str:
+        return self.line.split()[-1]
+
+
+class Command:
+    """`portico ARGUMENTS` with a configuration of `echo` and `script` and an empty home."""
+
+    def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None, config: bool = True) -> None:
+        if config and not (folder / "config.toml").exists():
+            write_config(folder, table(folder))
+        self._argv = [sys.executable, "-m", "gateway", arguments[0]]
+        self._argv += ["--config", str(folder / "config.toml")] if config else []
+        self._argv += arguments[1:]
+        self._env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
+        self._folder = folder
+
+    async def start(self, stderr: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
+        """The process, in a session of its own, with its standard streams to talk to."""
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            *self._argv, stdin=pipe, stdout=pipe, stderr=stderr, env=self._env, cwd=self._folder, start_new_session=True
+        )
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Serving]:
+        """`portico serve` once it listens; it is stopped in the end."""
+        process = await self.start()
+        assert process.stdout is not None
+        serving = Serving((await asyncio.wait_for(process.stdout.readline(), 30)).decode())
+        try:
+            yield serving
+        finally:
+            process.terminate()
+            out, err = await process.communicate()
+            serving.out, serving.err, serving.code = out.decode(), err.decode(), process.returncode
+
+    async def run(self, stdin: bytes = b"") -> tuple[int, str, str]:
+        """Its exit code, standard output and standard error."""
+        process = await self.start()
+        out, err = await asyncio.wait_for(process.communicate(stdin), 30)
+        return process.returncode or 0, out.decode(), err.decode()

@@ -1,0 +1,101 @@
+"""Clients that go away or read slowly: nothing is lost, and the daemon does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import psutil
+
+from tests.daemon import KEY, Daemon, Running
+from tests.gateway.talk import agents_of, create, frames, history, idle, look, opening, say, until, user
+
+Scene = Callable[..., str]
+TEXT = "".join(f"event {n} " for n in range(5000))
+
+
+async def test_a_client_that_goes_away_loses_nothing(portico: Running, scene: Scene) -> None:
+    name = scene([{"text": "begun "}, {"delay": 0.2}, {"events": 5000}, {"delay": 0.2}, {"thinking": "so"}, {"text": "end"}])
+    for mode in ("delta", "message"):
+        body = opening(options={"scenario": name}, stream=mode)
+        async with portico.client.stream("PUT", "/session", json=body) as answer:
+            async for chunk in answer.aiter_text():
+                session = json.loads(chunk.split("data: ")[1].split("\n")[0])["sessionId"]
+                break
+        found = await idle(portico.client, session)
+        assert found["stopReason"] == "end_turn"
+        first, thought, last = found["history"]["full"][1]["content"]
+        assert (first["text"], thought["thinking"], last["text"]) == (f"begun {TEXT}", "so", "end")
+        assert (await say(portico.client, session, "next"))["stopReason"] == "end_turn"
+
+
+async def test_a_client_of_none_that_goes_away_loses_nothing(portico: Running, scene: Scene) -> None:
+    name = scene([{"delay": 0.3}, {"text": "whole"}])
+    request = asyncio.create_task(portico.client.put("/session", json=opening(options={"scenario": name})))
+    sessions = await until(lambda: _running(portico))
+    request.cancel()
+    await asyncio.wait([request])
+    found = await idle(portico.client, sessions[0])
+    assert found["history"]["full"] == [user(), {"role": "assistant", "content": "whole"}]
+
+
+async def _running(portico: Running) -> list[str]:
+    sessions = (await portico.client.get("/sessions")).json()["sessions"]
+    return [session for session in sessions if (await look(portico.client, session))["state"] == "running"]
+
+
+async def test_ten_thousand_events_come_in_order(portico: Running, scene: Scene) -> None:
+    name = scene([{"events": {"count": 10_000, "text": "{n} "}}])
+    answer = await portico.client.put("/session", json=opening(options={"scenario": name}, stream="delta"))
+    events = frames(answer.text)[2:]
+    assert [data["delta"] for _, data in events[:-1]] == [f"{n} " for n in range(10_000)]
+    assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
+    stored = await history(portico.client, frames(answer.text)[0][1]["sessionId"])
+    assert stored[1]["content"] == "".join(f"{n} " for n in range(10_000))
+
+
+async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: Daemon, scene: Scene) -> None:
+    """150 MB for a client that reads nothing until the agent has said everything, and then in tiny bites."""
+    await daemon.start()
+    steps = [{"events": {"count": 500, "text": "{n} " + "x" * 10_000}}, {"message_end": True}] * 30
+    name = scene({"when": "go", "steps": steps}, [{"text": "a"}])
+    async with daemon.client() as client:
+        session = (await create(client, options={"scenario": name}))["sessionId"]
+        memory = psutil.Process(daemon.pid)
+        before = memory.memory_info().rss
+        body = json.dumps({"messages": [user("go")], "stream": "delta"}).encode()
+        host, port = daemon.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
+        writer.write(
+            f"POST /session/{session} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        (agent,) = agents_of(daemon.pid)
+        await until(lambda: _all_said(agent, memory), 60)
+        grown = memory.memory_info().rss - before
+        received = bytearray()
+        while chunk := await reader.read(3000 if len(received) < 3_000_000 else 1_000_000):
+            received += chunk
+        writer.close()
+        await writer.wait_closed()
+    head, _, chunked = bytes(received).partition(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head.lower()
+    numbers = [int(part.split(b" ", 1)[0]) for part in _unchunk(chunked).split(b'"delta":"')[1:]]
+    assert numbers == list(range(500)) * 30
+    assert grown < 100_000_000, f"{grown / 1e6:.0f} MB more"
+    assert await daemon.stop() == 0
+
+
+def _all_said(agent: psutil.Process, memory: psutil.Process) -> bool:
+    return memory.memory_info().rss > 0 and agent.io_counters().write_chars > 150_000_000
+
+
+def _unchunk(data: bytes) -> bytes:
+    parts, at = [], 0
+    while at < len(data):
+        end = data.index(b"\r\n", at)
+        size = int(data[at:end], 16)
+        parts.append(data[end + 2 : end + 2 + size])
+        at = end + 2 + size + 2
+    return b"".join(parts)

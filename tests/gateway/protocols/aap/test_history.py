@@ -1,0 +1,116 @@
+"""What a session remembers: every message exactly as it was given and made, and what the agent is told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running
+from tests.gateway.talk import create, error, history, look, opening, say, user
+
+Scene = Callable[..., str]
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SEED: list[dict[str, Any]] = [
+    {"role": "system", "content": "Answer briefly."},
+    {"role": "user", "content": "first", "name": "ada", "nested": {"deep": [1, 2.5, None, True, "x"]}},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            {"type": "text", "text": "", "annotations": []},
+            {"type": "tool_use", "toolCallId": "call_1", "name": "lookup", "input": {"query": "x", "n": 12345678901234567890}},
+        ],
+    },
+    {"role": "tool", "toolCallId": "call_1", "content": [{"type": "text", "text": "3 hits"}], "isError": False},
+    {"role": "assistant", "content": "answer"},
+    {"role": "system", "content": "And politely."},
+    {"role": "user", "content": [{"type": "text", "text": "second"}, {"type": "image", "url": PIXEL, "detail": "low"}]},
+]
+
+
+async def test_messages_come_back_exactly_as_they_were_given(portico: Running) -> None:
+    session = (await create(portico.client, "script", *SEED, options={"pace": "fast"}))["sessionId"]
+    stored = await history(portico.client, session)
+    assert stored[:-1] == SEED
+    assert stored[-1]["role"] == "assistant"
+    later = [user("text"), user([{"type": "text", "text": "text"}]), user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])]
+    for message in later:
+        await say(portico.client, session, message)
+    given = [message for message in await history(portico.client, session) if message["role"] == "user"]
+    assert given[-3:] == later
+
+
+async def test_a_seed_reaches_the_agent(portico: Running, scene: Scene) -> None:
+    name = scene([{"text": "{system}|{images}|"}, {"remember": True}])
+    answer = await create(portico.client, "script", *SEED, options={"scenario": name})
+    assert answer["messages"] == [{"role": "assistant", "content": 'Answer briefly.\n\nAnd politely.|1|["first"]'}]
+
+
+async def test_the_whole_seed_reaches_the_agent(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = portico.gateway.agents.get("script")
+    specs = []
+    opens = entry.driver.open
+
+    async def noting(spec: Any, *rest: Any) -> Any:
+        specs.append(spec)
+        return await opens(spec, *rest)
+
+    monkeypatch.setattr(entry.driver, "open", noting)
+    await create(portico.client, "script", *SEED, options={"pace": "fast"})
+    (spec,) = specs
+    seeded = [json.loads(message.model_dump_json()) for message in spec.history]
+    assert seeded == [message for message in SEED[:-1] if message["role"] != "system"]
+
+
+async def test_history_full_is_the_same(portico: Running) -> None:
+    session = (await create(portico.client, "echo"))["sessionId"]
+    plain = await look(portico.client, session)
+    assert (await portico.client.get(f"/session/{session}", params={"history": "full"})).json() == plain
+    assert plain["history"] == {"full": [user(), {"role": "assistant", "content": "hello"}]}
+
+
+async def test_a_history_that_is_not_declared_is_not_there(portico: Running) -> None:
+    session = (await create(portico.client, "echo"))["sessionId"]
+    assert "full" in await error(portico.client.get(f"/session/{session}?history=compacted"), 404)
+    assert "history" in await error(portico.client.get(f"/session/{session}?history=junk"), 400)
+    assert "history" in await error(portico.client.get(f"/session/{session}?history="), 400)
+
+
+async def test_an_unknown_session_is_not_there(portico: Running) -> None:
+    for path in ("/session/sess_unknown", "/session/x%00y", "/session/" + "x" * 2000):
+        await error(portico.client.get(path), 404)
+        await error(portico.client.post(path, json={"messages": [user()]}), 404)
+        await error(portico.client.delete(path), 404)
+
+
+async def test_a_turn_without_an_answer_leaves_its_question(portico: Running, scene: Scene) -> None:
+    name = scene([{"usage": {}}])
+    answer = await create(portico.client, options={"scenario": name})
+    assert (answer["stopReason"], answer["messages"]) == ("end_turn", [])
+    assert await history(portico.client, answer["sessionId"]) == [user()]
+
+
+@pytest.mark.parametrize("kind", ["https://example.org/cat.png", PIXEL])
+async def test_images_are_taken_where_they_are_declared(portico: Running, scene: Scene, kind: str) -> None:
+    name = scene([{"text": "{images} in: {prompt}"}])
+    picture = user([{"type": "image", "url": kind}, {"type": "text", "text": "look"}])
+    answer = await create(portico.client, "script", picture, options={"scenario": name})
+    assert answer["messages"][0]["content"] == "1 in: look"
+    assert (await history(portico.client, answer["sessionId"]))[0] == picture
+
+
+async def test_images_are_refused_where_they_are_not(portico: Running) -> None:
+    for url in ("https://example.org/cat.png", PIXEL):
+        text = await error(portico.client.put("/session", json=opening("echo", user([{"type": "image", "url": url}]))), 400)
+        assert "image" in text and "'echo'" in text
+    for url in ("http://example.org/cat.png", "file:///etc/passwd", "cat.png", ""):
+        text = await error(portico.client.put("/session", json=opening("script", user([{"type": "image", "url": url}]))), 400)
+        assert "https://" in text
+    session = (await create(portico.client, "echo"))["sessionId"]
+    body = {"messages": [user([{"type": "text", "text": "see"}, {"type": "image", "url": PIXEL}])]}
+    await error(portico.client.post(f"/session/{session}", json=body), 400)
+    assert len(await history(portico.client, session)) == 2
+    assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}

@@ -1,0 +1,109 @@
+"""`GET /meta`: the protocol's AgentInfo, and nothing that is not so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+
+EMPTY = {"type": "object", "maxProperties": 0}
+TEXT = {"type": "string"}
+
+
+def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    properties = {**required, **optional}
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+
+
+TOOL = _object({"name": TEXT, "description": TEXT, "inputSchema": {"type": "object"}}, title=TEXT)
+NAMED = {"name": TEXT, "default": TEXT}
+OPTION = {
+    "oneOf": [
+        _object({"type": {"enum": ["text", "secret"]}, **NAMED}, title=TEXT, description=TEXT),
+        _object(
+            {"type": {"const": "select"}, "options": {"type": "array", "items": TEXT, "minItems": 1}, **NAMED},
+            title=TEXT,
+            description=TEXT,
+        ),
+    ]
+}
+CAPABILITIES = _object(
+    {},
+    history=_object({}, compacted=EMPTY, full=EMPTY),
+    stream=_object({}, delta=EMPTY, message=EMPTY, none=EMPTY),
+    application=_object({}, tools=EMPTY),
+    image=_object({}, http=EMPTY, data=EMPTY),
+)
+AGENT = _object(
+    {"name": TEXT, "version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.-]+)?$"}},
+    title=TEXT,
+    description=TEXT,
+    tools={"type": "array", "items": TOOL},
+    options={"type": "array", "items": OPTION},
+    capabilities=CAPABILITIES,
+)
+META = _object({"version": {"const": 1}, "agents": {"type": "array", "items": AGENT}})
+
+
+async def _agents(portico: Running) -> dict[str, dict[str, Any]]:
+    body = (await portico.client.get("/meta")).json()
+    jsonschema.validate(body, META)
+    return {agent["name"]: agent for agent in body["agents"]}
+
+
+async def test_meta_has_the_shape_of_the_protocol(portico: Running) -> None:
+    assert {"echo", "script"} <= set(await _agents(portico))
+
+
+async def test_an_agent_says_what_it_can_do(portico: Running) -> None:
+    agents = await _agents(portico)
+    assert agents["script"]["capabilities"] == {
+        "history": {"full": {}},
+        "stream": {"delta": {}, "message": {}, "none": {}},
+        "application": {"tools": {}},
+        "image": {"http": {}, "data": {}},
+    }
+    assert {tool["name"] for tool in agents["script"]["tools"]} == {"lookup", "write_note", "shell"}
+    for tool in agents["script"]["tools"]:
+        jsonschema.Draft202012Validator.check_schema(tool["inputSchema"])
+    assert "application" not in agents["echo"]["capabilities"]
+    assert "image" not in agents["echo"]["capabilities"]
+
+
+async def test_options_come_in_the_three_types(portico: Running) -> None:
+    options = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
+    assert {name: option["type"] for name, option in options.items()} == {
+        "scenario": "text",
+        "pace": "select",
+        "token": "secret",
+        "cwd": "text",
+    }
+    assert options["pace"]["options"] == ["recorded", "fast"]
+    assert options["pace"]["default"] == "recorded"
+
+
+async def test_the_configuration_sets_names_and_defaults(tmp_path: Path) -> None:
+    entry = {
+        "driver": "script",
+        "title": "My demo",
+        "description": "For me.",
+        "options": {"pace": "fast", "token": "configured-secret"},
+    }
+    async with gateway_on(table(tmp_path, agents={"demo": entry})) as portico:
+        demo = (await _agents(portico))["demo"]
+    options = {option["name"]: option["default"] for option in demo["options"]}
+    assert (demo["title"], demo["description"]) == ("My demo", "For me.")
+    assert options["pace"] == "fast"
+    assert options["token"] == "***"
+
+
+@pytest.mark.parametrize("authorization", [None, "Bearer wrong-key", "Basic dGVzdDp0ZXN0"])
+async def test_meta_and_healthz_need_no_key(portico: Running, authorization: str | None) -> None:
+    headers = {"Authorization": authorization} if authorization else {}
+    for path in ("/meta", "/healthz"):
+        portico.client.headers.pop("Authorization", None)
+        assert (await portico.client.get(path, headers=headers)).status_code == 200

@@ -1,0 +1,175 @@
+"""Requests that are wrong: each is refused with `{"error": text}`, the text says where, and nothing has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.talk import create, error, history, opening, user
+
+JSON = {"Content-Type": "application/json"}
+SECRET = "s3cret-value"
+
+BAD_CREATIONS: list[tuple[Any, str]] = [
+    ([], "JSON object"),
+    ("text", "JSON object"),
+    (None, "JSON object"),
+    ({}, "agent: "),
+    (opening() | {"agent": SECRET}, "agent: "),
+    (opening() | {"agent": {}}, "agent.name: "),
+    (opening() | {"agent": {"name": 7}}, "agent.name: "),
+    (opening() | {"stream": SECRET}, "stream: "),
+    (opening() | {"messages": SECRET}, "messages: "),
+    (opening() | {"messages": None}, "messages: "),
+    (opening() | {"messages": []}, "messages: "),
+    (opening() | {"messages": [SECRET]}, "messages.0: "),
+    (opening() | {"messages": [{"content": SECRET}]}, "messages.0: "),
+    (opening() | {"messages": [{"role": SECRET, "content": "x"}]}, "messages.0: role must be one of 'system', 'user'"),
+    (opening() | {"messages": [user(7)]}, "messages.0.user.content"),
+    (opening() | {"messages": [user([{"type": SECRET}])]}, "messages.0.user.content"),
+    (opening() | {"messages": [user([{"type": "text", "text": {"a": SECRET}}])]}, "messages.0.user.content"),
+    (opening() | {"messages": [{"role": "system", "content": [SECRET]}, user()]}, "messages.0.system.content"),
+    (opening() | {"messages": [{"role": "tool", "content": SECRET}, user()]}, "messages.0.tool.toolCallId"),
+    (opening() | {"messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}, user()]}, "messages.0: role"),
+    (opening() | {"messages": [user(), {"role": "assistant", "content": "x"}]}, "messages: the last message"),
+    (opening() | {"messages": [{"role": "system", "content": "x"}]}, "messages: the last message"),
+    (opening() | {"messages": [user(), {"role": "tool", "toolCallId": "x", "content": "x"}]}, "messages: the last message"),
+]
+
+
+@pytest.fixture
+async def session(portico: Running) -> AsyncIterator[str]:
+    """A session of `echo`; a refused request must leave it, and the list of sessions, as they are."""
+    found = (await create(portico.client, "echo"))["sessionId"]
+    before = await history(portico.client, found)
+    yield found
+    assert await history(portico.client, found) == before
+    assert (await portico.client.get("/sessions")).json() == {"sessions": [found]}
+    assert not await portico.gateway.store.unfinished_runs()
+
+
+async def test_a_bad_creation_names_the_place(portico: Running, session: str) -> None:
+    for body, place in BAD_CREATIONS:
+        text = await error(portico.client.put("/session", content=json.dumps(body), headers=JSON), 400)
+        assert place in text, (body, text)
+        assert SECRET not in text, (body, text)
+
+
+async def test_a_bad_turn_names_the_place(portico: Running, session: str) -> None:
+    answer = {"role": "tool", "toolCallId": "x", "content": "y"}
+    for messages, place in (
+        ([], "messages: empty"),
+        ([user(), answer], "messages: a user message stands alone"),
+        ([answer, user()], "messages: a user message stands alone"),
+        ([user(), user()], "messages: a user message stands alone"),
+        ([{"role": "system", "content": SECRET}], "messages.0: role"),
+        ([{"role": "assistant", "content": SECRET}], "messages.0: role"),
+        ([{"role": "tool_permission", "toolCallId": "x"}], "messages.0.tool_permission.granted"),
+        ([{"role": "tool_permission", "toolCallId": "x", "granted": SECRET}], "messages.0.tool_permission.granted"),
+        ([answer], "'x'"),
+        (None, "messages"),
+    ):
+        text = await error(portico.client.post(f"/session/{session}", json={"messages": messages}), 400)
+        assert place in text, (messages, text)
+        assert SECRET not in text
+
+
+@pytest.mark.parametrize("blank", ["", "  \n\t", [], [{"type": "text", "text": " "}], [{"type": "thinking", "thinking": "x"}]])
+async def test_a_blank_user_message_is_refused(portico: Running, session: str, blank: Any) -> None:
+    for request in (
+        portico.client.put("/session", json=opening("echo", user(blank))),
+        portico.client.post(f"/session/{session}", json={"messages": [user(blank)]}),
+    ):
+        assert "blank" in await error(request, 400)
+
+
+async def test_an_image_alone_is_no_blank_message(portico: Running) -> None:
+    picture = user([{"type": "image", "url": "https://example.org/cat.png"}])
+    assert (await create(portico.client, "script", picture, options={"pace": "fast"}))["stopReason"] == "end_turn"
+
+
+DEEP = b"[" * 200_000
+MALFORMED = [
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "s3cret-value"}',
+    b'{"a": ' + DEEP + b"]" * 200_000 + b"}",
+    DEEP,
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "\\ud800"}]}',
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x", "extra": "\\ud800"}]}',
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x", "\\udc00": 1}]}',
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x", "extra": ' + b"[" * 900 + b"]" * 900 + b"}]}",
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x", "n": NaN}]}',
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x", "n": -Infinity}]}',
+    b'{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x", "n": ' + b"9" * 5000 + b"}]}",
+    b'{"agent": {"name": "ec\\u0000ho"}, "messages": [{"role": "user", "content": "x"}]}',
+    b'{"agent": {"name": "echo", "options": {"cwd": "a\\u0000b"}}, "messages": [{"role": "user", "content": "x"}]}',
+    b'{"agent": {"name": "echo", "options": {"cwd": "\\ud800"}}, "messages": [{"role": "user", "content": "x"}]}',
+]
+
+
+async def test_malformed_bodies_are_refused(portico: Running, session: str) -> None:
+    for content in MALFORMED:
+        for method, path in (("PUT", "/session"), ("POST", "/v1/execute")):
+            text = await error(portico.client.request(method, path, content=content, headers=JSON), 400)
+            assert SECRET not in text, text
+        await error(portico.client.post(f"/session/{session}", content=content, headers=JSON), 400)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", ""])
+async def test_another_content_type_is_refused(portico: Running, session: str, kind: str) -> None:
+    body = json.dumps(opening("echo", SECRET))
+    text = await error(portico.client.put("/session", content=body, headers={"Content-Type": kind}), 400)
+    assert "Content-Type: application/json" in text
+    assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/nothing/at/all", 404),
+        ("GET", "/v1/execute", 405),
+        ("POST", "/session", 405),
+        ("PUT", "/session/sess_x", 405),
+        ("DELETE", "/sessions", 405),
+        ("PATCH", "/meta", 405),
+    ],
+)
+async def test_an_unknown_path_says_where_the_list_is(portico: Running, method: str, path: str, status: int) -> None:
+    answer = await portico.client.request(method, path)
+    assert answer.status_code == status
+    text = answer.json()["error"]
+    assert f"{method} {path}" in text
+    assert "/openapi.json" in text
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_body_over_the_limit_is_refused(tmp_path: Path, announced: bool) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 1000
+
+    async with gateway_on(table(tmp_path, server={"max_body": 10_000})) as portico:
+        content: Any = b" " * 20_000 if announced else chunks()
+        text = await error(portico.client.put("/session", content=content, headers=JSON), 413)
+        assert "server.max_body" in text
+        assert (await create(portico.client, "echo", "x" * 9000))["messages"][0]["content"] == "x" * 9000
+
+
+async def test_a_failure_of_the_gateway_is_told_without_its_details(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> None:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(portico.gateway.store, "session_ids", broken)
+    text = await error(portico.client.get("/sessions"), 500)
+    assert "log" in text
+    assert SECRET not in text

@@ -1,0 +1,191 @@
+"""What a client sets: options, tools, and the agent; what is wrong with them is named, and then nothing has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.talk import create, error, look, opening, say, user
+
+Scene = Callable[..., str]
+SAY_OPTIONS = [{"text": "{options.pace} {options.token}"}]
+WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object", "properties": {}}}
+
+
+def _said(answer: dict[str, Any]) -> str:
+    return str(answer["messages"][0]["content"])
+
+
+async def test_options_merge_by_key(portico: Running, scene: Scene) -> None:
+    name = scene(SAY_OPTIONS)
+    first = await create(portico.client, options={"scenario": name, "pace": "fast"})
+    session = first["sessionId"]
+    assert _said(first) == "fast "
+    assert _said(await say(portico.client, session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
+    assert _said(await say(portico.client, session, "x")) == "fast tok-1234"
+    assert _said(await say(portico.client, session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
+    assert _said(await say(portico.client, session, "x", agent={"options": {}})) == "recorded tok-1234"
+    config = (await look(portico.client, session))["agent"]
+    assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
+
+
+async def test_an_option_that_was_never_given_has_its_default(tmp_path: Path, scene: Scene) -> None:
+    entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": scene(SAY_OPTIONS), "token": "from-config"}}
+    async with gateway_on(table(tmp_path, agents={"demo": entry})) as portico:
+        answer = await create(portico.client, "demo")
+        assert _said(answer) == "recorded from-config"
+        assert (await look(portico.client, answer["sessionId"]))["agent"] == {"name": "demo"}
+        answer = await create(portico.client, "demo", options={"token": "of-session", "pace": "fast"})
+        assert _said(answer) == "fast of-session"
+        reset = {"options": {"pace": "recorded"}}
+        assert _said(await say(portico.client, answer["sessionId"], "x", agent=reset)) == "recorded of-session"
+
+
+async def test_stars_sent_back_leave_a_secret_as_it_is(portico: Running, scene: Scene) -> None:
+    first = await create(portico.client, options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"})
+    session = first["sessionId"]
+    shown = (await look(portico.client, session))["agent"]["options"]
+    assert shown["token"] == "***"
+    assert _said(await say(portico.client, session, "x", agent={"options": shown})) == "recorded tok-1234"
+    assert _said(await say(portico.client, session, "x", agent={"options": {"token": ""}})) == "recorded "
+    fresh = await create(portico.client, options=shown)
+    assert _said(fresh) == "recorded "
+
+
+async def test_other_options_may_be_stars(portico: Running, scene: Scene) -> None:
+    text = await error(portico.client.put("/session", json=opening(options={"scenario": "***"})), 503)
+    assert "***" in text
+
+
+async def test_settings_outlive_the_daemon(tmp_path: Path, scene: Scene) -> None:
+    config = table(tmp_path)
+    options = {"scenario": scene(SAY_OPTIONS), "token": "tok-1234"}
+    async with gateway_on(config) as portico:
+        session = (await create(portico.client, options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))[
+            "sessionId"
+        ]
+        before = await look(portico.client, session)
+    async with gateway_on(config) as portico:
+        assert await look(portico.client, session) == before
+        assert _said(await say(portico.client, session, "x")) == "recorded tok-1234"
+    assert before["tools"] == [WEATHER]
+    assert before["agent"]["tools"] == [{"name": "lookup", "trust": True}]
+
+
+async def test_tools_replace_the_tools_before(portico: Running, scene: Scene) -> None:
+    own = {"tool_call": {"name": "lookup", "result": "3 hits"}}
+    name = scene([own, {"text": "{last_result}"}])
+    answer = await create(portico.client, options={"scenario": name})
+    session = answer["sessionId"]
+    assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools every tool of the agent's is off"
+    assert "tools" not in await look(portico.client, session)
+    granted = {"tools": [{"name": "lookup", "trust": True}, {"name": "shell"}]}
+    assert (await say(portico.client, session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
+    found = await look(portico.client, session)
+    assert found["agent"]["tools"] == [{"name": "lookup", "trust": True}, {"name": "shell", "trust": False}]
+    assert (await say(portico.client, session, "x"))["messages"][-1]["content"] == "3 hits"
+    none = await say(portico.client, session, "x", agent={"tools": []}, tools=[WEATHER])
+    assert "not enabled" in none["messages"][-1]["content"]
+    found = await look(portico.client, session)
+    assert found["agent"]["tools"] == []
+    assert found["tools"] == [WEATHER]
+
+
+BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"options": {"modle": "x"}}, ["'modle'", "pace"]),
+    ({"options": {"pace": "slow"}}, ["'pace'", "recorded, fast"]),
+    ({"options": {"pace": ""}}, ["'pace'"]),
+    ({"options": {"token": 7}}, ["agent.options.token", "string"]),
+    ({"options": {"path": 7}}, ["agent.options.path", "string"]),
+    ({"options": ["pace"]}, ["agent.options"]),
+    ({"tools": [{"name": "hammer"}]}, ["'hammer'", "lookup, shell, write_note"]),
+    ({"tools": [{"trust": True}]}, ["agent.tools.0.name"]),
+    ({"tools": "lookup"}, ["agent.tools"]),
+    ({"options": {"cwd": "../"}}, ["'cwd'"]),
+]
+
+
+@pytest.mark.parametrize(("agent", "named"), BAD_AGENTS)
+async def test_bad_settings_are_named_and_change_nothing(portico: Running, agent: dict[str, Any], named: list[str]) -> None:
+    session = (await create(portico.client, options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
+    before = await look(portico.client, session)
+    refused = [
+        portico.client.post(f"/session/{session}", json={"messages": [user()], "agent": agent}),
+        portico.client.put("/session", json=opening() | {"agent": {"name": "script", **agent}}),
+    ]
+    for request in refused:
+        text = await error(request, 400)
+        assert all(word in text for word in named), text
+        assert "tok-1234" not in text
+    assert await look(portico.client, session) == before
+    assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
+
+
+@pytest.mark.parametrize(
+    ("agent", "tools", "named"),
+    [
+        ("script", [WEATHER | {"name": "lookup"}], ["'lookup'", "unique"]),
+        ("script", [WEATHER, WEATHER], ["'get_weather'", "unique"]),
+        ("echo", [WEATHER], ["'get_weather'", "'echo'"]),
+        ("script", [WEATHER | {"inputSchema": "x"}], ["tools.0.inputSchema"]),
+        ("script", [{"name": "x", "inputSchema": {}}], ["tools.0.description"]),
+        ("script", [WEATHER | {"name": ""}], ["tools.0.name"]),
+        ("script", {}, ["tools"]),
+    ],
+)
+async def test_bad_application_tools_are_named(portico: Running, agent: str, tools: Any, named: list[str]) -> None:
+    session = (await create(portico.client, agent))["sessionId"]
+    before = await look(portico.client, session)
+    for request in (
+        portico.client.put("/session", json=opening(agent, tools=tools)),
+        portico.client.post(f"/session/{session}", json={"messages": [user()], "tools": tools}),
+    ):
+        text = await error(request, 400)
+        assert all(word in text for word in named), text
+    assert await look(portico.client, session) == before
+    assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
+
+
+async def test_an_unknown_agent_is_named(portico: Running) -> None:
+    text = await error(portico.client.put("/session", json=opening("nobody")), 400)
+    assert "'nobody'" in text
+    assert "echo" in text and "script" in text
+    assert (await portico.client.get("/sessions")).json() == {"sessions": []}
+
+
+async def test_the_agent_of_a_session_stays(portico: Running) -> None:
+    session = (await create(portico.client, "script", options={"pace": "fast"}))["sessionId"]
+    before = await look(portico.client, session)
+    body = {"messages": [user()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
+    text = await error(portico.client.post(f"/session/{session}", json=body), 400)
+    assert "'script'" in text and "'echo'" in text
+    assert await look(portico.client, session) == before
+    assert (await say(portico.client, session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
+
+
+async def test_settings_with_which_the_agent_does_not_start_are_not_kept(portico: Running, scene: Scene) -> None:
+    session = (await create(portico.client, options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
+    before = await look(portico.client, session)
+    body = {"messages": [user()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
+    assert "missing.json" in await error(portico.client.post(f"/session/{session}", json=body), 503)
+    assert await look(portico.client, session) == before
+    assert _said(await say(portico.client, session, "x")) == "recorded tok-1234"
+
+
+async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: Running) -> None:
+    text = await error(portico.client.put("/session", json=opening(options={"scenario": "missing.json"})), 503)
+    assert "missing.json" in text
+    assert (await portico.client.get("/sessions")).json() == {"sessions": []}
+    assert not await portico.gateway.store.processes()
+
+
+async def test_a_tool_keeps_every_word_of_its_schema(portico: Running) -> None:
+    schema = json.loads('{"type":"object","properties":{"a":{"enum":[1,2.5,null,true]}},"x-own":{"deep":[[]]},"$defs":{}}')
+    tool = {"name": "t", "title": "A tool", "description": "", "inputSchema": schema}
+    session = (await create(portico.client, tools=[tool], options={"pace": "fast"}))["sessionId"]
+    assert (await look(portico.client, session))["tools"] == [tool]

@@ -1,0 +1,182 @@
+"""One turn in the three modes `delta`, `message` and `none`: the same turn, shown in three ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.talk import Frame, create, frames, history, idle, joined, opening, say, streamed, user
+
+Scene = Callable[..., str]
+STEPS = [
+    {"thinking": {"text": "First a thought.", "chunk": 3}},
+    {"text": {"text": "A first message: äöü 🙂\n", "chunk": 4}},
+    {"message_end": True},
+    {"thinking": {"text": "A second thought.", "chunk": 5}},
+    {"text": {"text": "A second message.", "chunk": 2}},
+    {"usage": {"input_tokens": 1}},
+]
+WHOLE = [
+    ("thinking", {"thinking": "First a thought."}),
+    ("text", {"text": "A first message: äöü 🙂\n"}),
+    ("thinking", {"thinking": "A second thought."}),
+    ("text", {"text": "A second message."}),
+]
+MESSAGES = [
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "First a thought."},
+            {"type": "text", "text": "A first message: äöü 🙂\n"},
+        ],
+    },
+    {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": "A second thought."}, {"type": "text", "text": "A second message."}],
+    },
+]
+
+
+async def turn(portico: Running, scenario: str, mode: str) -> tuple[str, list[Frame]]:
+    """The session and the events between `session_start` and the end of a new session's first turn."""
+    events = await streamed(portico.client, "PUT", "/session", opening(options={"scenario": scenario}, stream=mode))
+    assert events[0][0] == "session_start"
+    assert list(events[0][1]) == ["sessionId"]
+    assert events[1] == ("turn_start", {})
+    assert [name for name, _ in events].count("turn_stop") == 1
+    assert events[-1][0] == "turn_stop"
+    return events[0][1]["sessionId"], events[2:]
+
+
+async def test_delta_sends_text_and_thinking_as_they_come(portico: Running, scene: Scene) -> None:
+    session, events = await turn(portico, scene(STEPS), "delta")
+    assert [name for name, _ in events[:6]] == ["thinking_delta"] * 6
+    assert {name for name, _ in events} == {"thinking_delta", "text_delta", "turn_stop"}
+    assert joined(events, "text_delta") == "A first message: äöü 🙂\nA second message."
+    assert joined(events, "thinking_delta") == "First a thought.A second thought."
+    assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
+    assert await history(portico.client, session) == [user(), *MESSAGES]
+
+
+async def test_message_sends_each_whole_text_in_order(portico: Running, scene: Scene) -> None:
+    session, events = await turn(portico, scene(STEPS), "message")
+    assert events == [*WHOLE, ("turn_stop", {"stopReason": "end_turn"})]
+    assert await history(portico.client, session) == [user(), *MESSAGES]
+
+
+async def test_none_sends_one_json_answer(portico: Running, scene: Scene) -> None:
+    answer = await portico.client.put("/session", json=opening(options={"scenario": scene(STEPS)}, stream="none"))
+    assert answer.status_code == 201
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    session = body.pop("sessionId")
+    assert body == {"stopReason": "end_turn", "messages": MESSAGES}
+    assert await history(portico.client, session) == [user(), *MESSAGES]
+
+
+async def test_none_is_the_default(portico: Running) -> None:
+    answer = await portico.client.put("/session", json=opening("echo", "hi"))
+    assert (answer.status_code, answer.headers["content-type"]) == (201, "application/json")
+    again = await portico.client.post(f"/session/{answer.json()['sessionId']}", json={"messages": [user("ho")]})
+    assert again.status_code == 200
+    assert again.json() == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "ho"}]}
+
+
+@pytest.mark.parametrize("mode", ["delta", "message"])
+async def test_a_later_turn_starts_with_turn_start(portico: Running, mode: str) -> None:
+    session = (await create(portico.client, "echo", "one"))["sessionId"]
+    body = {"messages": [user("two")], "stream": mode}
+    events = await streamed(portico.client, "POST", f"/session/{session}", body)
+    text = ("text_delta", {"delta": "two"}) if mode == "delta" else ("text", {"text": "two"})
+    assert events == [("turn_start", {}), text, ("turn_stop", {"stopReason": "end_turn"})]
+
+
+async def test_a_session_goes_on_over_many_turns_in_every_mode(portico: Running, scene: Scene) -> None:
+    name = scene([{"text": "{turn}:"}, {"remember": True}])
+    session = (await create(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
+    for number, mode in enumerate(("delta", "message", "none"), 2):
+        body = {"messages": [user("a" * number)], "stream": mode}
+        assert (await portico.client.post(f"/session/{session}", json=body)).status_code == 200
+    answer = await say(portico.client, session, "last")
+    assert answer["messages"] == [{"role": "assistant", "content": '5:["a", "aa", "aaa", "aaaa"]'}]
+    stored = await history(portico.client, session)
+    assert [message["role"] for message in stored] == ["user", "assistant"] * 5
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([{"text": "x"}, {"stop": "max_tokens"}], "max_tokens"),
+        ([{"text": "x"}, {"stop": "refusal"}], "refusal"),
+        ([{"text": "x"}, {"stop": {"reason": "error", "message": "the model is away"}}], "error"),
+        ([{"text": "x"}, {"exit": 3}], "error"),
+    ],
+)
+async def test_every_end_has_its_stop_reason(portico: Running, scene: Scene, steps: Any, reason: str) -> None:
+    name = scene(steps)
+    for mode in ("delta", "message"):
+        session, events = await turn(portico, name, mode)
+        assert events[-1][1]["stopReason"] == reason
+        assert ("error" in events[-1][1]) == (reason == "error")
+    body = await create(portico.client, options={"scenario": name})
+    assert body["stopReason"] == reason
+    assert body["messages"] == [{"role": "assistant", "content": "x"}]
+    assert ("error" in body) == (reason == "error")
+    if name and steps[-1] == {"stop": {"reason": "error", "message": "the model is away"}}:
+        assert body["error"] == "the model is away"
+    found = await idle(portico.client, session)
+    assert found["stopReason"] == reason
+    assert found["history"]["full"][1:] == [{"role": "assistant", "content": "x"}]
+
+
+async def test_a_message_that_the_agent_lost_does_not_count(portico: Running, scene: Scene) -> None:
+    name = scene([{"text": "Half a mess"}, {"message_end": {"discarded": True}}, {"text": "A whole message."}])
+    session, events = await turn(portico, name, "message")
+    assert events[:-1] == [("text", {"text": "A whole message."})]
+    assert (await history(portico.client, session))[1:] == [{"role": "assistant", "content": "A whole message."}]
+
+
+async def test_frames_are_exactly_as_the_protocol_writes_them(portico: Running) -> None:
+    answer = await portico.client.put("/session", json=opening("echo", 'say "hi"\n\n', stream="delta"))
+    first, rest = answer.content.split(b"\n\n", 1)
+    assert first.startswith(b'event: session_start\ndata: {"sessionId":"sess_')
+    assert rest == (
+        b"event: turn_start\ndata: {}\n\n"
+        b'event: text_delta\ndata: {"delta":"say \\"hi\\"\\n\\n"}\n\n'
+        b'event: turn_stop\ndata: {"stopReason":"end_turn"}\n\n'
+    )
+
+
+async def test_streams_are_not_to_be_buffered(portico: Running) -> None:
+    for path, body in (("/session", opening("echo", stream="delta")), ("/v1/execute", {"driver": "echo", "task": "x"})):
+        answer = await portico.client.request("PUT" if path == "/session" else "POST", path, json=body)
+        assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
+        assert "no-cache" in answer.headers["cache-control"]
+        assert answer.headers["x-accel-buffering"] == "no"
+
+
+async def test_a_quiet_stream_is_kept_open_by_comments(tmp_path: Path, scene: Scene) -> None:
+    name = scene([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
+    async with gateway_on(table(tmp_path, server={"keep_alive": 0.05})) as portico:
+        answer = await portico.client.put("/session", json=opening(options={"scenario": name}, stream="delta"))
+    blocks = answer.text.split("\n\n")
+    said = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
+    quiet = blocks[said[0] + 1 : said[1]]
+    assert len(quiet) >= 3
+    assert all(block.startswith(": ") for block in quiet)
+    assert [name for name, _ in frames(answer.text)][2:] == ["text_delta", "text_delta", "turn_stop"]
+
+
+async def test_events_do_not_wait_for_the_end_of_the_turn(portico: Running, scene: Scene) -> None:
+    body = opening(options={"scenario": scene([{"text": "a"}, {"hang": True}])}, stream="delta")
+    async with portico.client.stream("PUT", "/session", json=body) as answer:
+        seen = ""
+        async for chunk in answer.aiter_text():
+            seen += chunk
+            if "text_delta" in seen:
+                break
+    assert seen.startswith("event: session_start")

@@ -1,0 +1,68 @@
+"""The views of a turn, fed with events: what the scripted agent cannot be made to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from drivers.events import AgentToken, AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Subagent, ToolCall, ToolResult, Usage
+from gateway.event_log import Entry
+from gateway.protocols.aap.views import JsonView, StreamView
+from tests.gateway.talk import frames
+
+
+def entries(events: Iterable[OutputEvent]) -> list[Entry]:
+    return [Entry(number, event, event.encode()) for number, event in enumerate(events, 1)]
+
+
+def test_a_result_of_an_earlier_turn_stands_where_it_came() -> None:
+    view = JsonView()
+    view.feed(entries([AgentToken(text="Now."), ToolResult(tool_call_id="old", output="done"), AgentToken(text="Done."), SessionEnd(exit_code=0)]))
+    assert [message.model_dump(by_alias=True) for message in view.response().messages] == [
+        {"role": "assistant", "content": "Now."},
+        {"role": "tool", "toolCallId": "old", "content": "done"},
+        {"role": "assistant", "content": "Done."},
+    ]
+
+
+def test_calls_of_a_nested_agent_are_its_own() -> None:
+    nested = [
+        ToolCall(id="task", name="Task", status="started"),
+        Subagent(id="task", status="started", label="look"),
+        ToolCall(id="inner", name="Read", status="started", parent_id="task"),
+        ToolResult(tool_call_id="inner", output="x", parent_id="task"),
+        ToolCall(id="inner", name="Read", status="completed", parent_id="task"),
+        ToolResult(tool_call_id="task", output=[{"type": "text", "text": "seen"}]),
+        ToolCall(id="task", name="Task", status="completed"),
+        Usage(),
+        SessionEnd(exit_code=0),
+    ]
+    shown = frames(StreamView(whole=False).feed(entries(nested)).decode())
+    assert shown == [
+        ("tool_call", {"toolCallId": "task", "name": "Task", "input": {}}),
+        ("tool_result", {"toolCallId": "task", "content": [{"type": "text", "text": "seen"}]}),
+        ("turn_stop", {"stopReason": "end_turn"}),
+    ]
+    view = JsonView()
+    view.feed(entries(nested))
+    assert [message.role for message in view.response().messages] == ["assistant", "tool"]
+
+
+def test_an_error_is_told_with_the_stop_reason_error_only() -> None:
+    view = StreamView(whole=True)
+    stopped = frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
+    assert stopped == [("turn_stop", {"stopReason": "end_turn"})]
+    failed = frames(StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode())
+    assert failed == [("turn_stop", {"stopReason": "error", "error": "hm"})]
+
+
+def test_a_turn_that_was_stopped_on_request_went_well() -> None:
+    end = SessionEnd(exit_code=130, stop_reason="cancelled")
+    assert frames(StreamView(whole=True).feed(entries([end])).decode()) == [("turn_stop", {"stopReason": "end_turn"})]
+
+
+def test_a_wait_shows_the_text_before_it() -> None:
+    waiting = [AgentToken(text="a"), AgentToken(text="b"), Awaiting(calls=(AwaitedCall(id="c", wants="result"),))]
+    assert frames(StreamView(whole=True).feed(entries(waiting)).decode()) == [
+        ("text", {"text": "ab"}),
+        ("turn_stop", {"stopReason": "tool_use"}),
+    ]

@@ -1,0 +1,206 @@
+"""`POST /v1/execute`: exactly the frames of the event table, in order, and refusals before the stream begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import KEY, Running, gateway_on, table
+from tests.gateway.talk import alive, error, execute, pid_in, until
+
+Scene = Callable[..., str]
+FIELDS: dict[str, tuple[set[str], set[str]]] = {
+    "agent_token": ({"text"}, set()),
+    "thinking": ({"text"}, set()),
+    "tool_call": ({"id", "name", "status"}, {"detail", "input"}),
+    "tool_result": ({"tool_call_id", "output", "is_error"}, set()),
+    "subagent": ({"id", "status", "label"}, set()),
+    "hook": ({"id", "name", "status"}, set()),
+    "usage": ({"input_tokens", "output_tokens", "cache_read", "cache_write"}, set()),
+    "stdout": ({"line"}, set()),
+    "stderr": ({"line"}, set()),
+    "session_end": ({"exit_code", "duration_ms"}, set()),
+    "error": ({"message"}, set()),
+}
+
+
+@pytest.fixture
+async def run(portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Executes a task on a scenario of one turn; its frames, whose shape is checked."""
+
+    async def play(*steps: Any, task: str = "do it", **fields: Any) -> list[dict[str, Any]]:
+        name = scene(list(steps))
+        entry = portico.gateway.agents.get("script")
+        monkeypatch.setitem(entry.settings.options, "scenario", name)
+        found = await execute(portico.client, task, **fields)
+        for frame in found:
+            needed, possible = FIELDS[frame["kind"]]
+            assert next(iter(frame)) == "kind"
+            assert needed <= frame.keys() - {"kind"} <= needed | possible
+        assert [frame["kind"] for frame in found].count("session_end") == 1
+        assert found[-1]["kind"] == "session_end"
+        assert isinstance(found[-1]["duration_ms"], int)
+        return found
+
+    return play
+
+
+def kinds_of(found: list[dict[str, Any]]) -> list[str]:
+    return [frame["kind"] for frame in found]
+
+
+async def test_echo_says_the_task_verbatim(portico: Running) -> None:
+    for task in ("hello", "-hello", "--help", "äöü 🙂\r\n\t", " ", '{"kind":"session_end"}', "x" * 1_000_000, "\x00\x1b[31m"):
+        first, end = await execute(portico.client, task, "echo")
+        assert first == {"kind": "agent_token", "text": task}
+        assert end == {"kind": "session_end", "exit_code": 0, "duration_ms": end["duration_ms"]}
+
+
+async def test_the_bytes_of_a_stream(portico: Running) -> None:
+    answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "hi"})
+    assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
+    head, duration = answer.text.split('"duration_ms":')
+    assert head == 'data: {"kind":"agent_token","text":"hi"}\n\ndata: {"kind":"session_end","exit_code":0,'
+    assert duration.endswith("}\n\n")
+
+
+async def test_every_kind_has_its_fields_and_comes_in_order(run: Callable[..., Any]) -> None:
+    found = await run(
+        {"thinking": "hm"},
+        {"text": "a"},
+        {"message_end": True},
+        {"tool_call": {"id": "t", "name": "lookup", "input": {"query": "x"}, "detail": "d", "result": {"hits": 3}}},
+        {"tool_call": {"id": "f", "name": "own", "error": "no"}},
+        {"subagent": {"id": "s", "label": "Look", "steps": [{"tool_call": {"id": "n", "name": "own"}}]}},
+        {"hook": {"id": "h", "name": "PreCommit"}},
+        {"line": "junk"},
+        {"usage": {"input_tokens": 1, "output_tokens": 2, "cache_read": 3, "cache_write": 4}},
+        {"stderr": "quiet"},
+    )
+    found[-1].pop("duration_ms")
+    assert found == [
+        {"kind": "thinking", "text": "hm"},
+        {"kind": "agent_token", "text": "a"},
+        {"kind": "tool_call", "id": "t", "name": "lookup", "status": "started", "detail": "d", "input": {"query": "x"}},
+        {"kind": "tool_result", "tool_call_id": "t", "output": {"hits": 3}, "is_error": False},
+        {"kind": "tool_call", "id": "t", "name": "lookup", "status": "completed"},
+        {"kind": "tool_call", "id": "f", "name": "own", "status": "started", "input": {}},
+        {"kind": "tool_result", "tool_call_id": "f", "output": "no", "is_error": True},
+        {"kind": "tool_call", "id": "f", "name": "own", "status": "failed"},
+        {"kind": "subagent", "id": "s", "status": "started", "label": "Look"},
+        {"kind": "tool_call", "id": "n", "name": "own", "status": "started", "input": {}},
+        {"kind": "tool_result", "tool_call_id": "n", "output": "done", "is_error": False},
+        {"kind": "tool_call", "id": "n", "name": "own", "status": "completed"},
+        {"kind": "subagent", "id": "s", "status": "completed", "label": "Look"},
+        {"kind": "hook", "id": "h", "name": "PreCommit", "status": "completed"},
+        {"kind": "stdout", "line": "junk"},
+        {"kind": "usage", "input_tokens": 1, "output_tokens": 2, "cache_read": 3, "cache_write": 4},
+        {"kind": "session_end", "exit_code": 0},
+    ]
+
+
+async def test_standard_error_comes_after_a_failure_only(run: Callable[..., Any]) -> None:
+    assert kinds_of(await run({"stderr": "one"}, {"text": "a"})) == ["agent_token", "session_end"]
+    found = await run({"stderr": "one"}, {"text": "a"}, {"stderr": "two"}, {"exit": 3})
+    assert kinds_of(found) == ["agent_token", "stderr", "stderr", "error", "session_end"]
+    assert [frame["line"] for frame in found if frame["kind"] == "stderr"] == ["one", "two"]
+    assert found[-1]["exit_code"] == 3
+
+
+async def test_a_crash_ends_with_an_error_and_a_code(run: Callable[..., Any]) -> None:
+    *_, failure, end = await run({"text": "Wait,"}, {"exit": {"signal": "SIGKILL"}})
+    assert failure["kind"] == "error"
+    assert "-9" in failure["message"]
+    assert end["exit_code"] == -9
+    *_, failure, end = await run({"stop": {"reason": "error", "message": "429"}})
+    assert (failure["message"], end["exit_code"]) == ("429", 1)
+
+
+async def test_lines_that_are_no_events_are_shown_as_they_are(run: Callable[..., Any]) -> None:
+    lines = ["npm WARN", '{"kind":"no such kind"}', "{", "[]", "null", '{"kind":"agent_token"}', "\ufeff x", '{"text":"x"}']
+    found = await run(*({"line": line} for line in lines))
+    assert [frame["line"] for frame in found[:-1]] == lines
+
+
+async def test_a_line_of_20_megabytes(run: Callable[..., Any]) -> None:
+    first, end = await run({"big_line": 20 * 1024 * 1024})
+    assert len(first["text"]) > 20_900_000
+    assert set(first["text"]) == {"x"}
+    assert end["exit_code"] == 0
+
+
+async def test_what_the_task_left_behind_is_ended(run: Callable[..., Any], tmp_path: Path) -> None:
+    stray = {"seconds": 300, "new_session": True, "hold_stdout": True, "pid_file": "stray"}
+    found = await run({"spawn": stray}, {"text": "done"})
+    assert kinds_of(found) == ["agent_token", "session_end"]
+    pid = await pid_in(tmp_path / "scenes" / "stray")
+    await until(lambda: not alive(pid))
+
+
+async def test_a_call_that_would_ask_is_denied(run: Callable[..., Any]) -> None:
+    found = await run({"tool_call": {"id": "t", "name": "shell", "ask": True}}, {"text": "on"})
+    assert [frame.get("status") for frame in found] == ["started", None, "failed", None, None]
+    assert "denied" in found[1]["output"]
+
+
+async def test_the_model_is_passed_on(run: Callable[..., Any]) -> None:
+    assert (await run({"text": "{model}"}))[0]["text"] == "script"
+    assert (await run({"text": "{model}"}, model="large-9"))[0]["text"] == "large-9"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ({"driver": "echo"}, 400, ["task"]),
+        ({"task": "x"}, 400, ["driver"]),
+        ({"driver": "echo", "task": ""}, 400, ["task"]),
+        ({"driver": "echo", "task": 7}, 400, ["task"]),
+        ({"driver": "echo", "task": ["s3cret"]}, 400, ["task"]),
+        ({"driver": "", "task": "x"}, 400, ["driver"]),
+        ({"driver": "nobody", "task": "x"}, 400, ["'nobody'", "echo, script"]),
+        ({"driver": "echo", "task": "x", "model": 7}, 400, ["model"]),
+        ({"driver": "echo", "task": "x", "idempotency_key": ""}, 400, ["idempotency_key"]),
+        ({"driver": "echo", "task": "x", "auth_token": "wrong"}, 401, ["portico key"]),
+        ({"driver": "nobody", "task": "x", "auth_token": None}, 401, ["portico key"]),
+        ([], 400, ["JSON object"]),
+    ],
+)
+async def test_refusals_come_before_the_stream(portico: Running, body: Any, status: int, named: list[str]) -> None:
+    if status == 401:
+        portico.client.headers.pop("Authorization")
+    answer = await portico.client.post("/v1/execute", json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+    text = answer.json()["error"]
+    assert all(word in text for word in named), text
+    assert "s3cret" not in text
+
+
+async def test_the_key_may_come_in_the_body(portico: Running) -> None:
+    portico.client.headers.pop("Authorization")
+    answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "x", "auth_token": KEY})
+    assert answer.status_code == 200
+    assert KEY not in answer.text
+
+
+async def test_fields_that_are_not_known_are_skipped(portico: Running) -> None:
+    assert (await execute(portico.client, "x", "echo", namespace="n", scope_token=None))[0]["text"] == "x"
+
+
+async def test_a_task_whose_agent_cannot_start_is_refused(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "cwd", "missing")
+    text = await error(portico.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 400)
+    assert "missing" in text
+    assert json.dumps(text)
+
+
+async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, scene: Scene) -> None:
+    entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": scene([{"delay": 0.4}])}}
+    async with gateway_on(table(tmp_path, server={"keep_alive": 0.05}, agents={"script": entry})) as portico:
+        answer = await portico.client.post("/v1/execute", json={"driver": "script", "task": "x"})
+    blocks = answer.text.split("\n\n")
+    assert len([block for block in blocks if block.startswith(": ")]) >= 3
+    assert blocks[-2].startswith('data: {"kind":"session_end"')

@@ -1,0 +1,63 @@
+"""Everything but `/meta` and `/healthz` asks for the key, before it looks at anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.daemon import KEY, Running
+from tests.gateway.talk import error, opening
+
+JSON = {"Content-Type": "application/json"}
+ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("GET", "/sessions", {}),
+    ("PUT", "/session", {"json": opening("echo")}),
+    ("PUT", "/session", {"content": b"{", "headers": JSON}),
+    ("PUT", "/session", {"json": {}}),
+    ("POST", "/session/sess_x", {"json": {"messages": []}}),
+    ("POST", "/session/sess_x", {"content": b"[" * 10_000, "headers": JSON}),
+    ("GET", "/session/sess_x", {}),
+    ("GET", "/session/sess_x?history=junk", {}),
+    ("DELETE", "/session/sess_x", {}),
+    ("POST", "/v1/execute", {"json": {"driver": "echo", "task": "x"}}),
+    ("GET", "/v1/drivers", {}),
+    ("GET", "/v1/drivers", {}),
+    ("GET", "/openapi.json", {}),
+]
+WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
+
+
+@pytest.mark.parametrize("authorization", WRONG)
+async def test_without_the_key_nothing_is_answered(portico: Running, authorization: str | None) -> None:
+    portico.client.headers.pop("Authorization")
+    if authorization is not None:
+        portico.client.headers["Authorization"] = authorization
+    for method, path, request in ENDPOINTS:
+        answer = await portico.client.request(method, path, **request)
+        assert answer.status_code == 401, (method, path, answer.text)
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "portico key" in answer.json()["error"]
+        assert KEY not in answer.text
+
+
+async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: Running) -> None:
+    described = (await portico.client.get("/openapi.json")).json()["paths"]
+    named = {(method, path.split("?")[0].replace("sess_x", "{session_id}")) for method, path, _ in ENDPOINTS}
+    offered = {(method.upper(), path) for path, methods in described.items() for method in methods}
+    assert offered - named == {("GET", "/meta"), ("GET", "/healthz")}
+    assert len(offered) == 9
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_the_scheme_may_be_written_in_any_case(portico: Running, scheme: str) -> None:
+    answer = await portico.client.get("/sessions", headers={"Authorization": f"{scheme} {KEY}"})
+    assert answer.status_code == 200
+
+
+async def test_a_refused_request_runs_nothing(portico: Running) -> None:
+    headers = {"Authorization": "Bearer wrong-key"}
+    await error(portico.client.put("/session", json=opening("echo"), headers=headers), 401)
+    await error(portico.client.post("/v1/execute", json={"driver": "echo", "task": "x"}, headers=headers), 401)
+    assert (await portico.client.get("/sessions")).json() == {"sessions": []}
+    assert not await portico.gateway.store.unfinished_runs()

@@ -1,0 +1,86 @@
+"""The store: what it refuses, what it keeps, and what it forgets."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ConfigError
+from gateway.store import RunRecord, SessionRecord, Store
+from gateway.store.store import sqlite_url
+from tests.daemon import Daemon
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    found = await Store.open(sqlite_url(tmp_path))
+    yield found
+    await found.close()
+
+
+async def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
+    await (await Store.open(sqlite_url(tmp_path))).close()
+    with sqlite3.connect(tmp_path / "portico.db") as connection:
+        connection.execute("UPDATE schema_version SET version = 99")
+    connection.close()
+    with pytest.raises(ConfigError, match="version 99.*install the portico that wrote it"):
+        await Store.open(sqlite_url(tmp_path))
+
+
+async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    await (await Store.open(sqlite_url(tmp_path / "data"))).close()
+    with sqlite3.connect(tmp_path / "data" / "portico.db") as connection:
+        connection.execute("UPDATE schema_version SET version = 99")
+    connection.close()
+    with pytest.raises(RuntimeError, match="version 99"):
+        await daemon.start()
+    assert await daemon.stop() != 0
+
+
+async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
+    await store.create_session(SessionRecord("s", "echo"), ["1"])
+    run = RunRecord("r", "s", "running", None, 1)
+    await store.start_run(run, ["2"])
+    with pytest.raises(Exception, match="UNIQUE"):
+        await store.start_run(run, ["3"])
+    assert await store.messages("s") == ["1", "2"]
+    assert await store.unfinished_runs() == [run]
+    await store.set_run("r", "ended", "end_turn")
+    assert await store.unfinished_runs() == []
+
+
+async def test_deleting_a_session_leaves_nothing_of_it(store: Store, tmp_path: Path) -> None:
+    for session in ("gone", "kept"):
+        await store.create_session(SessionRecord(session, "echo", secrets=b"sealed"), ["{}"])
+        await store.start_run(RunRecord(f"run of {session}", session, "ended", "end_turn", 1))
+        await store.append_events(session, 1, 1, b"{}")
+    await store.delete_session("gone")
+    with sqlite3.connect(tmp_path / "portico.db") as connection:
+        for table, column in (("sessions", "id"), ("messages", "session_id"), ("runs", "log_id"), ("events", "log_id")):
+            assert connection.execute(f"SELECT {column} FROM {table}").fetchall() == [("kept",)]
+    connection.close()
+
+
+async def test_old_executions_are_forgotten(store: Store) -> None:
+    for name in ("old", "new"):
+        if name == "new":
+            cut = time.time()
+        await store.start_execution(RunRecord(f"run of {name}", name, "ended", "end_turn", 1), name, "digest")
+        await store.append_events(name, 1, 1, b"{}")
+    await store.forget_executions(cut)
+    assert await store.execution("old") is None
+    assert await store.execution("new") == ("new", "digest")
+    assert await store.events("old", 0) == []
+    assert await store.last_run("old") is None
+    assert len(await store.events("new", 0)) == 1
+
+
+async def test_a_failing_statement_does_not_tell_its_values(store: Store) -> None:
+    with pytest.raises(Exception, match="FOREIGN KEY") as failure:
+        await store.append_messages("nobody", ["words of the user"])
+    assert "words of the user" not in str(failure.value)

@@ -1,0 +1,68 @@
+"""The scripted model server, and the key that each request came with: the server's own record hides keys, and rightly so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tests.model_server.anthropic import AnthropicDialect
+from tests.model_server.anthropic_scenarios import SCENARIOS
+from tests.model_server.scenarios import Engine
+from tests.model_server.serving import ModelServer, Recorder, serving
+
+
+@dataclass
+class Model(ModelServer):
+    """A running server; `keys` are the `x-api-key` headers of its requests."""
+
+    keys: list[str] = field(default_factory=list)
+
+    def asked(self) -> dict[str, Any]:
+        """The newest model request."""
+        return self.bodies()[-1]
+
+    def tried(self, scenario: str) -> int:
+        """How often this scenario was asked for."""
+        return len(self.bodies(scenario))
+
+
+@asynccontextmanager
+async def model_on_loopback() -> AsyncIterator[Model]:
+    """Run a server for the length of the block."""
+    recorder, keys = Recorder(), list[str]()
+    app = _noting_keys(AnthropicDialect(Engine(SCENARIOS), recorder).app(), keys)
+    async with serving(app) as url:
+        yield Model(url, recorder.requests, keys)
+
+
+def _noting_keys(app: ASGIApp, keys: list[str]) -> ASGIApp:
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        keys.extend(value.decode() for name, value in scope["headers"] if name == b"x-api-key")
+        await app(scope, receive, send)
+
+    return noting
+
+
+def said(body: dict[str, Any], role: str | None = None) -> list[str]:
+    """The texts of a request's messages in order, without the reminders that the CLI puts in; of one role, or of all."""
+    texts = []
+    for message in body["messages"]:
+        if role in (None, message["role"]):
+            texts += [text for text in _texts(message["content"]) if not text.startswith("<system-reminder>")]
+    return texts
+
+
+def system(body: dict[str, Any]) -> str:
+    """All that a request says as the system."""
+    prompt = "\n".join(_texts(body.get("system", "")))
+    return "\n".join([prompt, *(t for m in body["messages"] if m["role"] == "system" for t in _texts(m["content"]))])
+
+
+def _texts(content: str | list[dict[str, Any]]) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [block["text"] for block in content if block["type"] == "text"]

@@ -1,0 +1,63 @@
+"""What runs: the processes that a home's CLI started, what they were told, and their ends as events."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+PATIENCE = 20.0
+
+
+def of_home(home: Path) -> list[psutil.Process]:
+    """Every living process, orphaned or not, whose HOME this is."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get("HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def cli_of(home: Path) -> psutil.Process:
+    """The one CLI of this home: the process whose parent is not its CLI too."""
+    all_of = {process.pid: process for process in of_home(home)}
+    roots = [process for process in all_of.values() if process.ppid() not in all_of]
+    assert len(roots) == 1, f"not one CLI but {roots}"
+    return roots[0]
+
+
+def arguments(process: psutil.Process) -> Iterator[str]:
+    """Every argument of a process and of all below it, as `ps` shows them to everybody."""
+    for each in [process, *process.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            yield from each.cmdline()
+
+
+async def gone(pid: int) -> None:
+    """Until this process has ended, whoever's child it is."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), PATIENCE)
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """For what gives no event of its own."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        await asyncio.sleep(0.02)

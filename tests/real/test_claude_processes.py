@@ -1,0 +1,134 @@
+"""What `ps` shows of the real claude while it works, what is left of it afterwards, and whose environment it has."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import httpx
+import psutil
+import pytest
+
+from tests.daemon import Daemon, Running
+from tests.real.conftest import DUMMY_KEY, Home
+from tests.real.processes import arguments, cli_of, gone, of_home, until
+from tests.real.talk import begin, frames_of, until_event
+
+PROMPT, SYSTEM, SECRET = "Xylophones of the prompt", "Quagga of the system", "sk-ant-secret-of-ps-123456"
+GATEWAY_KEY = "portico-key-of-the-environment"
+SLEEPER = "python3 -c 'import time; time.sleep(97)'"
+
+
+@pytest.mark.parametrize("way", ["append", "replace"])
+async def test_ps_shows_nothing_of_a_turn(portico: Running, home: Home, way: str) -> None:
+    options = {"api_key": SECRET, "system_prompt": way}
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{PROMPT} [[slowtext]]"}]
+    body = {"agent": {"name": "claude", "options": options}, "messages": messages, "stream": "delta"}
+    async with frames_of(portico.client, "PUT", "/session", body) as frames:
+        await until_event(frames, "text_delta")
+        _assert_hidden(psutil.Process())
+
+
+async def test_ps_shows_nothing_of_a_task(portico: Running, home: Home) -> None:
+    body = {"driver": "claude", "task": f"{PROMPT} [[slowtext]]"}
+    async with frames_of(portico.client, "POST", "/v1/execute", body) as frames:
+        await until_event(frames, "message", "agent_token")
+        _assert_hidden(psutil.Process())
+
+
+async def test_ps_shows_nothing_of_a_seed(portico: Running, home: Home) -> None:
+    await begin(portico.client, PROMPT, {"role": "assistant", "content": SYSTEM}, "[[plain]]", api_key=SECRET)
+    _assert_hidden(psutil.Process())
+    (file,) = home.session_files()
+    assert file.stat().st_mode & 0o077 == 0, "nor does it show the conversation to other users"
+
+
+def _assert_hidden(root: psutil.Process) -> None:
+    shown = " ".join(arguments(root))
+    assert "stream-json" in shown
+    for word in (PROMPT, SYSTEM, SECRET, DUMMY_KEY):
+        assert word not in shown
+
+
+async def test_the_cli_gets_nothing_of_the_gateways_own(home: Home) -> None:
+    given = {"PORTICO_API_KEY": GATEWAY_KEY, "AWS_SECRET_ACCESS_KEY": "not-for-agents", "CLAUDE_CODE_EFFORT_LEVEL": "low"}
+    daemon = await home.daemon(given)
+    async with httpx.AsyncClient(base_url=daemon.url, headers={"Authorization": f"Bearer {GATEWAY_KEY}"}, timeout=60) as client:
+        await begin(client, "[[plain]] hello")
+    environment = cli_of(home.path).environ()
+    assert GATEWAY_KEY not in environment.values() and "not-for-agents" not in environment.values()
+    assert [name for name in environment if name.startswith("PORTICO_")] == ["PORTICO_AGENT_ID"]
+    # The variables of its vendor's are passed on, and the agent's own come before the gateway's.
+    assert environment["CLAUDE_CODE_EFFORT_LEVEL"] == "low"
+    assert (environment["HOME"], environment["ANTHROPIC_API_KEY"]) == (str(home.path), DUMMY_KEY)
+
+
+async def test_nothing_is_left_of_idle_sessions_when_the_daemon_stops(home: Home) -> None:
+    daemon = await home.daemon()
+    async with daemon.client() as client:
+        await begin(client, "[[plain]] one")
+        await begin(client, "[[plain]] two")
+    assert len(of_home(home.path)) == 2
+    assert await daemon.stop(signal.SIGINT) == 0
+    assert of_home(home.path) == []
+
+
+async def test_nothing_is_left_of_a_running_command_when_the_daemon_stops(home: Home) -> None:
+    daemon = await _daemon_with_bash(home)
+    body = {"driver": "claude", "task": f"[[run:{SLEEPER}]]"}
+    async with daemon.client() as client, frames_of(client, "POST", "/v1/execute", body) as frames:
+        await _running_sleeper(home)
+        assert await daemon.stop() == 0
+        last = [data async for _, data in frames][-1]
+    assert (last["kind"], last["exit_code"]) == ("session_end", 1)
+    assert of_home(home.path) == []
+
+
+async def test_nothing_is_left_of_a_running_command_when_a_killed_daemon_is_back(home: Home) -> None:
+    daemon = await _daemon_with_bash(home)
+    async with daemon.client() as client:
+        body = {"driver": "claude", "task": f"[[run:{SLEEPER}]]", "idempotency_key": "once"}
+        async with frames_of(client, "POST", "/v1/execute", body):
+            sleeper = await _running_sleeper(home)
+            await daemon.kill()
+    assert sleeper.is_running()
+    await daemon.start()
+    await gone(sleeper.pid)
+    assert of_home(home.path) == []
+    async with daemon.client() as client, frames_of(client, "POST", "/v1/execute", body) as frames:
+        events = [data async for _, data in frames]
+    assert [event["kind"] for event in events[-2:]] == ["error", "session_end"]
+
+
+async def test_nothing_is_left_of_a_running_command_when_the_cli_is_killed(home: Home) -> None:
+    home.agent["args"] = ["--allowedTools=Bash"]
+    async with home.gateway() as portico:
+        body = {"driver": "claude", "task": f"[[run:{SLEEPER}]]"}
+        async with frames_of(portico.client, "POST", "/v1/execute", body) as frames:
+            await _running_sleeper(home)
+            cli_of(home.path).kill()
+            events = [data async for _, data in frames]
+        assert events[-1]["exit_code"] == -signal.SIGKILL
+        await until(lambda: of_home(home.path) == [], "the command has ended")
+
+
+async def test_a_task_leaves_no_process(portico: Running, home: Home) -> None:
+    tasks = [{"driver": "claude", "task": f"[[echo:{n}]]"} for n in range(2)]
+    answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=task) for task in tasks))
+    assert [f'"text":"{n}"' in answer.text for n, answer in enumerate(answers)] == [True, True]
+    await until(lambda: of_home(home.path) == [], "the CLIs have ended")
+
+
+async def _daemon_with_bash(home: Home) -> Daemon:
+    home.agent["args"] = ["--allowedTools=Bash"]
+    return await home.daemon()
+
+
+async def _running_sleeper(home: Home) -> psutil.Process:
+    """The command's own process, once it runs."""
+
+    def found() -> list[psutil.Process]:
+        return [process for process in of_home(home.path) if process.name().startswith("python")]
+
+    await until(lambda: bool(found()), "the command runs")
+    return found()[0]

@@ -1,0 +1,180 @@
+"""A session outlives its process, its daemon and its native file: restarts, kills, sleep, and a history that is seeded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+
+from tests.daemon import Running
+from tests.real.conftest import Home
+from tests.real.models import Model
+from tests.real.processes import cli_of, gone
+from tests.real.talk import begin, text_of, until_event, user
+
+RECALLED = "I see 2 user texts. Before this one: [[plain]] one"
+WEATHER = {"type": "tool_use", "toolCallId": "toolu_given_1", "name": "get_weather", "input": {"place": "Oslo", "days": [1, 2]}}
+SEED: list[dict[str, Any]] = [
+    {"role": "user", "content": "-How is the weather?"},
+    {"role": "assistant", "content": [{"type": "text", "text": "I shall look."}, WEATHER]},
+    {"role": "tool", "toolCallId": "toolu_given_1", "content": "Rain\n\tand 7 °C"},
+    {"role": "assistant", "content": "It rains."},
+    {"role": "user", "content": "/Really?"},
+    {"role": "assistant", "content": "Yes."},
+]
+NATIVE_SEED = [
+    ("user", "-How is the weather?"),
+    ("assistant", "I shall look."),
+    ("assistant", ("toolu_given_1", "get_weather", {"place": "Oslo", "days": [1, 2]})),
+    ("user", ("toolu_given_1", "Rain\n\tand 7 °C")),
+    ("assistant", "It rains."),
+    ("user", "/Really?"),
+    ("assistant", "Yes."),
+]
+
+
+def native_id(cli: psutil.Process) -> tuple[str, str]:
+    """How the CLI was told its session: the flag and the id."""
+    flag, session = cli.cmdline()[-2:]
+    return flag, session
+
+
+def told(body: dict[str, Any]) -> list[tuple[str, Any]]:
+    """A model request's conversation, block by block."""
+    found: list[tuple[str, Any]] = []
+    for message in body["messages"]:
+        content = message["content"]
+        for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            if message["role"] != "system" and not block.get("text", "").startswith("<system-reminder>"):
+                found.append((message["role"], _plain(block)))
+    return found
+
+
+def _plain(block: dict[str, Any]) -> Any:
+    if block["type"] == "tool_use":
+        return block["id"], block["name"], block["input"]
+    if block["type"] == "tool_result":
+        return block["tool_use_id"], block["content"]
+    return block["text"]
+
+
+async def test_a_stopped_daemon_resumes_the_native_session(home: Home, model: Model) -> None:
+    daemon = await home.daemon()
+    async with daemon.client() as client:
+        talk = await begin(client, "[[plain]] one")
+    first = cli_of(home.path)
+    flag, session = native_id(first)
+    assert flag == "--session-id"
+    assert await daemon.stop() == 0
+    await gone(first.pid)
+    await daemon.start()
+    async with daemon.client() as client:
+        assert await talk.over(client).say("[[recall]]") == RECALLED
+        assert native_id(cli_of(home.path)) == ("--resume", session)
+        assert [message["role"] for message in await talk.over(client).history()] == ["user", "assistant"] * 2
+    assert len(home.session_files()) == 1
+
+
+async def test_a_killed_daemon_resumes_the_native_session(home: Home, model: Model) -> None:
+    daemon = await home.daemon()
+    async with daemon.client() as client:
+        talk = await begin(client, "[[plain]] one")
+    first = cli_of(home.path)
+    _, session = native_id(first)
+    await daemon.kill()
+    await daemon.start()
+    await gone(first.pid)
+    async with daemon.client() as client:
+        assert await talk.over(client).say("[[recall]]") == RECALLED
+        assert native_id(cli_of(home.path)) == ("--resume", session)
+
+
+async def test_a_daemon_killed_in_mid_turn_ends_that_turn_when_it_is_back(home: Home, model: Model) -> None:
+    daemon = await home.daemon()
+    async with daemon.client() as client:
+        talk = await begin(client, "[[plain]] one")
+        first = cli_of(home.path)
+        async with talk.saying("[[slowtext]] two") as frames:
+            await until_event(frames, "text_delta")
+            await daemon.kill()
+    await daemon.start()
+    await gone(first.pid)
+    async with daemon.client() as client:
+        talk = talk.over(client)
+        info = await talk.info()
+        assert (info["state"], info["stopReason"]) == ("idle", "error")
+        asked = info["history"]["full"]
+        assert [message["content"] for message in asked if message["role"] == "user"] == ["[[plain]] one", "[[slowtext]] two"]
+        assert "Before this one: [[plain]] one" in await talk.say("[[recall]] three")
+
+
+async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, model: Model) -> None:
+    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+        talk = await begin(portico.client, *SEED, "[[think]] first")
+        cli = cli_of(home.path)
+        _, session = native_id(cli)
+        await gone(cli.pid)
+        (file,) = home.session_files()
+        assert file.stem == session
+        file.unlink()
+        assert (await talk.say("[[recall]] second")).startswith("I see 4 user texts.")
+        # The thinking is not there: its signature is the vendor's, and was never the gateway's to keep.
+        new = [("user", "[[think]] first"), ("assistant", "The answer is 42."), ("user", "[[recall]] second")]
+        assert told(model.asked()) == [*NATIVE_SEED, *new]
+        flag, fresh = native_id(cli_of(home.path))
+        assert flag == "--resume" and fresh != session
+
+
+async def test_a_new_session_is_seeded_with_the_messages_that_it_was_made_with(portico: Running, model: Model) -> None:
+    talk = await begin(portico.client, {"role": "system", "content": "Speak like a sailor."}, *SEED, "[[recall]] now")
+    assert told(model.asked()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
+    assert len(model.bodies()) == 1
+    assert (await talk.history())[1:-1] == [*SEED, user("[[recall]] now")]
+
+
+async def test_a_seeded_session_is_resumed_like_any_other(home: Home, model: Model) -> None:
+    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+        talk = await begin(portico.client, *SEED, "[[plain]] first")
+        cli = cli_of(home.path)
+        _, session = native_id(cli)
+        await gone(cli.pid)
+        await talk.say("[[plain]] second")
+        assert told(model.asked())[: len(NATIVE_SEED)] == NATIVE_SEED
+        assert native_id(cli_of(home.path)) == ("--resume", session)
+        assert len(home.session_files()) == 1
+
+
+async def test_sleep_and_wake_keep_the_context(home: Home, model: Model) -> None:
+    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+        talk = await begin(portico.client, "[[plain]] one")
+        first = cli_of(home.path)
+        _, session = native_id(first)
+        await gone(first.pid)
+        assert (await talk.info())["state"] == "idle"
+        assert await talk.say("[[recall]]") == RECALLED
+        assert native_id(cli_of(home.path)) == ("--resume", session)
+
+
+async def test_a_cli_killed_between_two_turns_is_not_missed(portico: Running, home: Home) -> None:
+    talk = await begin(portico.client, "[[plain]] one")
+    first = cli_of(home.path)
+    _, session = native_id(first)
+    first.kill()
+    await gone(first.pid)
+    assert await talk.say("[[recall]]") == RECALLED
+    assert native_id(cli_of(home.path)) == ("--resume", session)
+
+
+async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Running, home: Home) -> None:
+    talk = await begin(portico.client, "[[plain]] one")
+    async with talk.saying("[[slowtext]] two") as frames:
+        await until_event(frames, "text_delta")
+        cli_of(home.path).kill()
+        name, data = [frame async for frame in frames][-1]
+    assert (name, data["stopReason"]) == ("turn_stop", "error")
+    assert "claude ended in the middle of the run" in data["error"]
+    # Whether the CLI had kept the message of the turn that it was killed in is a race of its own.
+    assert "Before this one: [[plain]] one" in await talk.say("[[recall]] three")
+    history = await talk.history()
+    assert [message["role"] for message in history] == ["user", "assistant"] * 3
+    assert text_of(history[3:4]).startswith("word ")

@@ -1,0 +1,132 @@
+"""What a session is told to be reaches the CLI: system message, model, key, settings, images. And the key nobody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.daemon import Running
+from tests.real.conftest import DUMMY_KEY, Home
+from tests.real.models import Model, said, system
+from tests.real.processes import arguments, cli_of, gone
+from tests.real.talk import begin, user
+
+SAILOR = {"role": "system", "content": "Speak like a sailor, always. Zanzibar."}
+CLIS_OWN = "# Harness"
+SECRET = "sk-ant-secret-of-this-session-987654"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+async def test_a_system_message_is_added_to_the_clis_own_prompt(portico: Running, home: Home, model: Model) -> None:
+    talk = await begin(portico.client, SAILOR, "[[plain]] hello")
+    assert SAILOR["content"] in system(model.asked()) and CLIS_OWN in system(model.asked())
+    await talk.say("[[plain]] again")
+    assert system(model.asked()).count("Zanzibar") == 1
+    assert said(model.asked(), "user") == ["[[plain]] hello", "[[plain]] again"]
+    assert (await talk.history())[0] == SAILOR
+
+
+async def test_a_system_message_takes_the_place_of_the_clis_own_prompt(portico: Running, model: Model) -> None:
+    await begin(portico.client, SAILOR, "[[plain]] hello", system_prompt="replace")
+    assert SAILOR["content"] in system(model.asked()) and CLIS_OWN not in system(model.asked())
+
+
+async def test_a_system_message_outlives_the_process(home: Home, model: Model) -> None:
+    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+        for way, own in (("append", True), ("replace", False)):
+            talk = await begin(portico.client, SAILOR, "[[plain]] hello", system_prompt=way)
+            await gone(cli_of(home.path).pid)
+            await talk.say("[[plain]] again")
+            assert system(model.asked()).count("Zanzibar") == 1
+            assert (CLIS_OWN in system(model.asked())) is own
+            await gone(cli_of(home.path).pid)
+
+
+async def test_the_model_is_the_sessions_and_can_be_changed(portico: Running, home: Home, model: Model) -> None:
+    talk = await begin(portico.client, "[[plain]] hello", model="claude-haiku-4-5-20251001")
+    assert model.asked()["model"] == "claude-haiku-4-5-20251001"
+    first = cli_of(home.path)
+    answer = await talk.say("[[recall]]", agent={"options": {"model": "claude-sonnet-4-5"}})
+    assert answer == "I see 2 user texts. Before this one: [[plain]] hello"
+    assert model.asked()["model"] == "claude-sonnet-4-5"
+    assert cli_of(home.path) != first
+
+
+async def test_the_configs_model_is_the_default(home: Home, model: Model) -> None:
+    home.agent["options"] = {"model": "claude-haiku-4-5-20251001"}
+    async with home.gateway() as portico:
+        await begin(portico.client, "[[plain]] hello")
+    assert model.asked()["model"] == "claude-haiku-4-5-20251001"
+
+
+async def test_a_secret_key_reaches_the_vendor_and_nobody_else(home: Home, model: Model) -> None:
+    home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
+    daemon = await home.daemon(server={"log_level": "debug"})
+    async with daemon.client() as client:
+        talk = await begin(client, "[[plain]] hello", api_key=SECRET)
+        assert set(model.keys) == {SECRET}
+        assert SECRET not in " ".join(arguments(cli_of(home.path)))
+        assert (await talk.info())["agent"]["options"] == {"api_key": "***"}
+        shown = [(await client.get(path)).text for path in (f"/session/{talk.id}", "/meta", "/sessions")]
+        assert SECRET not in "".join(shown)
+        failed = await client.post(f"/session/{talk.id}", json={"messages": [user("[[e401]]")]})
+        assert failed.json()["stopReason"] == "error" and SECRET not in failed.text
+        # What the form shows comes back as it was shown: the key is kept.
+        await talk.say("[[plain]] again", agent={"options": {"api_key": "***"}})
+    assert await daemon.stop() == 0
+    assert SECRET not in daemon.stderr.decode()
+    assert _files_with(SECRET, home.base) == []
+    await daemon.start()
+    async with daemon.client() as client:
+        await talk.over(client).say("[[plain]] after the restart")
+    assert set(model.keys) == {SECRET}
+
+
+async def test_the_key_of_the_agents_environment_is_used_without_one(portico: Running, model: Model) -> None:
+    await begin(portico.client, "[[plain]] hello")
+    assert model.keys == [DUMMY_KEY]
+
+
+def _files_with(text: str, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
+
+
+async def test_images_pass_through(portico: Running, model: Model) -> None:
+    content = [
+        {"type": "text", "text": "[[plain]] What is this?"},
+        {"type": "image", "url": f"data:image/png;base64,{PIXEL}"},
+        {"type": "image", "url": "https://example.invalid/cat.png?size=1&x=%20"},
+    ]
+    talk = await begin(portico.client, user(content))
+    images = [block["source"] for block in model.asked()["messages"][0]["content"] if block["type"] == "image"]
+    assert images == [
+        {"type": "base64", "media_type": "image/png", "data": PIXEL},
+        {"type": "url", "url": "https://example.invalid/cat.png?size=1&x=%20"},
+    ]
+    # The CLI also keeps the image as a file, and tells the model where.
+    assert said(model.asked(), "user")[0] == "[[plain]] What is this?"
+    assert (await talk.history())[0] == user(content)
+
+
+async def test_no_tool_is_on_in_a_session(portico: Running, home: Home, model: Model) -> None:
+    started = home.base / "mcp-server-was-started"
+    server = {"type": "stdio", "command": "touch", "args": [str(started)]}
+    (home.path / ".claude.json").write_text(json.dumps({"mcpServers": {"app": server}}))
+    talk = await begin(portico.client, "[[bash]] hello")
+    assert model.asked().get("tools", []) == []
+    assert not started.exists(), "nor is a server of tools"
+    # A model that calls one nevertheless gets an error for a result, and the turn goes on.
+    history = await talk.history()
+    assert [message["role"] for message in history] == ["user", "assistant", "tool", "assistant"]
+    assert "hi" not in str(history[2]["content"]).split()
+    assert history[3]["content"] == "The files are listed."
+
+
+async def test_settings_of_the_home_apply_as_the_option_says(portico: Running, home: Home, model: Model) -> None:
+    folder = home.path / ".claude"
+    folder.mkdir()
+    (folder / "CLAUDE.md").write_text("Remember the word Quicksilver.")
+    await begin(portico.client, "[[plain]] hello")
+    assert "Quicksilver" in json.dumps(model.asked())
+    await begin(portico.client, "[[plain]] hello", settings="none")
+    assert "Quicksilver" not in json.dumps(model.asked())

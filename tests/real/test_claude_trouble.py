@@ -1,0 +1,109 @@
+"""What the model does badly reaches the client as a stop reason and a text, soon, and the session goes on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.daemon import Running
+from tests.real.conftest import Home
+from tests.real.models import Model, said
+from tests.real.processes import cli_of
+from tests.real.talk import begin, joined, text_of
+
+SOON = 20.0
+
+
+@pytest.mark.parametrize(
+    ("scenario", "told"),
+    [
+        ("e400", "bad request"),
+        ("e401", "Invalid API key"),
+        ("e429", "slow down"),
+        ("e500", "500"),
+    ],
+)
+async def test_an_error_of_the_model_ends_the_turn_and_not_the_session(
+    portico: Running, home: Home, model: Model, scenario: str, told: str
+) -> None:
+    talk = await begin(portico.client, "[[plain]] before")
+    process, started = cli_of(home.path), time.monotonic()
+    frames = await talk.streamed(f"[[{scenario}]] now")
+    assert time.monotonic() - started < SOON
+    name, data = frames[-1]
+    assert (name, data["stopReason"]) == ("turn_stop", "error")
+    assert data["error"].startswith("claude: ") and told in data["error"]
+    assert joined(frames, "text_delta", "delta") == "", "the error is not the agent's answer"
+    assert model.tried(scenario) <= 3
+    assert (await talk.say("[[recall]] after")).startswith("I see")
+    assert cli_of(home.path) == process
+    assert [message["role"] for message in await talk.history()] == ["user", "assistant", "user", "user", "assistant"]
+
+
+async def test_an_error_of_the_first_turn_leaves_a_session_that_can_be_used(home: Home, model: Model) -> None:
+    home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
+    async with home.gateway() as portico:
+        talk = await begin(portico.client, "[[e401]] first", stop="error")
+        assert "Invalid API key" in talk.first["error"] and talk.first["messages"] == []
+        assert model.tried("e401") == 1, "the retries are the agent's to set"
+        await talk.say("[[plain]] after")
+
+
+async def test_max_tokens_is_a_stop_reason(portico: Running) -> None:
+    talk = await begin(portico.client, "[[plain]] before")
+    assert (await talk.say("[[maxtok]] now", stop="max_tokens")).startswith("This answer is cut off in the mid")
+    assert (await talk.info())["stopReason"] == "max_tokens"
+    await talk.say("[[plain]] after")
+
+
+async def test_refusal_is_a_stop_reason(portico: Running) -> None:
+    talk = await begin(portico.client, "[[plain]] before")
+    assert (await talk.say("[[refusal]] now", stop="refusal")).startswith("I can not help")
+    assert (await talk.info())["stopReason"] == "refusal"
+    await talk.say("[[plain]] after")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "whole"),
+    [
+        ("cut", "this stream is cut after some deltas"),
+        ("cutonce", "Whole on the second try."),
+        ("malformed", "x"),
+    ],
+)
+async def test_a_broken_stream_is_not_doubled_in_the_history(portico: Running, model: Model, scenario: str, whole: str) -> None:
+    talk = await begin(portico.client, "[[plain]] before")
+    frames = await talk.streamed(f"[[{scenario}]] now", "message")
+    assert frames == [("turn_start", {}), ("text", {"text": whole}), ("turn_stop", {"stopReason": "end_turn"})]
+    assert text_of((await talk.history())[-1:]) == whole
+    assert len(await talk.history()) == 4
+    await talk.say("[[recall]] after")
+    assert said(model.asked(), "assistant")[-1] == whole
+
+
+async def test_a_delta_stream_ends_with_the_whole_text_when_the_model_broke_off(portico: Running) -> None:
+    talk = await begin(portico.client, "[[plain]] before")
+    frames = await talk.streamed("[[cutonce]] now")
+    # What was sent before the break cannot be taken back; what follows is the whole answer.
+    assert joined(frames, "text_delta", "delta").endswith("Whole on the second try.")
+    assert text_of((await talk.history())[-1:]) == "Whole on the second try."
+
+
+async def test_a_model_that_is_not_there_is_told_soon(home: Home) -> None:
+    home.env["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
+    async with home.gateway() as portico:
+        started = time.monotonic()
+        talk = await begin(portico.client, "hello", stop="error")
+        assert time.monotonic() - started < SOON
+        assert talk.first["error"].startswith("claude: API Error")
+
+
+async def test_a_cli_that_refuses_its_arguments_says_why(home: Home) -> None:
+    home.agent["args"] = ["--no-such-flag"]
+    async with home.gateway() as portico:
+        body = {"agent": {"name": "claude"}, "messages": [{"role": "user", "content": "hello"}]}
+        answer = await portico.client.put("/session", json=body)
+        assert answer.status_code == 503
+        assert "--no-such-flag" in answer.json()["error"]
+        assert (await portico.client.get("/sessions")).json()["sessions"] == []
