@@ -14,6 +14,8 @@ from drivers.process import Process, Spawner
 
 log = logging.getLogger(__name__)
 
+INTERRUPTED = 130
+"""The exit code of a run that was interrupted, as of a shell's command that got SIGINT."""
 TIMED_OUT = 124
 """The exit code of a run that a time limit ended, as of coreutils' timeout."""
 
@@ -34,6 +36,8 @@ class CliAgent(Agent):
         self._rested = 0.0
         self._resting_since: float | None = None
         self._interrupted: float | None = None
+        # A task begins at once, so only its first line tells that it has started.
+        self._unheard = codec.phase == "running"
 
     @classmethod
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits) -> CliAgent:
@@ -42,12 +46,12 @@ class CliAgent(Agent):
         agent = cls(process, launch.codec, limits)
         try:
             agent._flush()
-            while agent._codec.phase == "starting" and not agent._gone:
+            while agent._codec.phase == "starting" and agent._codec.refusal is None and not agent._gone:
                 await agent._step()
         except BaseException:
             await asyncio.shield(process.close(0.0))
             raise
-        if agent._gone:
+        if agent._gone or agent._codec.refusal is not None:
             await process.close(0.0)
             raise agent._why_not_started()
         return agent
@@ -124,6 +128,7 @@ class CliAgent(Agent):
 
     def _read(self, lines: list[bytes]) -> None:
         self._heard = time.monotonic()
+        self._unheard = False
         for line in lines:
             self._take(self._codec.receive(line))
         self._note_rest()
@@ -153,9 +158,11 @@ class CliAgent(Agent):
             return self._interrupted + limits.grace, "it did not stop when it was interrupted"
         if self._codec.phase == "waiting":
             return None, ""
+        starting = _after(self._started, limits.start), f"it was not ready {limits.start:g} s after its start (limits.start)"
         if self._codec.phase == "starting":
-            return _after(self._started, limits.start), f"it was not ready {limits.start:g} s after its start (limits.start)"
+            return starting
         bounds = [
+            *([starting] if self._unheard else []),
             (_after(self._heard, limits.idle), f"it was silent for {limits.idle:g} s (limits.idle)"),
             (_after(self._started + self._rested, limits.total), f"the run took more than {limits.total:g} s (limits.total)"),
         ]
@@ -165,7 +172,7 @@ class CliAgent(Agent):
     async def _give_up(self, why: str) -> None:
         await self._process.close(0.0)
         if self._interrupted is not None:
-            self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
+            self._take([SessionEnd(exit_code=INTERRUPTED, stop_reason="cancelled")])
         else:
             self._take([Error(message=f"the agent was stopped: {why}"), SessionEnd(exit_code=TIMED_OUT, stop_reason="error")])
         self._gone = True
@@ -215,5 +222,5 @@ def _after(moment: float, seconds: float) -> float | None:
 
 def _cancelled(event: OutputEvent) -> OutputEvent:
     if isinstance(event, SessionEnd):
-        return event.model_copy(update={"stop_reason": "cancelled"})
+        return event.model_copy(update={"stop_reason": "cancelled", "exit_code": INTERRUPTED})
     return event

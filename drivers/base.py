@@ -162,7 +162,7 @@ Reply = PermissionReply | ToolReply
 class Limits:
     """Time limits of an agent, in seconds; 0 is none. They rest while the agent waits for the client.
 
-    `start`: from the process' start until it takes a prompt, and until its first line. `idle`: without any output.
+    `start`: from the process' start until it takes a prompt, or until a task's first line. `idle`: without any output.
     `total`: one run. `grace`: between asking a process to end and killing it.
     """
 

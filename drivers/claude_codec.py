@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from drivers.base import Codec, Prompt, Reply, ResumeFailed
+from drivers.base import AgentUnavailable, Codec, Prompt, Reply, ResumeFailed
 from drivers.claude_content import native_content
 from drivers.claude_result import run_end, usage_of
 from drivers.claude_stream import MessageStream
@@ -160,7 +160,10 @@ class ClaudeCodec(Codec):
     def _control_response(self, native: dict[str, Any]) -> list[OutputEvent]:
         response = native["response"]
         if response["request_id"] == "init" and self.phase == "starting":
-            self.phase = "ready"
+            if response.get("subtype") == "error":
+                self.refusal = AgentUnavailable(f"claude does not open a session: {response.get('error')}")
+            else:
+                self.phase = "ready"
         return []
 
     def _control_request(self, native: dict[str, Any]) -> list[OutputEvent]:

@@ -19,7 +19,6 @@ from drivers.messages import (
     ToolMessage,
     ToolUseBlock,
     UserMessage,
-    blocks,
 )
 
 DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
@@ -68,11 +67,6 @@ def _output_block(block: dict[str, Any]) -> dict[str, Any]:
     if block.get("type") == "text":
         return {"type": "text", "text": str(block.get("text", ""))}
     return {"type": "text", "text": json.dumps(block)}
-
-
-def is_blank(content: Content) -> bool:
-    """Whether there is nothing in it but white space."""
-    return not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks(content))
 
 
 def native_messages(history: Iterable[Message]) -> list[dict[str, Any]]:

@@ -21,7 +21,10 @@ def models(lines: Iterable[str]) -> tuple[str, ...]:
         answer = parse_object(line.encode())
         if answer is None or answer.get("type") != "control_response":
             continue
-        response = answer.get("response", {}).get("response", {})
-        offered = response.get("models", []) if isinstance(response, dict) else []
+        outer = answer.get("response")
+        inner = outer.get("response") if isinstance(outer, dict) else None
+        offered = inner.get("models") if isinstance(inner, dict) else None
+        if not isinstance(offered, list):
+            return ()
         return tuple(str(model["value"]) for model in offered if isinstance(model, dict) and model.get("value"))
     return ()

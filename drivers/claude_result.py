@@ -38,12 +38,16 @@ def run_end(native: dict[str, Any], model_stop: str | None, *, interrupted: bool
         return [], SessionEnd(exit_code=0, stop_reason="refusal" if native.get("stop_reason") == "refusal" else "end_turn")
     if interrupted and str(native.get("terminal_reason")).startswith("aborted"):
         return [], SessionEnd(exit_code=130, stop_reason="cancelled")
+    telling: list[OutputEvent] = [Error(message=f"claude: {_said(native)}")]
     if native.get("stop_reason") == "refusal":
-        return [], SessionEnd(exit_code=1, stop_reason="refusal")
+        return telling, SessionEnd(exit_code=1, stop_reason="refusal")
     if native.get("api_error") == "max_output_tokens" or (model_stop == "max_tokens" and native.get("api_error_status") is None):
-        return [], SessionEnd(exit_code=1, stop_reason="max_tokens")
-    said = native.get("result") or "; ".join(map(str, native.get("errors") or [])) or str(native.get("terminal_reason"))
-    return [Error(message=f"claude: {said}")], SessionEnd(exit_code=1, stop_reason="error")
+        return telling, SessionEnd(exit_code=1, stop_reason="max_tokens")
+    return telling, SessionEnd(exit_code=1, stop_reason="error")
+
+
+def _said(native: dict[str, Any]) -> str:
+    return str(native.get("result") or "; ".join(map(str, native.get("errors") or [])) or native.get("terminal_reason"))
 
 
 def _sum(models: dict[str, Any], key: str) -> int:

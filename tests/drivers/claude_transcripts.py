@@ -73,7 +73,7 @@ def play(transcript: Transcript) -> list[list[OutputEvent]]:
 
 def _answers_an_interrupt(line: bytes) -> bool:
     native = json.loads(line)
-    return native["type"] == "control_response" and native["response"]["request_id"].startswith("int")
+    return native["type"] == "control_response" and str(native["response"]["request_id"]).startswith("int")
 
 
 def golden_lines(transcript: Transcript) -> bytes:

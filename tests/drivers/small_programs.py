@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import psutil
@@ -35,8 +35,8 @@ def stray():
 """
 LIMITS = Limits(start=30, idle=30, total=60, grace=10)
 
-StartProcess = Callable[..., Awaitable[Process]]
-OpenAgent = Callable[..., Awaitable[CliAgent]]
+StartProcess = Callable[..., Coroutine[Any, Any, Process]]
+OpenAgent = Callable[..., Coroutine[Any, Any, CliAgent]]
 
 
 def python(code: str) -> tuple[str, ...]:

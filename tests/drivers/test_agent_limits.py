@@ -8,6 +8,7 @@ import pytest
 
 from drivers.agent import TIMED_OUT
 from drivers.base import AgentUnavailable, Limits, Prompt, ToolReply
+from drivers.events import OutputEvent
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
 AWAIT = "say('awaiting', calls=[{'id': 'a', 'wants': 'result'}])"
@@ -107,7 +108,7 @@ async def test_they_hold_again_after_the_reply(open_agent: OpenAgent, limits: Li
 async def test_a_limit_that_passes_while_nobody_listens_is_told_to_the_next(open_agent: OpenAgent) -> None:
     agent = await open_agent("say('native_session'); hear(); time.sleep(600)", Limits(idle=0.4))
     await agent.prompt(Prompt("go"))
-    events = []
+    events: list[OutputEvent] = []
     for _ in range(10_000):
         try:
             events += await asyncio.wait_for(agent.receive(), 0.01)

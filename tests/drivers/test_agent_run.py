@@ -8,7 +8,7 @@ import pytest
 
 from drivers.agent import CliAgent
 from drivers.base import AgentGone, PermissionReply, Prompt, ToolReply
-from drivers.events import AgentToken, SessionEnd, Stdout
+from drivers.events import AgentToken, OutputEvent, SessionEnd, Stdout
 from drivers.process import DRAIN_AT_MOST
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
@@ -118,7 +118,8 @@ sys.exit(5)
 """
     )
     await agent.prompt(Prompt("go"))
-    events, waits = [], 0
+    events: list[OutputEvent] = []
+    waits = 0
     while not (events and events[-1].kind == "session_end"):
         try:
             events += await asyncio.wait_for(agent.receive(), 0.001)

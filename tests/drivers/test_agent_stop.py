@@ -94,7 +94,7 @@ async def test_a_program_that_exits_by_itself_when_it_is_interrupted(open_agent:
     await agent.prompt(Prompt("go"))
     await until(agent, "agent_token")
     await agent.interrupt()
-    assert shown(await to_end(agent)) == [{"kind": "session_end", "exit_code": 2, "stop_reason": "cancelled"}]
+    assert shown(await to_end(agent)) == [{"kind": "session_end", "exit_code": 130, "stop_reason": "cancelled"}]
 
 
 async def test_closing_ends_a_run_that_is_under_way(open_agent: OpenAgent) -> None:

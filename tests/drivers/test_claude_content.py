@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.claude_content import is_blank, native_content, native_messages, project_folder, session_file
+from drivers.claude_content import native_content, native_messages, project_folder, session_file
 from drivers.messages import (
     AssistantMessage,
     Content,
@@ -58,7 +59,7 @@ HISTORY: tuple[Message, ...] = (
     UserMessage(content=""),
     ToolMessage(tool_call_id="t3", content=""),
 )
-NATIVE = [
+NATIVE: list[dict[str, Any]] = [
     {"role": "user", "content": "What is the weather?"},
     {"role": "assistant", "content": [{"type": "text", "text": "Asking."}, NATIVE_CALL]},
     {
@@ -122,18 +123,3 @@ def test_any_path_has_a_folder_that_is_one_short_name(path: str) -> None:
     assert len(folder) <= 208
     assert folder.isascii() and len(PurePosixPath(folder).parts) == 1
     assert set(folder.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
-
-
-@pytest.mark.parametrize(
-    ("content", "blank"),
-    [
-        ("", True),
-        (" \n\t", True),
-        ("a", False),
-        ((), True),
-        ((TextBlock(text=" "),), True),
-        ((ImageBlock(url="https://x"),), False),
-    ],
-)
-def test_blank(content: Content, blank: bool) -> None:
-    assert is_blank(content) is blank

@@ -147,7 +147,8 @@ def test_how_the_turns_end(transcript: Transcript) -> None:
     ends = [(end_of(turn).exit_code, end_of(turn).stop_reason) for turn in turns]
     assert ends == ENDS.get(transcript.name, [(0, "end_turn")] * len(turns))
     for turn, (_, reason) in zip(turns, ends, strict=True):
-        assert [event.kind for event in turn].count("error") == (reason == "error")
+        # Why a turn failed is told; that it was interrupted is known.
+        assert [event.kind for event in turn].count("error") == (reason in ("error", "max_tokens", "refusal"))
 
 
 def test_the_sub_agents_calls_name_their_parent() -> None:
