@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.discovery import Discovery
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.real.models import Model, model_on_loopback
@@ -77,6 +78,12 @@ def nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway in this process gives its agents some of its own environment: here it has none to give."""
     for name in set(os.environ) - set(KEPT):
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_probe_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway in this process asks the CLI what it is only when a test wants to know: 3 processes less a test."""
+    monkeypatch.setattr(Discovery, "begin", lambda self: None)
 
 
 @pytest.fixture

@@ -24,12 +24,22 @@ def of_home(home: Path) -> list[psutil.Process]:
     return found
 
 
-def cli_of(home: Path) -> psutil.Process:
-    """The one CLI of this home: the process whose parent is not its CLI too."""
+def clis_of(home: Path) -> list[psutil.Process]:
+    """The CLIs at work in this home: not what they started, nor those that a gateway asks for their version."""
     all_of = {process.pid: process for process in of_home(home)}
-    roots = [process for process in all_of.values() if process.ppid() not in all_of]
-    assert len(roots) == 1, f"not one CLI but {roots}"
-    return roots[0]
+    found = []
+    for process in all_of.values():
+        with suppress(psutil.NoSuchProcess):
+            if process.ppid() not in all_of and "--include-hook-events" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def cli_of(home: Path) -> psutil.Process:
+    """The one CLI at work in this home."""
+    found = clis_of(home)
+    assert len(found) == 1, f"not one CLI but {found}"
+    return found[0]
 
 
 def arguments(process: psutil.Process) -> Iterator[str]:

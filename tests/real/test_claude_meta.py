@@ -43,7 +43,7 @@ async def test_meta_offers_what_a_session_has(portico: Running, model: Model) ->
         "image": {"http": {}, "data": {}},
     }
     assert {option["name"]: option["type"] for option in claude["options"]} == {
-        "model": "text",
+        "model": "select",
         "api_key": "secret",
         "system_prompt": "select",
         "settings": "select",
@@ -105,3 +105,24 @@ async def test_the_gateway_key_guards_the_real_agent(portico: Running, model: Mo
     for header in ({"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {KEY}"}):
         assert (await portico.client.put("/session", json=body, headers=header)).status_code == 401
     assert model.requests == []
+
+
+async def test_drivers_tells_the_login_and_the_models(home: Home, model: Model) -> None:
+    (claude,) = await _states(home)
+    assert (claude["offered"], claude["version"], claude["logged_in"]) == (True, PINNED, True)
+    assert claude["program"] == str(BIN / "claude")
+    assert "sonnet" in claude["models"]
+    assert model.requests == []
+
+
+async def test_a_cli_without_a_login_is_told_so(home: Home) -> None:
+    del home.env["ANTHROPIC_API_KEY"]
+    (claude,) = await _states(home)
+    assert (claude["installed"], claude["offered"], claude["logged_in"]) == (True, False, False)
+    assert "not logged in" in claude["problem"]
+
+
+async def _states(home: Home) -> list[dict[str, Any]]:
+    async with home.gateway() as portico:
+        drivers = (await portico.client.get("/v1/drivers")).json()["drivers"]
+    return next(driver["agents"] for driver in drivers if driver["driver"] == "claude")

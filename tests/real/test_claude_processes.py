@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon import Daemon, Running
 from tests.real.conftest import DUMMY_KEY, Home
-from tests.real.processes import arguments, cli_of, gone, of_home, until
+from tests.real.processes import arguments, cli_of, clis_of, gone, of_home, until
 from tests.real.talk import begin, frames_of, until_event
 
 PROMPT, SYSTEM, SECRET = "Xylophones of the prompt", "Quagga of the system", "sk-ant-secret-of-ps-123456"
@@ -68,7 +68,7 @@ async def test_nothing_is_left_of_idle_sessions_when_the_daemon_stops(home: Home
     async with daemon.client() as client:
         await begin(client, "[[plain]] one")
         await begin(client, "[[plain]] two")
-    assert len(of_home(home.path)) == 2
+    assert len(clis_of(home.path)) == 2
     assert await daemon.stop(signal.SIGINT) == 0
     assert of_home(home.path) == []
 
@@ -94,7 +94,7 @@ async def test_nothing_is_left_of_a_running_command_when_a_killed_daemon_is_back
     assert sleeper.is_running()
     await daemon.start()
     await gone(sleeper.pid)
-    assert of_home(home.path) == []
+    await until(lambda: of_home(home.path) == [], "the first daemon's have ended, and this one's have told their version")
     async with daemon.client() as client, frames_of(client, "POST", "/v1/execute", body) as frames:
         events = [data async for _, data in frames]
     assert [event["kind"] for event in events[-2:]] == ["error", "session_end"]

@@ -9,7 +9,7 @@ import psutil
 from tests.daemon import Running
 from tests.real.conftest import Home
 from tests.real.models import Model
-from tests.real.processes import cli_of, gone
+from tests.real.processes import cli_of, gone, until
 from tests.real.talk import begin, text_of, until_event, user
 
 RECALLED = "I see 2 user texts. Before this one: [[plain]] one"
@@ -160,7 +160,8 @@ async def test_a_cli_killed_between_two_turns_is_not_missed(portico: Running, ho
     first = cli_of(home.path)
     _, session = native_id(first)
     first.kill()
-    await gone(first.pid)
+    await until(lambda: not psutil.pid_exists(first.pid), "its parent has noticed")
+    assert (await talk.info())["state"] == "idle"
     assert await talk.say("[[recall]]") == RECALLED
     assert native_id(cli_of(home.path)) == ("--resume", session)
 
