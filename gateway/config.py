@@ -25,10 +25,10 @@ class ServerSettings(_Table):
     """Where the daemon listens and keeps its data."""
 
     host: str = "127.0.0.1"
-    port: int = Field(default=7700, ge=0, le=65535)
+    port: int = Field(default=7700, ge=0, le=65535, strict=True)
     data_dir: Path = Field(default_factory=lambda: user_data_path("portico", appauthor=False))
-    keep_alive: float = Field(default=15.0, gt=0)
-    max_body: int = Field(default=64 * 1024 * 1024, ge=1024)
+    keep_alive: float = Field(default=15.0, gt=0, strict=True)
+    max_body: int = Field(default=64 * 1024 * 1024, ge=1024, strict=True)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
 
 
@@ -41,19 +41,19 @@ class AuthSettings(_Table):
 class LimitSettings(_Table):
     """Times in seconds (0 is none) and numbers. The times rest while an agent waits for the client."""
 
-    start: float = Field(default=60.0, ge=0)
-    idle: float = Field(default=900.0, ge=0)
-    total: float = Field(default=7200.0, ge=0)
-    grace: float = Field(default=3.0, ge=0)
-    sleep_after: float = Field(default=900.0, ge=0)
-    live_agents: int = Field(default=16, ge=1)
+    start: float = Field(default=60.0, ge=0, strict=True)
+    idle: float = Field(default=900.0, ge=0, strict=True)
+    total: float = Field(default=7200.0, ge=0, strict=True)
+    grace: float = Field(default=3.0, ge=0, strict=True)
+    sleep_after: float = Field(default=900.0, ge=0, strict=True)
+    live_agents: int = Field(default=16, ge=1, strict=True)
 
 
 class StoreSettings(_Table):
     """Where sessions are kept; empty is an SQLite file in the data directory."""
 
     url: str = ""
-    keep_executions_days: float = Field(default=7.0, gt=0)
+    keep_executions_days: float = Field(default=7.0, gt=0, strict=True)
 
 
 class AgentSettings(_Table):
@@ -122,7 +122,11 @@ def _reason(item: Any) -> str:
         return f"unknown key; {hint}"
     if item["loc"] and item["loc"][-1] == "[key]":
         return "an agent's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit"
-    return str(item["msg"]).lower()
+    return _WANTED.get(item["type"], str(item["msg"]).lower())
+
+
+# In TOML's words instead of the models'.
+_WANTED = {"model_type": "must be a table", "dict_type": "must be a table", "tuple_type": "must be an array"}
 
 
 def _keys_at(loc: tuple[int | str, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from drivers.events import OutputEvent, decode
+from drivers.events import OutputEvent, SessionEnd, decode
 from gateway.store import Store
 
 log = logging.getLogger(__name__)
@@ -58,16 +58,35 @@ class EventLog:
     def append(self, events: Iterable[OutputEvent]) -> None:
         """Number the events, show them to the readers, and have them written."""
         for event in events:
-            data = event.encode()
-            self.last += 1
-            entry = Entry(self.last, event, data)
-            self._recent.append(entry)
+            entry = Entry(self.last + 1, event, event.encode())
+            self._hold(entry)
             self._unwritten.append(entry)
-            self._kept += len(data) + OVERHEAD
-            self._unwritten_bytes += len(data) + OVERHEAD
+            self._unwritten_bytes += len(entry.data) + OVERHEAD
         self._wake()
         if self._writer is None and self._unwritten:
             self._writer = asyncio.create_task(self._write())
+
+    async def store_end(self, run_id: str, end: SessionEnd) -> Entry:
+        """Put a run's last event on disk behind all others, and with it that the run is over; it is not shown yet.
+
+        Who has seen the end of a run finds the same after a kill.
+        """
+        await self.written()
+        entry = Entry(self.last + 1, end, end.encode())
+        await self._store.end_run(run_id, end.stop_reason, self.log_id, entry.seq, entry.seq, entry.data)
+        return entry
+
+    def show_end(self, entry: Entry) -> None:
+        """Show what `store_end` has stored."""
+        self._hold(entry)
+        if not self._unwritten:
+            self._stored = entry.seq
+        self._wake()
+
+    def _hold(self, entry: Entry) -> None:
+        self.last = entry.seq
+        self._recent.append(entry)
+        self._kept += len(entry.data) + OVERHEAD
 
     async def room(self) -> None:
         """Wait until there is room for more; at once unless the store is far behind."""

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from pydantic_core import to_json
 
 from drivers.base import DriverError, Limits, TaskSpec
+from drivers.events import Error, SessionEnd, decode
 from drivers.process import Spawner
 from gateway.agents import Agents
 from gateway.errors import AgentProblem, Conflict, ShuttingDown
@@ -20,6 +21,8 @@ from gateway.event_log import EventLog
 from gateway.redaction import Redactor
 from gateway.run import Run, Turn
 from gateway.store import RunRecord, Store
+
+CUT = "the gateway was stopped before the end of this stream was stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,16 @@ class Executions:
         running = self._running.get(execution_id)
         if running is not None:
             return Turn(running.log, 0, through_waits=True)
-        return Turn(EventLog(execution_id, self._store, await self._store.last_seq(execution_id)), 0, through_waits=True)
+        log = EventLog(execution_id, self._store, await self._store.last_seq(execution_id))
+        if not await self._has_end(log):
+            # The daemon was killed after the run was over, and before its last events were on disk.
+            log.append([Error(message=CUT), SessionEnd(exit_code=1, stop_reason="error")])
+            await log.written()
+        return Turn(log, 0, through_waits=True)
+
+    async def _has_end(self, log: EventLog) -> bool:
+        rows = await self._store.events(log.log_id, log.last - 1, rows=1)
+        return bool(rows) and isinstance(decode(rows[0][1].rsplit(b"\n", 1)[-1]), SessionEnd)
 
     async def _start(self, task: Task) -> Turn:
         entry = self._agents.get(task.agent)

@@ -44,8 +44,7 @@ async def _close(store: Store, run: RunRecord) -> None:
         missing = await _missing_messages(store, run, ending)
         await store.append_messages(run.log_id, [message.model_dump_json() for message in missing])
     body = b"\n".join(event.encode() for event in ending)
-    await store.append_events(run.log_id, last + 1, last + len(ending), body)
-    await store.set_run(run.id, "ended", "error")
+    await store.end_run(run.id, "error", run.log_id, last + 1, last + len(ending), body)
 
 
 async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:

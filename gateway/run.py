@@ -157,14 +157,16 @@ class Run:
             await self._keep(messages)
 
     async def _turn_over(self, event: Awaiting | SessionEnd) -> None:
-        if isinstance(event, Awaiting):
-            state, calls, reason = RunState.WAITING, {call.id: call for call in event.calls}, None
+        # Nothing is awaited between the new state and the event: a next turn must not begin before this one's last event
+        # is in the log.
+        if isinstance(event, SessionEnd):
+            entry = await self.log.store_end(self.id, event)
+            self.state, self.calls = RunState.ENDED, {}
+            self.log.show_end(entry)
         else:
-            state, calls, reason = RunState.ENDED, {}, event.stop_reason
-        await self._store.set_run(self.id, state.value, reason)
-        # Nothing is awaited between these: a next turn must not begin before this one's last event is in the log.
-        self.state, self.calls = state, calls
-        self.log.append([event])
+            await self._store.set_run(self.id, RunState.WAITING.value)
+            self.state, self.calls = RunState.WAITING, {call.id: call for call in event.calls}
+            self.log.append([event])
 
 
 def _ending(message: str) -> list[OutputEvent]:

@@ -60,17 +60,28 @@ async def gateway_on(config: Mapping[str, Any]) -> AsyncIterator[Running]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=30) as client:
-        try:
+    try:
+        async with client_of(url) as client:
             yield Running(url, gateway, client)
-        finally:
-            server.should_exit = True
-            await task
+    finally:
+        server.should_exit = True
+        await task
+
+
+def client_of(url: str) -> httpx.AsyncClient:
+    """A client that has the key. Without certificates, whose loading takes longer than many a test."""
+    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=False)
 
 
 class _Quiet(Server):
     async def startup(self, sockets: Any = None) -> None:
         await uvicorn.Server.startup(self, sockets)
+
+    async def main_loop(self) -> None:
+        # uvicorn looks ten times a second whether it is to end; tests are too many to wait for that.
+        while not self.should_exit:
+            await self.on_tick(0)
+            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -105,7 +116,7 @@ class Daemon:
         return self.process.pid
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
+        return client_of(self.url)
 
     async def kill(self) -> None:
         assert self.process is not None

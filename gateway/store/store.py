@@ -140,6 +140,14 @@ class Store:
         async with self._write() as connection:
             await connection.execute(_SET_RUN, {**values, "ended_at": time.time() if state == "ended" else None})
 
+    async def end_run(self, run_id: str, stop_reason: str, log_id: str, first: int, last: int, body: bytes) -> None:
+        """Mark a run as ended and store its last events, both or none."""
+        row = {"log_id": log_id, "first": first, "last": last, "body": body}
+        over = {"of_run": run_id, "state": "ended", "stop_reason": stop_reason, "ended_at": time.time()}
+        async with self._write() as connection:
+            await connection.execute(_APPEND_EVENTS, row)
+            await connection.execute(_SET_RUN, over)
+
     async def unfinished_runs(self) -> list[RunRecord]:
         """The runs that had not ended when the daemon did."""
         return await self._runs(schema.runs.c.state != "ended")

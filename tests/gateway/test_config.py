@@ -1,118 +1,125 @@
-"""The configuration: the example is true, and what is wrong is refused with the key and what would be right."""
+"""The configuration file: what is wrong with it is named, with its path and what would be right."""
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from click.testing import CliRunner
 
 from gateway.agents import Agents
-from gateway.config import AgentSettings, Settings, load, parse
+from gateway.cli import main
+from gateway.config import Settings, load, parse
 from gateway.errors import ConfigError
 
-EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
+BAD: list[tuple[str, list[str]]] = [
+    ("[server]\nprot = 1", ["server.prot", "unknown key", "did you mean 'port'?"]),
+    ("[servre]\nport = 1", ["servre", "unknown key", "did you mean 'server'?"]),
+    ("[server]\nxyzzy = 1", ["server.xyzzy", "known keys are", "data_dir, host, keep_alive"]),
+    ("[agents.x]\ndriver = 'echo'\ndrvier = 'echo'", ["agents.x.drvier", "did you mean 'driver'?"]),
+    ("[agents.x]\ndrvier = 'echo'", ["agents.x.drvier", "did you mean 'driver'?", "agents.x.driver", "required"]),
+    ("[agents.x]\ndriver = 'echo'\n[agents.x.limits]\nidle = 1", ["agents.x.limits", "unknown key"]),
+    ("[agents.'a b']\ndriver = 'echo'", ["agents.a b", "letters, digits"]),
+    ("[agents.'-a']\ndriver = 'echo'", ["agents.-a", "starts with a letter or digit"]),
+    (f"[agents.{'a' * 65}]\ndriver = 'echo'", ["agents.aaa", "64 at most"]),
+    ("[agents]\nx = 'echo'", ["agents.x", "table"]),
+    ("agents = 3", ["agents", "table"]),
+    ("server = 'x'", ["server", "table"]),
+    ("[server]\nport = 'many'", ["server.port", "integer"]),
+    ("[server]\nport = true", ["server.port", "integer"]),
+    ("[server]\nport = 1.5", ["server.port", "integer"]),
+    ("[server]\nport = 65536", ["server.port", "65535"]),
+    ("[server]\nport = -1", ["server.port", "0"]),
+    ("[server]\nhost = 127", ["server.host", "string"]),
+    ("[server]\nkeep_alive = 0", ["server.keep_alive", "greater than 0"]),
+    ("[server]\nmax_body = 10", ["server.max_body", "1024"]),
+    ("[server]\nlog_level = 'loud'", ["server.log_level", "debug", "info", "warning", "error"]),
+    ("[limits]\nidle = -1", ["limits.idle", "greater than or equal to 0"]),
+    ("[limits]\nidle = nan", ["limits.idle"]),
+    ("[limits]\ngrace = 'long'", ["limits.grace", "number"]),
+    ("[limits]\nlive_agents = 0", ["limits.live_agents", "greater than or equal to 1"]),
+    ("[auth]\nkeys = 'one'", ["auth.keys", "array"]),
+    ("[auth]\nkeys = ['secret7']", ["auth.keys.0", "at least 8 characters"]),
+    ("[agents.x]\ndriver = 'echo'\nargs = 'one two'", ["agents.x.args", "array"]),
+    ("[agents.x]\ndriver = 'echo'\nenv = { A = 1 }", ["agents.x.env.A", "string"]),
+    ("[agents.x]\ndriver = 'echo'\noptions = { model = ['a'] }", ["agents.x.options.model", "string"]),
+    ("[store]\nkeep_executions_days = 0", ["store.keep_executions_days", "greater than 0"]),
+]
+BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"driver": "claud"}, ["agents.x.driver", "'claud'", "claude, echo, script"]),
+    ({"driver": "echo", "options": {"model": "x"}}, ["agents.x.options", "'model'"]),
+    ({"driver": "script", "options": {"pace": "slow"}}, ["agents.x.options", "'pace'", "recorded, fast"]),
+]
 
 
-def uncommented() -> str:
-    """The example with its commented keys and tables switched on."""
-    return re.sub(r"^# (?=\[agents|[a-z_]+ = )", "", re.sub(r"^# # .*\n", "", EXAMPLE.read_text(), flags=re.M), flags=re.M)
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
 
 
-def test_the_example_is_the_defaults() -> None:
-    assert load(EXAMPLE) == Settings()
-
-
-def test_the_example_with_all_its_keys_can_be_used() -> None:
-    settings = parse(tomllib.loads(uncommented()))
-    assert set(settings.agents) == {"reviewer", "demo"}
-    assert settings.auth.keys == ("a-long-random-text",)
-    assert {agent.name for agent in Agents(settings)} >= {"echo", "claude", "reviewer", "demo"}
-
-
-def test_the_example_names_every_key() -> None:
-    table = tomllib.loads(uncommented())
-    for section, field in Settings.model_fields.items():
-        if section != "agents":
-            model = field.annotation
-            assert isinstance(model, type) and issubclass(model, BaseModel)
-            assert set(table[section]) == set(model.model_fields), section
-    assert set(table["agents"]["reviewer"]) == set(AgentSettings.model_fields)
-
-
-@pytest.mark.parametrize(
-    ("table", "path", "advice"),
-    [
-        ({"agents": {"a": {"drvier": "echo"}}}, "agents.a.drvier", "did you mean 'driver'?"),
-        ({"agents": {"a": {}}}, "agents.a.driver", "required"),
-        ({"agents": {"a/b": {"driver": "echo"}}}, "agents.a/b", "letters, digits"),
-        ({"agents": {"a": {"driver": "echo", "env": {"N": 1}}}}, "agents.a.env.N", "string"),
-        ({"agents": {"a": {"driver": "echo", "options": {"model": 5}}}}, "agents.a.options.model", "string"),
-        ({"sever": {}}, "sever", "did you mean 'server'?"),
-        ({"server": {"prot": 1}}, "server.prot", "did you mean 'port'?"),
-        ({"server": {"port": 70000}}, "server.port", "65535"),
-        ({"server": {"port": "many"}}, "server.port", "integer"),
-        ({"server": {"log_level": "loud"}}, "server.log_level", "debug|info|warning|error"),
-        ({"limits": {"idle": -1}}, "limits.idle", "greater than or equal to 0"),
-        ({"limits": {"live_agents": 0}}, "limits.live_agents", "greater than or equal to 1"),
-        ({"auth": {"keys": ["short"]}}, "auth.keys.0", "8 characters"),
-        ({"auth": {"zzz": 1}}, "auth.zzz", "known keys are keys"),
-    ],
-)
-def test_what_is_wrong_is_refused_with_its_key_and_what_would_be_right(table: dict[str, Any], path: str, advice: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse(table, "portico.toml")
-    assert str(refused.value).startswith("portico.toml cannot be used:\n")
-    assert f"  {path}: " in str(refused.value)
-    assert advice in str(refused.value)
-
-
-def test_a_key_is_not_repeated_in_the_refusal() -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse({"auth": {"keys": ["s3cret"]}})
-    assert "s3cret" not in str(refused.value)
-
-
-def test_every_problem_is_told_at_once() -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse({"server": {"port": -1, "hots": ""}, "limits": {"start": "x"}})
-    assert all(key in str(refused.value) for key in ("server.port", "server.hots", "limits.start"))
-
-
-@pytest.mark.parametrize(
-    ("entry", "advice"),
-    [
-        ({"driver": "ekko"}, "agents.a.driver: no driver 'ekko'; there are"),
-        ({"driver": "claude", "options": {"modle": "x"}}, "agents.a.options: agent 'a' has no option 'modle'"),
-        (
-            {"driver": "script", "options": {"pace": "slow"}},
-            "option 'pace' of agent 'a' cannot be 'slow'; choose one of recorded, fast",
-        ),
-    ],
-)
-def test_an_agent_that_cannot_be_is_refused_at_the_start(entry: dict[str, Any], advice: str, tmp_path: Path) -> None:
-    settings = parse({"server": {"data_dir": str(tmp_path)}, "agents": {"a": entry}})
-    with pytest.raises(ConfigError) as refused:
-        Agents(settings)
-    assert advice in str(refused.value)
-
-
-def test_a_file_that_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "portico.toml"
-    file.write_text("[server]\nport = = 1\n")
-    with pytest.raises(ConfigError, match=r"portico\.toml is not TOML: .*line 2"):
+@pytest.mark.parametrize(("text", "named"), BAD)
+def test_what_is_wrong_is_named(file: Path, text: str, named: list[str]) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as refusal:
         load(file)
+    said = str(refusal.value)
+    assert str(file) in said
+    assert all(word in said for word in named), said
+    assert "secret7" not in said
+    assert "settings" not in said.replace(str(file), ""), "no word of the code's"
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read the configuration .*nowhere"):
-        load(tmp_path / "nowhere.toml")
+@pytest.mark.parametrize(("entry", "named"), BAD_AGENTS)
+def test_what_is_wrong_with_an_agent_is_named(tmp_path: Path, entry: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Agents(parse({"agents": {"x": entry}}), {}, tmp_path)
+    assert all(word in str(refusal.value) for word in named), refusal.value
 
 
-def test_the_file_of_the_environment_is_used(tmp_path: Path) -> None:
-    file = tmp_path / "portico.toml"
-    file.write_text("[server]\nport = 7777\n")
-    assert load(None, {"PORTICO_CONFIG": str(file)}).server.port == 7777
+def test_everything_that_is_wrong_is_said_at_once(file: Path) -> None:
+    file.write_text("[server]\nport = 'x'\nhots = 'y'\n[limits]\nidle = -1\n")
+    with pytest.raises(ConfigError) as refusal:
+        load(file)
+    assert [word for word in ("server.port", "server.hots", "limits.idle") if word not in str(refusal.value)] == []
+
+
+@pytest.mark.parametrize(("content", "line"), [(b"[server]\nport = \n", "line 2"), (b"[server\n", "line 1"), (b"\xff\xfe=1", "")])
+def test_what_is_no_toml_is_named_with_its_line(file: Path, content: bytes, line: str) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as refusal:
+        load(file)
+    assert str(file) in str(refusal.value)
+    assert line in str(refusal.value)
+
+
+def test_a_file_that_is_not_there(file: Path, tmp_path: Path) -> None:
+    for path in (file, tmp_path):
+        with pytest.raises(ConfigError, match="cannot read the configuration"):
+            load(path)
+        with pytest.raises(ConfigError, match="cannot read the configuration"):
+            load(None, {"PORTICO_CONFIG": str(path)})
+
+
+def test_where_the_configuration_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert load(None, {}) == Settings()
+    files = {number: tmp_path / f"{number}.toml" for number in (1, 2)}
+    usual = tmp_path / "config" / "portico" / "config.toml"
+    usual.parent.mkdir(parents=True)
+    for number, path in {**files, 3: usual}.items():
+        path.write_text(f"[server]\nport = {number}\n")
+    assert load(files[1], {"PORTICO_CONFIG": str(files[2])}).server.port == 1
+    assert load(None, {"PORTICO_CONFIG": str(files[2])}).server.port == 2
+    assert load(None, {}).server.port == 3
+
+
+@pytest.mark.parametrize("arguments", [("key",), ("run", "echo", "x")])
+def test_the_command_says_it_and_stops(file: Path, arguments: tuple[str, ...]) -> None:
+    file.write_text("[agents.x]\ndrvier = 'echo'\n")
+    command, *rest = arguments
+    result = CliRunner().invoke(main, [command, "--config", str(file), *rest])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ")
+    assert "agents.x.drvier" in result.stderr

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from drivers.events import AgentToken
+from drivers.events import AgentToken, SessionEnd
 from gateway import event_log
 from gateway.event_log import EventLog
-from gateway.store import Store
+from gateway.store import RunRecord, Store
 from gateway.store.store import sqlite_url
 
 
@@ -96,6 +96,21 @@ async def test_a_read_that_is_cancelled_loses_nothing(store: Store) -> None:
         await asyncio.wait([reader])
     log.append(tokens([1]))
     assert await read_all(log, 1) == [1]
+
+
+async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> None:
+    await store.start_run(RunRecord("run", "log", "running", None, 1))
+    log = EventLog("log", store)
+    log.append(tokens([1, 2]))
+    reader = asyncio.create_task(log.read(2))
+    entry = await log.store_end("run", SessionEnd(exit_code=0, stop_reason="refusal"))
+    assert (entry.seq, await store.last_seq("log")) == (3, 3)
+    assert [first for first, _ in await store.events("log", 0)] == [1, 3]
+    assert await store.last_run("log") == RunRecord("run", "log", "ended", "refusal", 1)
+    assert not reader.done()
+    log.show_end(entry)
+    assert await reader == [entry]
+    assert [e.event for e in await EventLog("log", store, 3).read(2)] == [entry.event]
 
 
 async def test_the_writer_of_events_waits_when_the_store_is_far_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

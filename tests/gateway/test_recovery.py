@@ -160,7 +160,9 @@ async def test_messages_that_were_not_stored_yet_are_made_up_for(store: Store, s
     """Killed after any of the messages was stored: each is in the history once."""
     await store.create_session(SessionRecord("s", "script"), ['{"role":"assistant","content":"old"}'])
     await store.start_run(RunRecord("r", "s", "running", None, 3), ['{"role":"user","content":"go"}', *MESSAGES[:stored]])
-    await store.append_events("s", 1, 2, b"\n".join(event.encode() for event in (AgentToken(text="old"), SessionEnd(exit_code=0))))
+    await store.append_events(
+        "s", 1, 2, b"\n".join(event.encode() for event in (AgentToken(text="old"), SessionEnd(exit_code=0)))
+    )
     for number, event in enumerate(TEXT_THEN_CALL, 3):
         await store.append_events("s", number, number, event.encode())
     assert await close_open_runs(store) == 1

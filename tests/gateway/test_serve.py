@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.errors import ConfigError
+from gateway.security import refuse_open_door
 from tests.conftest import write_config
 from tests.daemon import Daemon, table
 from tests.gateway.command import Command
@@ -33,6 +35,7 @@ async def test_it_prints_one_line_and_nothing_else(daemon: Daemon) -> None:
         await client.get("/nothing")
     daemon.process.send_signal(signal.SIGTERM)
     assert await daemon.process.stdout.read() == b""
+    await daemon.process.wait()
     assert await daemon.stop() == 0
     assert b"Traceback" not in daemon.stderr
 
@@ -97,12 +100,18 @@ async def test_a_second_daemon_on_the_same_data_is_refused(daemon: Daemon, tmp_p
         assert (await client.get("/healthz")).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
-async def test_an_open_door_for_everybody_is_refused(tmp_path: Path, host: str) -> None:
-    code, out, err = await Command(tmp_path, "serve", "--port", "0", "--no-auth", "--host", host).run()
+async def test_an_open_door_for_everybody_is_refused(tmp_path: Path) -> None:
+    code, out, err = await Command(tmp_path, "serve", "--port", "0", "--no-auth", "--host", "0.0.0.0").run()
     assert (code != 0, out) == (True, "")
-    assert "--no-auth" in err and "127.0.0.1" in err
+    assert "--no-auth" in err and "0.0.0.0" in err and "127.0.0.1" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.example.org"])
+def test_only_this_machine_may_come_without_a_key(host: str) -> None:
+    refuse_open_door(host, no_auth=False)
+    with pytest.raises(ConfigError, match="--no-auth"):
+        refuse_open_door(host, no_auth=True)
 
 
 async def test_an_open_door_for_everybody_in_the_configuration_is_refused(tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
-
-import pytest
 
 from tests.daemon import KEY, Running
 from tests.gateway.talk import error, opening
@@ -28,12 +27,11 @@ ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
 WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
 
 
-@pytest.mark.parametrize("authorization", WRONG)
-async def test_without_the_key_nothing_is_answered(portico: Running, authorization: str | None) -> None:
-    portico.client.headers.pop("Authorization")
-    if authorization is not None:
-        portico.client.headers["Authorization"] = authorization
-    for method, path, request in ENDPOINTS:
+async def test_without_the_key_nothing_is_answered(portico: Running) -> None:
+    for authorization, (method, path, request) in itertools.product(WRONG, ENDPOINTS):
+        portico.client.headers.pop("Authorization", None)
+        if authorization is not None:
+            portico.client.headers["Authorization"] = authorization
         answer = await portico.client.request(method, path, **request)
         assert answer.status_code == 401, (method, path, answer.text)
         assert answer.headers["www-authenticate"] == "Bearer"
@@ -49,10 +47,10 @@ async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: Running) ->
     assert len(offered) == 9
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_scheme_may_be_written_in_any_case(portico: Running, scheme: str) -> None:
-    answer = await portico.client.get("/sessions", headers={"Authorization": f"{scheme} {KEY}"})
-    assert answer.status_code == 200
+async def test_the_scheme_may_be_written_in_any_case(portico: Running) -> None:
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        answer = await portico.client.get("/sessions", headers={"Authorization": f"{scheme} {KEY}"})
+        assert answer.status_code == 200
 
 
 async def test_a_refused_request_runs_nothing(portico: Running) -> None:

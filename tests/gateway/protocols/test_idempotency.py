@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.executions import Task
+from gateway.store import RunRecord
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, table
 from tests.gateway.talk import agents_of, alive, error, execute, kinds, pid_in, until
@@ -155,6 +157,18 @@ async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(daemon: Da
     assert [frame["kind"] for frame in found[-3:]] == ["agent_token", "error", "session_end"]
     assert "stopped" in found[-2]["message"]
     assert found[-1]["exit_code"] != 0
+
+
+async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: Running) -> None:
+    """Killed after the run was marked as ended, before its last events were written."""
+    store = portico.gateway.store
+    task = Task("echo", "x", idempotency_key="job-1")
+    await store.start_execution(RunRecord("run", "exec", "ended", "end_turn", 1), task.key, task.digest)
+    await store.append_events("exec", 1, 1, b'{"kind":"agent_token","text":"x"}')
+    for _ in range(2):
+        found = await execute(portico.client, "x", "echo", idempotency_key="job-1")
+        assert [frame["kind"] for frame in found] == ["agent_token", "error", "session_end"]
+        assert found[-1]["exit_code"] != 0
 
 
 def _stored(folder: Path) -> bool:

@@ -27,7 +27,7 @@ async def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         connection.execute("UPDATE schema_version SET version = 99")
     connection.close()
-    with pytest.raises(ConfigError, match="version 99.*install the portico that wrote it"):
+    with pytest.raises(ConfigError, match=r"version 99.*install the portico that wrote it"):
         await Store.open(sqlite_url(tmp_path))
 
 

@@ -69,7 +69,8 @@ async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: D
         reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
         writer.write(
             f"POST /session/{session} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         (agent,) = agents_of(daemon.pid)
         await until(lambda: _all_said(agent, memory), 60)

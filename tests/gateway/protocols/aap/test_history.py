@@ -36,7 +36,11 @@ async def test_messages_come_back_exactly_as_they_were_given(portico: Running) -
     stored = await history(portico.client, session)
     assert stored[:-1] == SEED
     assert stored[-1]["role"] == "assistant"
-    later = [user("text"), user([{"type": "text", "text": "text"}]), user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])]
+    later = [
+        user("text"),
+        user([{"type": "text", "text": "text"}]),
+        user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+    ]
     for message in later:
         await say(portico.client, session, message)
     given = [message for message in await history(portico.client, session) if message["role"] == "user"]

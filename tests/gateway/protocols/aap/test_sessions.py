@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import pytest
 
 from gateway.store import SessionRecord
 from tests.daemon import Running
@@ -75,14 +74,14 @@ async def test_new_sessions_stand_first(portico: Running) -> None:
     assert (await portico.client.get("/sessions")).json()["sessions"] == made[::-1]
 
 
-@pytest.mark.parametrize("cursor", ["", "junk", "AAAA", "bm9wZQ==", "MS4wIHggeQ==", "%ff", "é", "sess_1"])
-async def test_a_cursor_of_somebody_elses_is_refused(portico: Running, cursor: str) -> None:
-    assert "after" in await error(portico.client.get("/sessions", params={"after": cursor}), 400)
+async def test_a_cursor_of_somebody_elses_is_refused(portico: Running) -> None:
+    for cursor in ("", "junk", "AAAA", "bm9wZQ==", "MS4wIHggeQ==", "%ff", "é", "sess_1"):
+        assert "after" in await error(portico.client.get("/sessions", params={"after": cursor}), 400)
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1001", "many", ""])
-async def test_a_limit_out_of_bounds_is_refused(portico: Running, limit: str) -> None:
-    assert "limit" in await error(portico.client.get("/sessions", params={"limit": limit}), 400)
+async def test_a_limit_out_of_bounds_is_refused(portico: Running) -> None:
+    for limit in ("0", "-1", "1001", "many", ""):
+        assert "limit" in await error(portico.client.get("/sessions", params={"limit": limit}), 400)
 
 
 async def test_a_deleted_session_is_gone(portico: Running) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.talk import create, error, look, opening, say, user
 
@@ -35,7 +33,11 @@ async def test_options_merge_by_key(portico: Running, scene: Scene) -> None:
 
 
 async def test_an_option_that_was_never_given_has_its_default(tmp_path: Path, scene: Scene) -> None:
-    entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": scene(SAY_OPTIONS), "token": "from-config"}}
+    entry = {
+        "driver": "script",
+        "cwd": str(tmp_path / "scenes"),
+        "options": {"scenario": scene(SAY_OPTIONS), "token": "from-config"},
+    }
     async with gateway_on(table(tmp_path, agents={"demo": entry})) as portico:
         answer = await create(portico.client, "demo")
         assert _said(answer) == "recorded from-config"
@@ -110,45 +112,40 @@ BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("agent", "named"), BAD_AGENTS)
-async def test_bad_settings_are_named_and_change_nothing(portico: Running, agent: dict[str, Any], named: list[str]) -> None:
+async def test_bad_settings_are_named_and_change_nothing(portico: Running) -> None:
     session = (await create(portico.client, options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
     before = await look(portico.client, session)
-    refused = [
-        portico.client.post(f"/session/{session}", json={"messages": [user()], "agent": agent}),
-        portico.client.put("/session", json=opening() | {"agent": {"name": "script", **agent}}),
-    ]
-    for request in refused:
-        text = await error(request, 400)
-        assert all(word in text for word in named), text
-        assert "tok-1234" not in text
+    for agent, named in BAD_AGENTS:
+        turn = {"messages": [user()], "agent": agent}
+        refused = await error(portico.client.post(f"/session/{session}", json=turn), 400)
+        refused += await error(portico.client.put("/session", json=opening() | {"agent": {"name": "script", **agent}}), 400)
+        assert all(refused.count(word) >= 2 for word in named), refused
+        assert "tok-1234" not in refused
     assert await look(portico.client, session) == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
 
 
-@pytest.mark.parametrize(
-    ("agent", "tools", "named"),
-    [
-        ("script", [WEATHER | {"name": "lookup"}], ["'lookup'", "unique"]),
-        ("script", [WEATHER, WEATHER], ["'get_weather'", "unique"]),
-        ("echo", [WEATHER], ["'get_weather'", "'echo'"]),
-        ("script", [WEATHER | {"inputSchema": "x"}], ["tools.0.inputSchema"]),
-        ("script", [{"name": "x", "inputSchema": {}}], ["tools.0.description"]),
-        ("script", [WEATHER | {"name": ""}], ["tools.0.name"]),
-        ("script", {}, ["tools"]),
-    ],
-)
-async def test_bad_application_tools_are_named(portico: Running, agent: str, tools: Any, named: list[str]) -> None:
-    session = (await create(portico.client, agent))["sessionId"]
-    before = await look(portico.client, session)
-    for request in (
-        portico.client.put("/session", json=opening(agent, tools=tools)),
-        portico.client.post(f"/session/{session}", json={"messages": [user()], "tools": tools}),
-    ):
-        text = await error(request, 400)
-        assert all(word in text for word in named), text
-    assert await look(portico.client, session) == before
-    assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
+BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
+    ("script", [WEATHER | {"name": "lookup"}], ["'lookup'", "unique"]),
+    ("script", [WEATHER, WEATHER], ["'get_weather'", "unique"]),
+    ("echo", [WEATHER], ["'get_weather'", "'echo'"]),
+    ("script", [WEATHER | {"inputSchema": "x"}], ["tools.0.inputSchema"]),
+    ("script", [{"name": "x", "inputSchema": {}}], ["tools.0.description"]),
+    ("script", [WEATHER | {"name": ""}], ["tools.0.name"]),
+    ("script", {}, ["tools"]),
+]
+
+
+async def test_bad_application_tools_are_named(portico: Running) -> None:
+    sessions = {name: (await create(portico.client, name))["sessionId"] for name in ("script", "echo")}
+    before = [await look(portico.client, session) for session in sessions.values()]
+    for agent, tools, named in BAD_TOOLS:
+        turn = {"messages": [user()], "tools": tools}
+        refused = await error(portico.client.post(f"/session/{sessions[agent]}", json=turn), 400)
+        refused += await error(portico.client.put("/session", json=opening(agent, tools=tools)), 400)
+        assert all(refused.count(word) >= 2 for word in named), refused
+    assert [await look(portico.client, session) for session in sessions.values()] == before
+    assert len((await portico.client.get("/sessions")).json()["sessions"]) == 2
 
 
 async def test_an_unknown_agent_is_named(portico: Running) -> None:

@@ -173,4 +173,11 @@ async def test_text_before_a_granted_result_stays_before_it(portico: Running, sc
     assert [message["role"] for message in allowed["messages"]] == ["tool", "assistant"]
     last = await say(portico.client, session, YES | {"toolCallId": "b"})
     assert [message["role"] for message in last["messages"]] == ["tool", "assistant"]
-    assert [m["role"] for m in await history(portico.client, session)] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert [m["role"] for m in await history(portico.client, session)] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "assistant",
+    ]

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from drivers.events import AgentToken, AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Subagent, ToolCall, ToolResult, Usage
+from drivers.events import (
+    AgentToken,
+    AwaitedCall,
+    Awaiting,
+    Error,
+    OutputEvent,
+    SessionEnd,
+    Subagent,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from gateway.event_log import Entry
 from gateway.protocols.aap.views import JsonView, StreamView
 from tests.gateway.talk import frames
@@ -16,7 +27,16 @@ def entries(events: Iterable[OutputEvent]) -> list[Entry]:
 
 def test_a_result_of_an_earlier_turn_stands_where_it_came() -> None:
     view = JsonView()
-    view.feed(entries([AgentToken(text="Now."), ToolResult(tool_call_id="old", output="done"), AgentToken(text="Done."), SessionEnd(exit_code=0)]))
+    view.feed(
+        entries(
+            [
+                AgentToken(text="Now."),
+                ToolResult(tool_call_id="old", output="done"),
+                AgentToken(text="Done."),
+                SessionEnd(exit_code=0),
+            ]
+        )
+    )
     assert [message.model_dump(by_alias=True) for message in view.response().messages] == [
         {"role": "assistant", "content": "Now."},
         {"role": "tool", "toolCallId": "old", "content": "done"},
@@ -51,7 +71,9 @@ def test_an_error_is_told_with_the_stop_reason_error_only() -> None:
     view = StreamView(whole=True)
     stopped = frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
     assert stopped == [("turn_stop", {"stopReason": "end_turn"})]
-    failed = frames(StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode())
+    failed = frames(
+        StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode()
+    )
     assert failed == [("turn_stop", {"stopReason": "error", "error": "hm"})]
 
 
