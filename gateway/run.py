@@ -75,7 +75,8 @@ class Run:
             self.calls.pop(reply.call_id, None)
             if not isinstance(reply, PermissionReply):
                 self._fold.answer(reply.call_id)
-        if not self.calls:
+        if all(call.optional for call in self.calls.values()):
+            self.calls.clear()
             self.state = RunState.RUNNING
             await self._store.set_run(self.id, self.state.value)
         for reply in replies:

@@ -136,7 +136,7 @@ class Session:
 
     def refuse_wrong_answers(self, answered: Sequence[str]) -> None:
         """Raises BadRequest naming the ids unless these are exactly the open calls, each once."""
-        waiting = set(self.run.calls) if self.run and self.run.state is RunState.WAITING else set()
+        waiting = self.run.calls if self.run and self.run.state is RunState.WAITING else {}
         if not waiting:
             raise BadRequest(f"no tool call is open in this session, so {_ids(answered)} cannot be answered; send a user message")
         unknown = [call_id for call_id in answered if call_id not in waiting]
@@ -144,7 +144,7 @@ class Session:
             raise BadRequest(f"{_ids(unknown)} is not an open tool call; open are {_ids(sorted(waiting))}")
         if len(set(answered)) != len(answered):
             raise BadRequest(f"a tool call is answered twice in {_ids(answered)}; answer each once")
-        missing = sorted(waiting - set(answered))
+        missing = sorted(call.id for call in waiting.values() if not call.optional and call.id not in answered)
         if missing:
             raise BadRequest(f"{_ids(missing)} is still open; answer all open calls in one request")
 
