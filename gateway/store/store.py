@@ -140,6 +140,12 @@ class Store:
         async with self._write() as connection:
             await connection.execute(_SET_RUN, {**values, "ended_at": time.time() if state == "ended" else None})
 
+    async def answer_run(self, run_id: str, log_id: str, results: Sequence[str]) -> None:
+        """Store the client's answers (JSON texts) and that the run is at work again: both or neither."""
+        async with self._write() as connection:
+            await _append_messages(connection, log_id, results)
+            await connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(state="running"))
+
     async def unfinished_runs(self) -> list[RunRecord]:
         """The runs that had not ended when the daemon did."""
         return await self._runs(schema.runs.c.state != "ended")
