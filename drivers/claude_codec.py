@@ -34,6 +34,12 @@ HOOK_STATUS = {"success": "completed", "error": "failed"}
 NOT_FOUND = "No conversation found"
 ACTIVE = ("running", "waiting")
 PING = "ping"
+GO_ON_HERE = (
+    "<system-reminder>The session was started anew while tool calls were open. What became of them stands above; the reply "
+    '"No response requested." comes from the restart. Go on with the task; the user has said nothing new.</system-reminder>'
+)
+"""claude goes on only from a user's line, and puts that reply before it (2.1.329). With CLAUDE_CODE_RESUME_INTERRUPTED_TURN it
+goes on by itself, but before it knows of the hook that asks for permission."""
 
 
 class ClaudeCodec(Codec):
@@ -73,7 +79,7 @@ class ClaudeCodec(Codec):
     # -- towards the CLI ----------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
-        content = native_content(prompt.content)
+        content = GO_ON_HERE if prompt.go_on else native_content(prompt.content)
         if self._verbatim and isinstance(content, str) and content.startswith("/"):
             # A first character `/` is a command to the CLI, `/clear` among them; a line break before it is not seen.
             content = "\n" + content
