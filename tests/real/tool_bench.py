@@ -23,8 +23,8 @@ from tests.model_server.serving import ModelServer
 PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 CLOCK = {"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}}
-NAMES = ("calls", "inner", "again")
-"""What a test may have the model do."""
+NAMES = ("calls", "inner", "sticky")
+"""What a test may have the model do; `sticky` goes on through texts that are not the user's."""
 
 Json = dict[str, Any]
 
@@ -198,7 +198,9 @@ async def _bench(base: Path) -> AsyncIterator[Bench]:
         (base / name).mkdir()
     replies: dict[str, Sequence[Step]] = {}
     # The server copies its scenarios when it starts; these look up what a test has said since.
-    scenarios = {name: Scenario(tuple(partial(_reply, replies, name, n) for n in range(9))) for name in NAMES}
+    scenarios = {
+        name: Scenario(tuple(partial(_reply, replies, name, n) for n in range(9)), sticky=name == "sticky") for name in NAMES
+    }
     async with model_server(scenarios) as model:
         yield Bench(base, model, replies)
 
