@@ -33,6 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     # It answers a permission request while the client still thinks, so the request must not be what the client is asked by.
     "a hook that grants": hook("PermissionRequest", GRANTED_BY_HOOK),
     "no hooks": {"disableAllHooks": True, **ALLOW_ALL},
+    "hooks off": {"env": {"CLAUDE_CODE_PERSONAL_HOOKS_OFF": "1", "CLAUDE_CODE_DISABLE_HOOK_FORWARDING": "1"}, **ALLOW_ALL},
     "a sandbox": {"sandbox": {"enabled": True, "autoAllowBashIfSandboxed": True}},
 }
 
@@ -57,6 +58,17 @@ async def test_no_setting_lets_a_call_past_the_client(bench: Bench, settings: st
     assert turn_2.results == dict.fromkeys(turn.calls, "Tool call denied: no") and turn_2.stop == "end_turn"
     assert [path.name for path in bench.work.iterdir()] == ["secret.txt"]
     assert "hidden" not in json.dumps(bench.sent())
+
+
+async def test_the_second_wall(bench: Bench) -> None:  # noqa: F811
+    """With this variable the CLI has no hooks at all, nor a tool Write; its rules still ask."""
+    bench.settings({"env": {"CLAUDE_CODE_SIMPLE": "1"}, **ALLOW_ALL})
+    turn = await bench.start(bench.model_calls(*four(bench)), own={"Bash": False, "Read": False, "Write": False})
+    asked = [call for call in turn.calls if call not in turn.results]
+    assert len(asked) == 3 and turn.stop == "tool_use"
+    turn_2 = await bench.answer(turn.session, *(deny(call, "no") for call in asked))
+    assert turn_2.results == dict.fromkeys(asked, "Tool call denied: no")
+    assert [path.name for path in bench.work.iterdir()] == ["secret.txt"] and "hidden" not in json.dumps(bench.sent())
 
 
 async def test_the_client_is_not_asked_where_a_hook_could_answer_first(bench: Bench) -> None:  # noqa: F811
@@ -91,6 +103,17 @@ async def test_nor_does_a_subagents_own_mode(bench: Bench, frontmatter: str) -> 
     assert turn.called == ["Agent", "Bash"] and turn.stop == "tool_use"
     turn_2 = await bench.answer(turn.session, deny(turn.calls[1], "no"))
     assert turn_2.stop == "end_turn" and not list(bench.work.iterdir())
+
+
+@pytest.mark.parametrize("own", [{"Skill": True}, {"Skill": True, "Bash": False}])
+async def test_nor_does_a_skill_that_runs_a_command_as_it_is_read(bench: Bench, own: dict[str, bool]) -> None:  # noqa: F811
+    skill = bench.home / ".claude" / "skills" / "x"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: x\ndescription: d\nallowed-tools: Bash\n---\nSee: !`touch made`")
+    bench.settings(ALLOW_ALL)
+    turn = await bench.start(bench.model_calls(ToolUse("Skill", {"skill": "x"})), own=own)
+    assert "permission check failed" in turn.results[turn.calls[0]] and turn.stop == "end_turn"
+    assert not list(bench.work.iterdir())
 
 
 async def test_the_agent_tool_asks_itself(bench: Bench) -> None:  # noqa: F811
