@@ -120,6 +120,20 @@ async def test_the_agent_goes_away(portico: Running, scene: Scene, tmp_path: Pat
     await went_on(portico.client, session, tmp_path / "scenes")
 
 
+async def test_answers_that_come_twice_while_the_run_goes_on(portico: Running, scene: Scene, tmp_path: Path) -> None:
+    session = await begin(portico.client, scene([*STEPS, {"hang": {}}]))
+    body = {"messages": ALL, "stream": "delta"}
+    async with portico.client.stream("POST", f"/session/{session}", json=body) as response:
+        async for line in response.aiter_lines():
+            if "Weather" in line:
+                break
+        twice = await post(portico.client, session, ALL)
+        assert twice.status_code == 400 and "is answered already" in twice.json()["error"]
+        new = await post(portico.client, session, [{"role": "tool", "toolCallId": "new", "content": "x"}])
+        assert new.status_code == 409
+    await portico.client.delete(f"/session/{session}")
+
+
 async def test_a_denied_call_is_not_made_again(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
     await daemon.start()
     async with daemon.client() as client:
