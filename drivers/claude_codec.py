@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from drivers.base import AgentUnavailable, Codec, Prompt, Reply, ResumeFailed
 from drivers.claude_calls import Ask, Calls
 from drivers.claude_content import native_content
-from drivers.claude_control import HOOKS, failure, mcp_answer, success
+from drivers.claude_control import HOOKS, failure, mcp_answer, refusal, success
 from drivers.claude_result import run_end, usage_of
 from drivers.claude_stream import MessageStream
 from drivers.claude_tools import PREFIX, Toolset
@@ -221,8 +221,9 @@ class ClaudeCodec(Codec):
         try:
             self._asked(request_id, request)
         except (KeyError, TypeError, AttributeError) as error:
-            # An unanswered request would hang the CLI.
-            self._write(failure(request_id, f"not understood: {error!r}"))
+            # An unanswered request would hang the CLI, and what is not understood is not granted.
+            refused = refusal(request.get("subtype"), f"not understood: {error!r}")
+            self._write(failure(request_id, f"not understood: {error!r}") if refused is None else success(request_id, refused))
         return []
 
     def _asked(self, request_id: str, request: dict[str, Any]) -> None:

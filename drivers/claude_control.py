@@ -44,6 +44,11 @@ def permission_answer(refusal: str | None, given: Any) -> dict[str, Any]:
     return {"behavior": "allow", "updatedInput": given} if refusal is None else {"behavior": "deny", "message": refusal}
 
 
+def refusal(subtype: Any, why: str) -> dict[str, Any] | None:
+    """A no to a question about a call, by the question's subtype; None for other questions."""
+    return {"hook_callback": hook_answer(why), "can_use_tool": permission_answer(why, None)}.get(str(subtype))
+
+
 def mcp_answer(message: dict[str, Any], tools: Toolset) -> dict[str, Any]:
     """The application's server answers anything but a call."""
     method, rpc_id = message.get("method"), message.get("id")

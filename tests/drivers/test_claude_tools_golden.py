@@ -1,6 +1,6 @@
 """Recorded conversations about tools, played again: the codec writes the same lines and tells the same events.
 
-What those events are, in order, stands here; the lines are in tests/transcripts/claude/tools_*.wire.jsonl.
+What those events are, in order, stands here; the lines are in tests/transcripts/claude_tools.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from drivers.claude_codec import ClaudeCodec
 from drivers.claude_tools import Toolset
 from tests.transcripts.record_claude_tools import APP, GRANTS, WIRES
 
-HERE = Path(__file__).parents[1] / "transcripts" / "claude"
+HERE = Path(__file__).parents[1] / "transcripts" / "claude_tools"
 
 Json = dict[str, Any]
 
 
 def wire(name: str) -> list[Json]:
-    return [json.loads(line) for line in (HERE / f"tools_{name}.wire.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (HERE / f"{name}.wire.jsonl").read_text().splitlines()]
 
 
 def play(records: list[Json]) -> tuple[list[Json], list[Json]]:

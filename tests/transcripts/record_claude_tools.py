@@ -1,6 +1,6 @@
 """Records conversations about tools between the real claude and its codec: `python -m tests.transcripts.record_claude_tools`.
 
-Needs the CLI (make .clis/.installed). Each line of a `tools_*.wire.jsonl` is one thing that happened: `prompt`, `reply` and
+Needs the CLI (make .clis/.installed). Each line of a file in `claude_tools` is one thing that happened: `prompt`, `reply` and
 `interrupt` (asked of the codec), `in` (what it wrote), `out` (what the CLI printed), `event` (what the codec made of it).
 """
 
@@ -21,7 +21,7 @@ from drivers.process import Process, Spawner
 from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
 
-HERE = Path(__file__).parent / "claude"
+HERE = Path(__file__).parent / "claude_tools"
 PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
 LIMITS = Limits(start=60, idle=60, total=120, grace=5)
 APP = (ToolSpec("get_weather", "The weather.", {"type": "object"}), ToolSpec("get time", "The time.", {"type": "object"}))
@@ -146,7 +146,7 @@ async def record(name: str, scenario: str, answers: list[Answers], url: str, bas
         .replace(str(home).replace("/", "-"), "-home-user")
         .replace(url, "http://127.0.0.1:9")
     )
-    (HERE / f"tools_{name}.wire.jsonl").write_text(text)
+    (HERE / f"{name}.wire.jsonl").write_text(text)
 
 
 def _trimmed(found: Json) -> Json:
