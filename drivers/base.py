@@ -129,13 +129,21 @@ class TaskSpec(AgentSpec):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the user says: text, or blocks with images."""
+    """What the user says: text, or blocks with images.
+
+    With `go_on` it is not the user who speaks: the agent is to go on from the tool results that its history ends in. A driver
+    may know a better way to say so than this text.
+    """
 
     content: Content
+    go_on: bool = False
 
     @property
     def text(self) -> str:
         return text_of(self.content)
+
+
+GO_ON = Prompt("Continue from where you left off.", go_on=True)
 
 
 @dataclass(frozen=True, slots=True)

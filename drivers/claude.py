@@ -11,6 +11,7 @@ from drivers.base import AgentSpec, Command, DriverError, DriverInfo, Launch, Op
 from drivers.claude_codec import ClaudeCodec
 from drivers.claude_content import native_messages, project_folder, session_file
 from drivers.claude_probe import logged_in, models
+from drivers.claude_tools import OWN_TOOLS, Toolset
 from drivers.driver import CliDriver, run_to_end
 from drivers.process import Spawner
 
@@ -23,6 +24,13 @@ ENVIRONMENT = {
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     # Else `@/any/path` in a prompt puts that file into the request, tools or no tools.
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
+    # Else the application's tools are hidden behind a search tool.
+    "ENABLE_TOOL_SEARCH": "false",
+    # Ten days and none: how long the application may take is the gateway's to say. 5 minutes without progress is the default.
+    "MCP_TOOL_TIMEOUT": "864000000",
+    "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT": "0",
+    # Else a result of more than 25,000 tokens goes to a file.
+    "MAX_MCP_OUTPUT_TOKENS": "100000000",
 }
 """What the CLI gets unless the agent's own `env` says otherwise."""
 
@@ -55,10 +63,12 @@ class ClaudeDriver(CliDriver):
             description="Anthropic's coding agent, by its claude CLI.",
             program="claude",
             install="npm install -g @anthropic-ai/claude-code",
+            tools=OWN_TOOLS,
             options=OPTIONS,
             env=("ANTHROPIC_*", "CLAUDE_*"),
             image_http=True,
             image_data=True,
+            app_tools=True,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -86,22 +96,22 @@ class ClaudeDriver(CliDriver):
         return Launch(command, ClaudeCodec(once=True))
 
     def session(self, spec: SessionSpec) -> Launch:
-        fresh = str(uuid.uuid4())
+        fresh, tools = str(uuid.uuid4()), Toolset(spec.tools, spec.app_tools)
         files: dict[Path, bytes] = {}
         if spec.resume is not None:
             identity = ("--resume", spec.resume)
         elif native_messages(spec.history):
-            files = {_session_path(spec, fresh): _seed(spec)}
+            files = {_session_path(spec, fresh): _seed(spec, tools)}
             identity = ("--resume", fresh)
         else:
             identity = ("--session-id", fresh)
-        command = Command((*_session_arguments(spec), *identity), spec.cwd, _environment(spec), files=files)
-        codec = ClaudeCodec(_initialize(spec), verbatim=spec.options.get("slash_commands") != "on")
+        command = Command((*_session_arguments(spec, tools), *identity), spec.cwd, _environment(spec), files=files)
+        codec = ClaudeCodec(_initialize(spec), tools=tools, verbatim=spec.options.get("slash_commands") != "on")
         codec.native_id = identity[1]
         return Launch(command, codec)
 
 
-def _session_arguments(spec: SessionSpec) -> tuple[str, ...]:
+def _session_arguments(spec: SessionSpec, tools: Toolset) -> tuple[str, ...]:
     model, settings = spec.options.get("model"), spec.options.get("settings", "user,project,local")
     return (
         spec.program,
@@ -114,9 +124,7 @@ def _session_arguments(spec: SessionSpec) -> tuple[str, ...]:
         "--permission-prompt-tool",
         "stdio",
         # No tool runs that the session does not list: none of the CLI's own, none of an MCP server in its settings.
-        "--tools",
-        "",
-        "--strict-mcp-config",
+        *tools.arguments(),
         "--setting-sources",
         "" if settings == "none" else settings,
         *(("--model", model) if model else ()),
@@ -140,9 +148,9 @@ def _literal(spec: TaskSpec, task: str) -> str:
     return "\n" + task if task.startswith("/") and spec.options.get("slash_commands") != "on" else task
 
 
-def _seed(spec: SessionSpec) -> bytes:
+def _seed(spec: SessionSpec, tools: Toolset) -> bytes:
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return session_file(spec.history, [str(uuid.uuid4()) for _ in spec.history], now)
+    return session_file(tools.native_history(spec.history), [str(uuid.uuid4()) for _ in spec.history], now)
 
 
 def _session_path(spec: SessionSpec, session_id: str) -> Path:

@@ -12,10 +12,13 @@ from typing import Any
 from pydantic_core import to_json
 
 from drivers.base import AgentUnavailable, Codec, Prompt, Reply, ResumeFailed
+from drivers.claude_calls import Ask, Calls
 from drivers.claude_content import native_content
+from drivers.claude_control import HOOKS, failure, mcp_answer, refusal, success
 from drivers.claude_result import run_end, usage_of
 from drivers.claude_stream import MessageStream
-from drivers.events import Error, Hook, NativeSession, OutputEvent, Stdout
+from drivers.claude_tools import PREFIX, Toolset
+from drivers.events import Awaiting, Error, Hook, NativeSession, OutputEvent, Stdout
 from drivers.lines import parse_object, text_line
 
 NOISE = frozenset(
@@ -29,55 +32,83 @@ NOISE = frozenset(
 LIFECYCLE_HOOKS = frozenset({"SessionStart", "Stop", "Notification"})
 HOOK_STATUS = {"success": "completed", "error": "failed"}
 NOT_FOUND = "No conversation found"
+ACTIVE = ("running", "waiting")
+PING = "ping"
+GO_ON_HERE = (
+    "<system-reminder>The session was started anew while tool calls were open. What became of them stands above; the reply "
+    '"No response requested." comes from the restart. Go on with the task; the user has said nothing new.</system-reminder>'
+)
+"""claude goes on only from a user's line, and puts that reply before it (2.1.329). With CLAUDE_CODE_RESUME_INTERRUPTED_TURN it
+goes on by itself, but before it knows of the hook that asks for permission."""
 
 
 class ClaudeCodec(Codec):
     """`once` is the one-shot form, whose run ends with the process; else a warm session, one run a prompt.
 
-    `initialize` is the control request that opens a session.
+    `initialize` is the control request that opens a session, `tools` what the session may use.
     """
 
     title = "claude"
 
-    def __init__(self, initialize: dict[str, Any] | None = None, *, once: bool = False, verbatim: bool = True) -> None:
+    def __init__(
+        self,
+        initialize: dict[str, Any] | None = None,
+        *,
+        tools: Toolset | None = None,
+        once: bool = False,
+        verbatim: bool = True,
+    ) -> None:
         super().__init__()
         self._once, self._verbatim = once, verbatim
-        self._stream = MessageStream()
-        self._turn_seen = False
-        self._stopping = False
-        self._requests = 0
+        self._tools = tools or Toolset()
         self._session: NativeSession | None = None
+        self._requests = 0
+        self._begin()
         if once:
             self.phase = "running"
         else:
-            self._control("init", {"subtype": "initialize", "hooks": None, **(initialize or {})})
+            self._control("init", {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
+
+    def _begin(self) -> None:
+        self._calls = Calls(self._tools, self._write, self._send_ping)
+        self._stream = MessageStream(self._calls)
+        self._open: set[str] = set()
+        self._held: list[OutputEvent] = []
+        self._turn_seen = self._stopping = False
 
     # -- towards the CLI ----------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
-        content = native_content(prompt.content)
+        content = GO_ON_HERE if prompt.go_on else native_content(prompt.content)
         if self._verbatim and isinstance(content, str) and content.startswith("/"):
             # A first character `/` is a command to the CLI, `/clear` among them; a line break before it is not seen.
             content = "\n" + content
         elif self._verbatim and isinstance(content, list) and content and str(content[0].get("text", "")).startswith("/"):
             content = [{"type": "text", "text": "\n" + content[0]["text"]}, *content[1:]]
         self.phase = "running"
-        self._stream = MessageStream()
-        self._turn_seen = self._stopping = False
+        self._begin()
         message = {"role": "user", "content": content}
         self._write({"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""})
 
     def reply(self, reply: Reply) -> None:
-        raise NotImplementedError("claude's sessions wait for no client yet")
+        self._calls.reply(reply)
+        self._open.discard(reply.call_id)
+        if self.phase == "waiting" and not self._open:
+            self.phase = "running"
 
     def interrupt(self) -> bool:
         if self._once:
             return False
         self._stopping = True
+        self._calls.give_up()
+        self.phase = "running" if self.phase == "waiting" else self.phase
         # An interrupt before the turn's `system/init` is answered with success and ignored (5 of 5 at 0 ms, none at 20).
         if self._turn_seen:
             self._send_interrupt()
         return True
+
+    def _send_ping(self) -> None:
+        self._control(PING, {"subtype": "mcp_status"})
 
     def _send_interrupt(self) -> None:
         self._requests += 1
@@ -93,20 +124,37 @@ class ClaudeCodec(Codec):
 
     def receive(self, line: bytes) -> list[OutputEvent]:
         native = parse_object(line)
-        if native is None:
-            return [Stdout(line=text_line(line))] if line.strip() else []
+        events = self._read(native) if native is not None else None if line.strip() else []
+        return self._hand_over([Stdout(line=text_line(line))] if events is None else events)
+
+    def _read(self, native: dict[str, Any]) -> list[OutputEvent] | None:
         read = _READERS.get(str(native.get("type")))
         try:
-            events = read(self, native) if read else None
+            return read(self, native) if read else None
         except (KeyError, TypeError, ValueError, AttributeError):
             # A known type in a shape that is not: shown, as any other line that is not understood.
-            events = None
-        return [Stdout(line=text_line(line))] if events is None else events
+            return None
+
+    def _hand_over(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        """What the client sees now: nothing new while the CLI waits for it, and whether it does."""
+        if self.phase == "waiting":
+            # The CLI may end a call by itself. The turn that the client saw is over; the next one begins with this.
+            self._held += events
+            return []
+        events, self._held = [*self._held, *events], []
+        if self.phase == "running" and not self._stream.in_message:
+            for event in (handing := self._calls.awaiting()):
+                if isinstance(event, Awaiting):
+                    self._open = {call.id for call in event.calls if not call.optional}
+                    self.phase = "waiting"
+            events += handing
+        return events
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase == "starting" and any(NOT_FOUND in line for line in stderr):
             self.refusal = ResumeFailed("claude has no such session any more")
-        return super().exited(exit_code, stderr)
+        held, self._held = self._held, []
+        return [*held, *super().exited(exit_code, stderr)]
 
     def _system(self, native: dict[str, Any]) -> list[OutputEvent] | None:
         subtype = str(native.get("subtype"))
@@ -136,7 +184,7 @@ class ClaudeCodec(Codec):
         return [Hook(id=native["hook_id"], name=native["hook_name"], status=status)]
 
     def _message(self, native: dict[str, Any]) -> list[OutputEvent] | None:
-        if self.phase != "running":
+        if self.phase not in ACTIVE:
             return []
         return self._stream.read(native)
 
@@ -147,7 +195,7 @@ class ClaudeCodec(Codec):
             if NOT_FOUND in said:
                 self.refusal = ResumeFailed(said)
             return [Error(message=said)]
-        if self.phase != "running" or "task-notification" in str(native.get("origin")):
+        if self.phase not in ACTIVE or "task-notification" in str(native.get("origin")):
             return []
         events = [*self._stream.end(), *usage_of(native)]
         telling, end = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
@@ -159,7 +207,9 @@ class ClaudeCodec(Codec):
 
     def _control_response(self, native: dict[str, Any]) -> list[OutputEvent]:
         response = native["response"]
-        if response["request_id"] == "init" and self.phase == "starting":
+        if response["request_id"] == PING:
+            self._calls.ponged()
+        elif response["request_id"] == "init" and self.phase == "starting":
             if response.get("subtype") == "error":
                 self.refusal = AgentUnavailable(f"claude does not open a session: {response.get('error')}")
             else:
@@ -167,14 +217,43 @@ class ClaudeCodec(Codec):
         return []
 
     def _control_request(self, native: dict[str, Any]) -> list[OutputEvent]:
-        # Nothing that the CLI may ask is granted: tools are off in a session, and an unanswered request would hang it.
         request_id, request = native["request_id"], native["request"]
-        if request.get("subtype") == "can_use_tool":
-            answer = {"behavior": "deny", "message": "This tool is not enabled in this session."}
-            response = {"subtype": "success", "request_id": request_id, "response": answer}
+        try:
+            self._asked(request_id, request)
+        except (KeyError, TypeError, AttributeError) as error:
+            # An unanswered request would hang the CLI, and what is not understood is not granted.
+            refused = refusal(request.get("subtype"), f"not understood: {error!r}")
+            self._write(failure(request_id, f"not understood: {error!r}") if refused is None else success(request_id, refused))
+        return []
+
+    def _asked(self, request_id: str, request: dict[str, Any]) -> None:
+        subtype = request.get("subtype")
+        if subtype == "hook_callback":
+            given = request["input"]
+            ask = Ask("hook", request_id, None)
+            self._calls.asked(given["tool_use_id"], given["tool_name"], given["tool_input"], ask, inner="agent_id" in given)
+        elif subtype == "can_use_tool":
+            ask = Ask("permission", request_id, request["input"])
+            self._calls.asked(
+                request["tool_use_id"], request["tool_name"], request["input"], ask, inner=bool(request.get("agent_id"))
+            )
+        elif subtype == "mcp_message":
+            self._mcp(request_id, request["message"])
         else:
-            response = {"subtype": "error", "request_id": request_id, "error": f"not supported: {request.get('subtype')}"}
-        self._write({"type": "control_response", "response": response})
+            self._write(failure(request_id, f"not supported: {subtype}"))
+
+    def _mcp(self, request_id: str, message: dict[str, Any]) -> None:
+        if message.get("method") == "tools/call":
+            params = message["params"]
+            call_id, name = params["_meta"]["claudecode/toolUseId"], PREFIX + params["name"]
+            self._calls.asked(call_id, name, params.get("arguments") or {}, Ask("mcp", request_id, message["id"]))
+            return
+        if message.get("method") == "notifications/cancelled":
+            self._calls.uncalled(message["params"]["requestId"])
+        self._write(success(request_id, mcp_answer(message, self._tools)))
+
+    def _withdrawn(self, native: dict[str, Any]) -> list[OutputEvent]:
+        self._calls.withdrawn(native["request_id"])
         return []
 
     def _ignore(self, native: dict[str, Any]) -> list[OutputEvent]:
@@ -189,7 +268,7 @@ _READERS: dict[str, Callable[[ClaudeCodec, dict[str, Any]], list[OutputEvent] | 
     "result": ClaudeCodec._result,
     "control_response": ClaudeCodec._control_response,
     "control_request": ClaudeCodec._control_request,
-    "control_cancel_request": ClaudeCodec._ignore,
+    "control_cancel_request": ClaudeCodec._withdrawn,
     "tool_progress": ClaudeCodec._ignore,
     "keep_alive": ClaudeCodec._ignore,
     "rate_limit_event": ClaudeCodec._ignore,

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from drivers.claude_content import output_of
-from drivers.events import AgentToken, MessageEnd, OutputEvent, Subagent, Thinking, ToolCall, ToolResult
+from drivers.claude_calls import Calls
+from drivers.events import AgentToken, MessageEnd, OutputEvent, Thinking
 
 SYNTHETIC = "<synthetic>"
 """The model of messages that the CLI makes up itself: what its own commands answer, with a `local_command_source`; else such
 as an API error's text, which `result` tells better."""
-AGENT_TOOLS = frozenset({"Agent", "Task"})
-"""The tools that start a sub-agent; `Task` is the older name."""
 
 
 class MessageStream:
-    """One turn. `stop_reason` is the model's own, of the last message."""
+    """One turn. `stop_reason` is the model's own, of the last message; `in_message` is while one streams."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.stop_reason: str | None = None
+        self.in_message = False
         self._streamed: set[str] = set()
-        self._in_message = False
         self._complete = False
         self._dirty = False
         self._kept = False
-        self._calls: dict[str, tuple[str, str]] = {}
+        self._calls = calls
         self._held: list[OutputEvent] = []
 
     def read(self, native: dict[str, Any]) -> list[OutputEvent] | None:
@@ -40,7 +38,7 @@ class MessageStream:
 
     def end(self) -> list[OutputEvent]:
         """What is left when the turn is over."""
-        return self._message_stop() if self._in_message or self._held else []
+        return self._message_stop() if self.in_message or self._held else []
 
     def _raw(self, event: dict[str, Any]) -> list[OutputEvent] | None:
         kind = event["type"]
@@ -49,7 +47,7 @@ class MessageStream:
         if kind == "message_start":
             left = self.end()
             self._streamed.add(event["message"]["id"])
-            self._in_message, self._complete, self._dirty, self._kept = True, False, False, False
+            self.in_message, self._complete, self._dirty, self._kept = True, False, False, False
             return left
         if kind == "message_delta":
             self._complete = True
@@ -72,8 +70,8 @@ class MessageStream:
     def _message_stop(self) -> list[OutputEvent]:
         # A stream that broke gets its `message_stop` without a `message_delta`; the CLI asks the model again, but keeps
         # the blocks that were whole, and the tools that they called have run.
-        lost = self._in_message and not self._complete and not self._kept
-        self._in_message = False
+        lost = self.in_message and not self._complete and not self._kept
+        self.in_message = False
         held, self._held = self._held, []
         if lost:
             return [MessageEnd(discarded=True), *held] if self._dirty else held
@@ -85,12 +83,11 @@ class MessageStream:
         self._kept = self._kept or (streamed and parent is None)
         for block in message["content"]:
             if block["type"] == "tool_use":
-                events += self._call(block, parent)
-            elif parent is None and not streamed:
+                # Without an end of the message: its other calls come in lines of their own.
+                events += self._calls.start(block, parent)
+            elif parent is None and not streamed and (whole := self._whole(block)):
                 # A request that was not streamed, after a stream broke: the whole text comes at once.
-                events += self._whole(block)
-        if not streamed and parent is None and events:
-            events.append(MessageEnd())
+                events += [*whole, MessageEnd()]
         return events
 
     def _whole(self, block: dict[str, Any]) -> list[OutputEvent]:
@@ -100,15 +97,6 @@ class MessageStream:
             return [Thinking(text=block["thinking"])]
         return []
 
-    def _call(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
-        call_id, name, given = block["id"], block["name"], block["input"]
-        self._calls[call_id] = name, _label(given)
-        detail = given.get("description") or given.get("command") or given.get("file_path") if isinstance(given, dict) else None
-        call = ToolCall(id=call_id, name=name, status="started", input=given, detail=detail, parent_id=parent)
-        if name in AGENT_TOOLS and parent is None:
-            return [call, Subagent(id=call_id, status="started", label=_label(given))]
-        return [call]
-
     def _results(self, message: dict[str, Any], parent: str | None) -> list[OutputEvent]:
         content = message["content"]
         if not isinstance(content, list):
@@ -117,26 +105,9 @@ class MessageStream:
         for block in content:
             # Other text in a user line is the CLI's own (interrupts, continuations, a sub-agent's prompt).
             if isinstance(block, dict) and block.get("type") == "tool_result":
-                events += self._result(block, parent)
-        if self._in_message and parent is None:
+                events += self._calls.end(block, parent)
+        if self.in_message and parent is None:
             # A tool may end while its message still streams: its result waits until all calls of the message are known.
             self._held += events
             return []
         return events
-
-    def _result(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
-        call_id, failed = block["tool_use_id"], bool(block.get("is_error"))
-        name, label = self._calls.pop(call_id, ("", ""))
-        status: Literal["completed", "failed"] = "failed" if failed else "completed"
-        output = output_of(block.get("content", ""))
-        events: list[OutputEvent] = [
-            ToolResult(tool_call_id=call_id, output=output, is_error=failed, parent_id=parent),
-            ToolCall(id=call_id, name=name, status=status, parent_id=parent),
-        ]
-        if name in AGENT_TOOLS and parent is None:
-            events.append(Subagent(id=call_id, status=status, label=label))
-        return events
-
-
-def _label(given: Any) -> str:
-    return str(given.get("description") or given.get("subagent_type") or "") if isinstance(given, dict) else ""

@@ -69,7 +69,7 @@ class EventLineCodec(Codec):
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
         self._open.clear()
-        self.outbox += request("prompt", content=prompt.content)
+        self.outbox += request("prompt", content=prompt.content, **({"go_on": True} if prompt.go_on else {}))
 
     def reply(self, reply: Reply) -> None:
         if self.phase != "waiting":

@@ -18,6 +18,10 @@ def _absent(value: object) -> bool:
     return value is None
 
 
+def _is_false(value: object) -> bool:
+    return value is False
+
+
 class Event(BaseModel):
     """One immutable event. `encode()` is its JSON as UTF-8, `kind` first."""
 
@@ -163,11 +167,15 @@ class MessageEnd(Event):
 
 
 class AwaitedCall(BaseModel):
-    """A started call that waits for the client: for its `result`, or for the `permission` to run."""
+    """A started call that waits for the client: for its `result`, or for the `permission` to run.
+
+    An `optional` one needs no answer: it is trusted, but runs only after the others. It can still be refused.
+    """
 
     model_config = ConfigDict(frozen=True)
     id: str
     wants: Literal["result", "permission"]
+    optional: bool = Field(default=False, exclude_if=_is_false)
 
 
 class Awaiting(Event):

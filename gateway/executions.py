@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from pydantic_core import to_json
 
-from drivers.base import DriverError, Limits, TaskSpec
+from drivers.base import Agent, DriverError, Limits, TaskSpec
 from drivers.events import Error, SessionEnd, decode
 from drivers.process import Spawner
 from gateway.agents import Agents
@@ -100,8 +100,8 @@ class Executions:
             raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
         execution_id = f"exec_{uuid.uuid4().hex}"
         log = EventLog(execution_id, self._store)
-        run = Run(f"run_{uuid.uuid4().hex}", agent, log, store=self._store, redactor=self._redactor)
-        record = RunRecord(run.id, execution_id, run.state.value, None, run.first_seq)
+        record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
+        run = Run(record, agent, log, self._store, self._redactor)
         try:
             await self._store.start_execution(record, task.key, task.digest)
         except BaseException:
@@ -109,12 +109,12 @@ class Executions:
             raise
         self._running[execution_id] = run
         run.start()
-        self._track(self._wind_up(execution_id, run))
+        self._track(self._wind_up(execution_id, run, agent))
         return Turn(log, 0, through_waits=True)
 
-    async def _wind_up(self, execution_id: str, run: Run) -> None:
+    async def _wind_up(self, execution_id: str, run: Run, agent: Agent) -> None:
         await run.wait()
-        await run.agent.close()
+        await agent.close()
         # Only what is on disk can be read without the run.
         await run.log.written()
         self._running.pop(execution_id, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,13 +25,16 @@ _CONTENT: TypeAdapter[Content] = TypeAdapter(Content)
 
 
 class Fold:
-    """Feed it a run's events in order; it gives each message as soon as that is complete."""
+    """Feed it a run's events in order; it gives each message as soon as that is complete.
 
-    def __init__(self) -> None:
+    `open_calls` are the ids of calls that started before the first of these events.
+    """
+
+    def __init__(self, open_calls: Iterable[str] = ()) -> None:
         self._blocks: list[ContentBlock] = []
         self._text: list[str] = []
         self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
-        self._open: dict[str, None] = {}
+        self._open: dict[str, None] = dict.fromkeys(open_calls)
 
     def feed(self, event: OutputEvent) -> list[Message]:
         """The messages that this event completes."""
@@ -53,6 +57,11 @@ class Fold:
         if isinstance(event, SessionEnd):
             return self.flush() + self.cancel_open()
         return []
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The calls without a result."""
+        return tuple(self._open)
 
     def answer(self, call_id: str) -> None:
         """The client has given this call's result itself: the message is stored already, an echo is not a second one."""

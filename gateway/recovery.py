@@ -1,4 +1,6 @@
-"""The start after a daemon that was killed: its agents are ended, its open runs closed with an error, nothing stored is lost."""
+"""The start after a daemon that was killed: its agents are ended, the runs at work are closed with an error, those that wait for
+the client go on waiting. Nothing stored is lost.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import asyncio
 import logging
 
 from drivers.events import Error, OutputEvent, SessionEnd, decode
-from drivers.messages import MESSAGE, AssistantMessage, Message, ToolMessage, UserMessage
+from drivers.messages import MESSAGE, AssistantMessage, Message, ToolMessage, UserMessage, open_calls
 from drivers.process_tree import end_marked, end_tree
 from gateway.history import Fold
 from gateway.store import RunRecord, Store
@@ -30,11 +32,18 @@ async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> in
 
 
 async def close_open_runs(store: Store) -> int:
-    """Give every run that was under way its missing messages, an error and a `session_end`. The number of runs."""
-    runs = await store.unfinished_runs()
+    """Give every run that was at work its missing messages, an error and a `session_end`. The number of runs."""
+    runs = [run for run in await store.unfinished_runs() if not await _waits(store, run)]
     for run in runs:
         await _close(store, run)
     return len(runs)
+
+
+async def _waits(store: Store, run: RunRecord) -> bool:
+    """Whether the client can still answer: what its calls need was stored before it was told of them."""
+    if run.state != "waiting" or not await store.session(run.log_id):
+        return False
+    return bool(open_calls(MESSAGE.validate_json(body) for body in await store.messages(run.log_id)))
 
 
 async def _close(store: Store, run: RunRecord) -> None:

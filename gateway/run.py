@@ -1,14 +1,14 @@
 """Run: one agent at work on one prompt. It reads the agent, feeds the log and the history, and knows how it ends.
 
 A run is not a turn: it outlives its listeners, and while the agent waits for the client it is parked (`waiting`) until a
-later turn answers.
+later turn answers. A run of a session outlives its agent too: if that ends while it waits, a fresh one goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 
@@ -17,8 +17,9 @@ from drivers.events import AwaitedCall, Awaiting, Error, Event, OutputEvent, Ses
 from drivers.messages import Message
 from gateway.event_log import Entry, EventLog
 from gateway.history import Fold
+from gateway.parking import Approvals, Settled
 from gateway.redaction import Redactor
-from gateway.store import Store
+from gateway.store import RunRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +46,43 @@ class RunState(Enum):
 
 
 class Run:
-    """`start` once; then it works by itself until `session_end` is in the log."""
+    """`start` once; then it works by itself until `session_end` is in the log.
+
+    `parkable`: it goes on waiting without its agent. `waiting` are the calls of a run that an earlier gateway left so.
+    """
 
     def __init__(
-        self, run_id: str, agent: Agent, log: EventLog, store: Store, redactor: Redactor, keep: Keep = keep_nothing
+        self,
+        record: RunRecord,
+        agent: Agent | None,
+        log: EventLog,
+        store: Store,
+        redactor: Redactor,
+        keep: Keep = keep_nothing,
+        *,
+        parkable: bool = False,
     ) -> None:
-        self.id, self.agent, self.log = run_id, agent, log
-        self.state = RunState.RUNNING
+        self.id, self.agent, self.log = record.id, agent, log
+        self.state = RunState(record.state)
         self.calls: dict[str, AwaitedCall] = {}
-        self.first_seq = log.last + 1
+        self.answered: set[str] = set()
         self._store, self._redactor, self._keep = store, redactor, keep
+        self._parkable = parkable
         self._fold = Fold()
+        self._approvals = Approvals()
+        self._stopping = False
         self._failing: str | None = None
         self._work: asyncio.Task[None] | None = None
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits for the client without an agent."""
+        return self.state is RunState.WAITING and (self.agent is None or not self.agent.alive)
+
+    def wait_for(self, calls: Mapping[str, AwaitedCall], open_calls: Iterable[str]) -> None:
+        """Take up the calls that an earlier gateway left open."""
+        self.calls = dict(calls)
+        self._fold = Fold(open_calls)
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Begin to read the agent; `ended` is called when the last event is in the log."""
@@ -69,30 +94,47 @@ class Run:
         if self._work:
             await asyncio.shield(self._work)
 
-    async def answer(self, replies: Sequence[Reply]) -> None:
-        """Pass the client's answers on; the run is at work again when none is open."""
+    async def answer(self, replies: Sequence[Reply], results: Sequence[Message]) -> None:
+        """Pass the client's answers on, and store the results among them; the run is at work again."""
+        await self._answered([reply.call_id for reply in replies if not isinstance(reply, PermissionReply)], results)
+        self.answered |= {reply.call_id for reply in replies}
         for reply in replies:
-            self.calls.pop(reply.call_id, None)
-            if not isinstance(reply, PermissionReply):
-                self._fold.answer(reply.call_id)
-        if not self.calls:
-            self.state = RunState.RUNNING
-            await self._store.set_run(self.id, self.state.value)
-        for reply in replies:
-            await self.agent.reply(reply)
+            if self.agent is not None:
+                await self.agent.reply(reply)
+
+    async def resume(self, agent: Agent, replies: Sequence[Reply], results: Sequence[Message], settled: Settled) -> None:
+        """Go on with a fresh agent, to which all open calls are history. `start` it when the agent has been told so."""
+        await self.wait()
+        await self._answered(list(self._fold.open), [*results, *settled.results])
+        self.answered |= {reply.call_id for reply in replies}
+        self.agent = agent
+        self._approvals = Approvals(settled.approved)
+        self.log.append(settled.events)
+
+    async def _answered(self, closed: Iterable[str], results: Sequence[Message]) -> None:
+        await self._store.answer_run(self.id, self.log.log_id, [message.model_dump_json() for message in results])
+        for call_id in closed:
+            self._fold.answer(call_id)
+        self.calls = {}
+        self.state = RunState.RUNNING
 
     async def cancel(self) -> None:
         """Interrupt the agent, and wait for the end."""
-        if self.state is not RunState.ENDED:
+        self._stopping = True
+        if self.agent is not None and self.state is not RunState.ENDED:
             with suppress(DriverError):
                 await self.agent.interrupt()
             await self.wait()
+        if self.state is not RunState.ENDED:
+            # Parked: nobody is left to be interrupted.
+            await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
     async def fail(self, message: str) -> None:
         """End the run from the gateway's side: the log gets this error and its `session_end`."""
         if self.state is RunState.ENDED:
             return
-        if self._work is None:
+        self._stopping = True
+        if self.agent is None or self._work is None or self._work.done():
             return await self._fail(message)
         self._failing = message
         # Not by cancelling the work, which may be in the middle of storing: an agent that is closed ends its run.
@@ -104,7 +146,7 @@ class Run:
 
     async def _pump(self) -> None:
         try:
-            while self.state is not RunState.ENDED:
+            while self.state is not RunState.ENDED and self.agent is not None:
                 events = await self.agent.receive()
                 await self._take(events if self._failing is None else _failed(events, self._failing))
                 await self.log.room()
@@ -114,6 +156,7 @@ class Run:
             await self._fail(str(error))
         except Exception as error:
             log.exception("run %s failed", self.id)
+            self._stopping = True
             await self._fail(f"the gateway failed: {type(error).__name__}: {error}")
 
     async def _fail(self, message: str) -> None:
@@ -130,8 +173,11 @@ class Run:
         """Log what came; what ends a turn comes last, after everything that a client may ask for then is stored."""
         shown: list[OutputEvent] = []
         done: list[Message] = []
-        for event in events:
+        for event in await self._grant_approved(events) if self._approvals.left else events:
             kind = type(event)
+            if isinstance(event, SessionEnd) and self._parks(event):
+                self.agent = None
+                break
             if kind in _RAW:
                 event = self._redactor.clean_event(event)
             done += self._fold.feed(event)
@@ -147,6 +193,20 @@ class Run:
                 shown.append(event)
         self._show(shown)
         await self._keep_all(done)
+
+    def _parks(self, end: SessionEnd) -> bool:
+        return self._parkable and self.state is RunState.WAITING and not self._stopping and end.exit_code != 0
+
+    async def _grant_approved(self, events: Sequence[OutputEvent]) -> list[OutputEvent]:
+        """The events as the client shall see them: it has granted some calls before, to an agent that is gone."""
+        shown: list[OutputEvent] = []
+        for event in events:
+            granted, seen = self._approvals.pass_on(event)
+            for call_id in granted:
+                if self.agent is not None:
+                    await self.agent.reply(PermissionReply(call_id, granted=True))
+            shown += [seen] if seen is not None else []
+        return shown
 
     def _show(self, events: list[OutputEvent]) -> None:
         if events:

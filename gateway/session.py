@@ -6,46 +6,34 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Reply, ResumeFailed, SessionSpec, ToolGrant, ToolSpec
-from drivers.messages import MESSAGE, Message, SystemMessage, UserMessage
+from drivers.base import (
+    GO_ON,
+    Agent,
+    AgentGone,
+    AgentUnavailable,
+    Limits,
+    Prompt,
+    Reply,
+    ResumeFailed,
+    SessionSpec,
+)
+from drivers.messages import MESSAGE, Message, SystemMessage, ToolMessage, UserMessage
 from drivers.process import Spawner
 from gateway.agents import ConfiguredAgent
 from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound
 from gateway.event_log import EventLog
+from gateway.parking import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
 from gateway.redaction import Redactor
 from gateway.run import Run, RunState, Turn
+from gateway.session_config import SessionConfig
 from gateway.store import RunRecord, SessionRecord, Store
 from gateway.vault import Vault
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SessionConfig:
-    """What the client has set. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden."""
-
-    options: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    tools: tuple[ToolGrant, ...] | None = None
-    app_tools: tuple[ToolSpec, ...] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the secrets, as JSON data."""
-        tools = None if self.tools is None else [[grant.name, grant.trust] for grant in self.tools]
-        app_tools = (
-            None if self.app_tools is None else [[t.name, t.description, dict(t.input_schema), t.title] for t in self.app_tools]
-        )
-        return {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], secrets: Mapping[str, str]) -> SessionConfig:
-        tools = None if data.get("tools") is None else tuple(ToolGrant(*grant) for grant in data["tools"])
-        app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
-        return cls(dict(data.get("options", {})), dict(secrets), tools, app_tools)
 
 
 @dataclass(frozen=True)
@@ -122,31 +110,57 @@ class Session:
             raise BadRequest("the last message is not a user message, so there is nothing to answer")
         return await self._begin(message, [])
 
-    async def answer(self, replies: Sequence[Reply], messages: Sequence[Message]) -> Turn:
-        """Go on with a run that waits, with all its calls answered. Call it under the lock. Raises BadRequest, Conflict."""
-        self.refuse_if_busy()
+    async def answer(self, replies: Sequence[Reply], results: Sequence[Message]) -> Turn:
+        """Go on with a run that waits, with all its calls answered. Call it under the lock, after `refuse_wrong_answers`.
+
+        Raises AgentProblem where a fresh agent is needed and cannot start; then nothing has changed.
+        """
         run = self.run
-        self.refuse_wrong_answers([reply.call_id for reply in replies])
-        assert run is not None
+        if run is None:
+            raise Conflict("no tool call is open in this session")
+        if run.parked:
+            return await self._resume(run, replies, results)
         turn = Turn(self.log, self.log.last)
-        if messages:
-            await self._keep(messages)
-        await run.answer(replies)
+        await run.answer(replies, results)
         return turn
 
-    def refuse_wrong_answers(self, answered: Sequence[str]) -> None:
-        """Raises BadRequest naming the ids unless these are exactly the open calls, each once."""
-        waiting = set(self.run.calls) if self.run and self.run.state is RunState.WAITING else set()
-        if not waiting:
-            raise BadRequest(f"no tool call is open in this session, so {_ids(answered)} cannot be answered; send a user message")
+    async def _resume(self, run: Run, replies: Sequence[Reply], results: Sequence[Message]) -> Turn:
+        """Its agent is gone: a fresh one is given the history with what became of the calls, and goes on from there."""
+        settled = settle(await self.history(), run.calls, replies)
+        agent = await self._awake(unsaid=0, more=[*results, *settled.results])
+        turn = Turn(self.log, self.log.last)
+        try:
+            await run.resume(agent, replies, results, settled)
+            await agent.prompt(GO_ON)
+        except BaseException:
+            # Its history has the answers: nothing else may be said to it. The run waits still, unless they are stored.
+            await agent.close(0.0)
+            if not run.parked:
+                await run.fail("the agent did not go on")
+            raise
+        run.start(self._run_ended)
+        self._house.changed(self)
+        return turn
+
+    async def refuse_wrong_answers(self, answered: Sequence[str]) -> None:
+        """Raises BadRequest naming the ids unless these are exactly the open calls, each once; Conflict if a run is at work."""
+        waiting = self.run.calls if self.run and self.run.state is RunState.WAITING else {}
         unknown = [call_id for call_id in answered if call_id not in waiting]
-        if unknown:
-            raise BadRequest(f"{_ids(unknown)} is not an open tool call; open are {_ids(sorted(waiting))}")
-        if len(set(answered)) != len(answered):
-            raise BadRequest(f"a tool call is answered twice in {_ids(answered)}; answer each once")
-        missing = sorted(waiting - set(answered))
-        if missing:
-            raise BadRequest(f"{_ids(missing)} is still open; answer all open calls in one request")
+        if unknown and (known := sorted(await self._answered() & set(unknown))):
+            raise BadRequest(f"{ids(known)} is answered already; nothing was done twice. GET the session to see what came of it")
+        self.refuse_if_busy()
+        refuse_wrong_answers(answered, waiting)
+
+    async def _answered(self) -> set[str]:
+        stored = {message.tool_call_id for message in await self.history() if isinstance(message, ToolMessage)}
+        return stored | (self.run.answered if self.run else set())
+
+    async def wait_again(self, record: RunRecord) -> None:
+        """Take up a run that an earlier gateway left waiting for the client."""
+        history = await self.history()
+        run = self._run(record, None)
+        run.wait_for(waiting_calls(history, self.config.tools, self.config.app_tools), unanswered(history))
+        self.run = run
 
     async def cancel_open_calls(self) -> None:
         """Give up a run that waits for the client."""
@@ -161,13 +175,18 @@ class Session:
             await live.close()
             self._house.changed(self)
 
-    async def stop(self, why: str) -> None:
-        """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted."""
-        if self.run is not None:
+    async def stop(self, why: str, *, forget: bool = False) -> None:
+        """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).
+
+        A run that waits for the client goes on waiting in the store, unless it is to be forgotten.
+        """
+        if self.run is not None and (forget or self.run.state is not RunState.WAITING):
             await self.run.fail(why)
         live, self.live = self.live, None
         if live is not None:
             await live.close()
+        if self.run is not None:
+            await self.run.wait()
         await self.log.written()
 
     async def _begin(self, message: UserMessage, to_store: Sequence[Message]) -> Turn:
@@ -175,8 +194,8 @@ class Session:
         agent = await self._awake(unsaid=0 if to_store else 1)
         turn = Turn(self.log, self.log.last)
         house = self._house
-        run = Run(f"run_{uuid.uuid4().hex}", agent, self.log, store=house.store, redactor=house.redactor, keep=self._keep)
-        record = RunRecord(run.id, self.id, run.state.value, None, run.first_seq)
+        record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, self.log.last + 1)
+        run = self._run(record, agent)
         self.run = run
         # The agent begins while its run is stored; nothing of it is read, let alone shown, before both are done.
         storing = asyncio.create_task(house.store.start_run(record, [_json(m) for m in to_store]))
@@ -196,6 +215,9 @@ class Session:
         house.changed(self)
         return turn
 
+    def _run(self, record: RunRecord, agent: Agent | None) -> Run:
+        return Run(record, agent, self.log, self._house.store, self._house.redactor, self._keep, parkable=True)
+
     async def _takes(self, agent: Agent, prompt: Prompt) -> bool:
         try:
             await agent.prompt(prompt)
@@ -205,15 +227,18 @@ class Session:
 
     def _run_ended(self, run: Run) -> None:
         self.used_at = time.monotonic()
+        if run.parked:
+            self.live = None
         self._house.changed(self)
 
-    async def _awake(self, unsaid: int) -> Agent:
+    async def _awake(self, unsaid: int, more: Sequence[Message] | None = None) -> Agent:
         """The live agent; started, resumed or seeded if there is none. Raises AgentProblem, TooMany.
 
-        `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted.
+        `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted. With `more` messages,
+        which are not stored yet, it is always a fresh native session that is seeded.
         """
         self._house.admit(self)
-        if self.live is not None and self.live.alive and not self._outdated:
+        if self.live is not None and self.live.alive and not self._outdated and more is None:
             return self.live
         if self.live is not None:
             await self._note_native_id(self.live)
@@ -221,7 +246,7 @@ class Session:
             self.live = None
         self.starting = True
         try:
-            self.live = await self._open(unsaid)
+            self.live = await self._open(unsaid, more)
         except AgentUnavailable as error:
             raise AgentProblem(self._house.redactor.clean(f"agent {self.agent.name!r} cannot start: {error}")) from error
         finally:
@@ -237,9 +262,9 @@ class Session:
             self._native_id = agent.native_id
             await self._house.store.update_session(self.id, native_id=self._native_id)
 
-    async def _open(self, unsaid: int) -> Agent:
-        spec = await self._spec(unsaid)
-        if self._native_id is not None:
+    async def _open(self, unsaid: int, more: Sequence[Message] | None) -> Agent:
+        spec = await self._spec(unsaid, more or ())
+        if self._native_id is not None and more is None:
             try:
                 return await self._start(replace(spec, resume=self._native_id, history=()))
             except ResumeFailed:
@@ -249,9 +274,9 @@ class Session:
     async def _start(self, spec: SessionSpec) -> Agent:
         return await self.agent.driver.open(spec, self._house.spawner, self._house.limits)
 
-    async def _spec(self, unsaid: int) -> SessionSpec:
+    async def _spec(self, unsaid: int, more: Sequence[Message]) -> SessionSpec:
         history = await self.history()
-        history = history[: len(history) - unsaid]
+        history = [*history[: len(history) - unsaid], *more]
         base = self.agent.spec({**self.config.options, **self.config.secrets})
         system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
         return SessionSpec(
@@ -270,13 +295,5 @@ class Session:
         await self._house.store.append_messages(self.id, [_json(message) for message in messages])
 
 
-def _tool_json(tool: ToolSpec) -> list[Any]:
-    return [tool.name, tool.description, dict(tool.input_schema), tool.title]
-
-
 def _json(message: Message) -> str:
     return message.model_dump_json()
-
-
-def _ids(ids: Sequence[str]) -> str:
-    return ", ".join(repr(call_id) for call_id in ids)

@@ -15,7 +15,8 @@ from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown, TooMany
 from gateway.redaction import Redactor
-from gateway.session import House, Session, SessionConfig
+from gateway.session import House, Session
+from gateway.session_config import SessionConfig
 from gateway.store import SessionRecord, Store
 from gateway.store.store import Cursor
 from gateway.vault import Vault
@@ -66,7 +67,11 @@ class Sessions:
         last = await self._store.last_seq(session_id)
         # Another request may have found it meanwhile.
         config = SessionConfig.from_json(record.config, secrets)
-        return self._known.setdefault(session_id, Session(record, config, agent, self._house, last))
+        session = Session(record, config, agent, self._house, last)
+        run = await self._store.last_run(session_id)
+        if run is not None and run.state == "waiting":
+            await session.wait_again(run)
+        return self._known.setdefault(session_id, session)
 
     async def page(self, limit: int, after: Cursor | None) -> list[tuple[float, str]]:
         """(created_at, id), newest first."""
@@ -78,7 +83,7 @@ class Sessions:
         async with session.lock:
             if session.deleted:
                 raise NotFound(f"session {session_id!r} was deleted")
-            await session.stop("the session was deleted")
+            await session.stop("the session was deleted", forget=True)
             await self._store.delete_session(session_id)
             session.deleted = True
             self._known.pop(session_id, None)

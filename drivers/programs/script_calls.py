@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 OWN_TOOLS = frozenset({"lookup", "write_note", "shell"})
 """The tools of drivers/script.py; they run only if the session enables them. A scenario may make up others."""
+AGAIN = "Make the same call again"
+"""What the gateway writes as the result of a call that was granted but could not run."""
 
 
 class Call:
@@ -31,7 +33,8 @@ class Call:
 
 def play_calls(play: Play, steps: list[Step]) -> None:
     """All of them start, those that need nobody end, then the client is asked about the rest at once."""
-    calls = [_start(play, kind, fields) for kind, fields in steps]
+    begun = [_go_on(play, kind, fields) if play.earlier else _start(play, kind, fields) for kind, fields in steps]
+    calls = [call for call in begun if call is not None]
     for call in calls:
         if call.wants is None:
             _run(play, call)
@@ -54,8 +57,26 @@ def _refusal(play: Play, kind: str, fields: Fields) -> str | None:
     return None
 
 
-def _start(play: Play, kind: str, fields: Fields) -> Call:
+def _go_on(play: Play, kind: str, fields: Fields) -> Call | None:
+    """A call that an earlier process has made; it is made again only if its result says so."""
+    earlier, result = play.earlier.pop(0)
+    while AGAIN in result and (later := [made for made in play.earlier if made[0] == f"{earlier}_again"]):
+        play.earlier.remove(later[0])
+        earlier, result = later[0]
     call = Call(play, kind, fields)
+    play.keep_result(call.key, result)
+    if AGAIN not in result:
+        return None
+    call.id = f"{earlier}_again"
+    return _say_started(play, call)
+
+
+def _start(play: Play, kind: str, fields: Fields) -> Call:
+    return _say_started(play, Call(play, kind, fields))
+
+
+def _say_started(play: Play, call: Call) -> Call:
+    fields = call.fields
     detail = play.fill(fields["detail"]) if "detail" in fields else None
     given = play.fill_all(fields.get("input", {}))
     play.wire.say("tool_call", id=call.id, name=call.name, status="started", detail=detail, input=given, parent_id=call.parent)

@@ -26,7 +26,10 @@ class TurnOver(Exception):
 
 
 class Play:
-    """`texts` are all user texts of the session; the last one is the prompt that is answered."""
+    """`texts` are all user texts of the session; the last one is the prompt that is answered.
+
+    `earlier` are calls of this turn, with their results, that an earlier process has made: the turn goes on behind them.
+    """
 
     def __init__(self, wire: Wire, opened: dict[str, Any], model: str) -> None:
         self.wire = wire
@@ -35,7 +38,10 @@ class Play:
         self.model: str = opened.get("model") or model
         self.trusted = {str(tool["name"]): bool(tool.get("trust")) for tool in opened.get("tools") or ()}
         self.app_tools = frozenset(opened.get("app_tools") or ())
-        self.texts = [text_of(m["content"]) for m in opened.get("history") or () if m.get("role") == "user"]
+        history = opened.get("history") or []
+        self.texts = [text_of(m["content"]) for m in history if m.get("role") == "user"]
+        self.earlier: list[tuple[str, str]] = []
+        self._open_turn = _calls_of_last_turn(history)
         self.images = 0
         self.results: dict[str, str] = {}
         self.last_result = ""
@@ -46,9 +52,11 @@ class Play:
     def fast(self) -> bool:
         return self.options.get("pace") == "fast"
 
-    def begin(self, content: Any) -> None:
-        """A prompt has come."""
-        self.texts.append(text_of(content))
+    def begin(self, content: Any, *, go_on: bool = False) -> None:
+        """A prompt has come, or the turn that the history ends in is to go on."""
+        self.earlier = self._open_turn if go_on else []
+        if not go_on or not self.texts:
+            self.texts.append(text_of(content))
         self.images = sum(1 for block in content if block.get("type") == "image") if isinstance(content, list) else 0
         self.results, self.last_result, self._calls, self.parent = {}, "", 0, None
         self.wire.begin()
@@ -105,6 +113,20 @@ class Play:
             "model": self.model,
             "last_result": self.last_result,
         }.get(name, found.group())
+
+
+def _calls_of_last_turn(history: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The calls since the last user message, each with its result."""
+    calls: list[str] = []
+    results: dict[str, str] = {}
+    for message in history:
+        if message["role"] == "user":
+            calls, results = [], {}
+        elif message["role"] == "tool":
+            results[message["toolCallId"]] = text_of(message["content"])
+        elif isinstance(message["content"], list):
+            calls += [block["toolCallId"] for block in message["content"] if block["type"] == "tool_use"]
+    return [(call, results.get(call, "")) for call in calls]
 
 
 def text_of(content: Any) -> str:

@@ -66,14 +66,14 @@ def _serve(wire: Wire, once: bool) -> int:
     code = 0
     while (request := wire.next_request()) is not None:
         if request.get("type") == "prompt":
-            code = _answer(play, scenario, request.get("content", ""))
+            code = _answer(play, scenario, request)
             if once:
                 return code
     return code if once else 0
 
 
-def _answer(play: Play, scenario: Scenario, content: Any) -> int:
-    play.begin(content)
+def _answer(play: Play, scenario: Scenario, request: dict[str, Any]) -> int:
+    play.begin(request.get("content", ""), go_on=bool(request.get("go_on")))
     reason, code, message = "end_turn", 0, None
     turn = scenario.turn_for(play.texts)
     try:

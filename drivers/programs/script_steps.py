@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .script_format import Fields, Step
 
+CALL_STEPS = frozenset({"tool_call", "app_tool", "parallel"})
 BURST = 4096
 """Events that are written at once."""
 TOKEN_HEAD, TOKEN_TAIL = '{"kind":"agent_token","text":"', '"}\n'
@@ -25,6 +26,8 @@ TOKEN_HEAD, TOKEN_TAIL = '{"kind":"agent_token","text":"', '"}\n'
 def play_steps(play: Play, steps: list[Step]) -> None:
     """Play them all. Raises TurnOver, Interrupted or InputEnded."""
     for name, fields in steps:
+        if play.earlier and name not in CALL_STEPS:
+            continue
         STEPS[name](play, fields)
         play.wire.poll()
 

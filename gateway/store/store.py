@@ -148,6 +148,12 @@ class Store:
             await connection.execute(_APPEND_EVENTS, row)
             await connection.execute(_SET_RUN, over)
 
+    async def answer_run(self, run_id: str, log_id: str, results: Sequence[str]) -> None:
+        """Store the client's answers (JSON texts) and that the run is at work again: both or neither."""
+        async with self._write() as connection:
+            await _append_messages(connection, log_id, results)
+            await connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(state="running"))
+
     async def unfinished_runs(self) -> list[RunRecord]:
         """The runs that had not ended when the daemon did."""
         return await self._runs(schema.runs.c.state != "ended")

@@ -9,6 +9,7 @@ import pytest
 
 from drivers.base import Prompt, ResumeFailed
 from drivers.claude_codec import ClaudeCodec
+from drivers.claude_control import HOOKS
 from drivers.events import Error, Hook, NativeSession, OutputEvent, SessionEnd, ToolResult, Usage
 from drivers.messages import Content, ImageBlock, TextBlock
 
@@ -36,7 +37,7 @@ def written(codec: ClaudeCodec) -> list[dict[str, Any]]:
 def test_a_session_begins_with_initialize() -> None:
     codec = ClaudeCodec({"appendSystemPrompt": "Be kind."})
     assert codec.phase == "starting"
-    request = {"subtype": "initialize", "hooks": None, "appendSystemPrompt": "Be kind."}
+    request = {"subtype": "initialize", "hooks": HOOKS, "appendSystemPrompt": "Be kind."}
     assert written(codec) == [{"type": "control_request", "request_id": "init", "request": request}]
     say(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
     assert codec.phase == "ready"
@@ -145,7 +146,7 @@ def test_every_request_of_the_cli_is_answered_and_none_is_granted(subtype: str |
     assert line["type"] == "control_response"
     assert line["response"]["request_id"] == "r"
     assert line["response"].get("response", {}).get("behavior") == ("deny" if subtype == "can_use_tool" else None)
-    assert line["response"]["subtype"] == ("success" if subtype == "can_use_tool" else "error")
+    assert line["response"]["subtype"] == ("success" if subtype in ("can_use_tool", "hook_callback") else "error")
 
 
 def test_a_session_that_is_not_there_is_a_failed_resume() -> None:

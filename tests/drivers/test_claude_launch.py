@@ -14,6 +14,7 @@ import pytest
 
 from drivers.base import SessionSpec, TaskSpec
 from drivers.claude import ENVIRONMENT, OPTIONS, ClaudeDriver
+from drivers.claude_control import HOOKS
 from drivers.messages import AssistantMessage, Message, SystemMessage, ThinkingBlock, UserMessage
 
 SEEDS_LINE = ("--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages")
@@ -101,7 +102,7 @@ def test_the_arguments_of_a_session() -> None:
     session_id = value_of(argv, "--session-id")
     assert argv == (
         "claude", "--print", "--input-format", "stream-json", *SEEDS_LINE[1:], "--include-hook-events",
-        "--permission-prompt-tool", "stdio", "--tools", "", "--strict-mcp-config",
+        "--permission-prompt-tool", "stdio", "--tools", "", "--strict-mcp-config", "--permission-mode", "default",
         "--setting-sources", "user,project,local", "--session-id", session_id,
     )  # fmt: skip
     assert str(uuid.UUID(session_id)) == session_id
@@ -134,7 +135,7 @@ def test_nothing_private_is_in_the_arguments() -> None:
 
 
 def test_the_system_prompt_is_in_the_opening_request() -> None:
-    assert opening(session()) == {"subtype": "initialize", "hooks": None}
+    assert opening(session()) == {"subtype": "initialize", "hooks": HOOKS}
     assert opening(session(system="Be kind."))["appendSystemPrompt"] == "Be kind."
     replaced = opening(session(system="Be kind.", options={"system_prompt": "replace"}))
     assert replaced["systemPrompt"] == "Be kind."

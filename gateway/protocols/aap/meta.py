@@ -13,7 +13,7 @@ from gateway.discovery import Finding
 from gateway.errors import BadRequest
 from gateway.protocols.aap.shapes import AgentOverrides, ApplicationTool
 from gateway.redaction import HIDDEN
-from gateway.session import SessionConfig
+from gateway.session_config import SessionConfig
 
 
 def agent_info(finding: Finding, schema_key: str = "inputSchema") -> dict[str, Any]:

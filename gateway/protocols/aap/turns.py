@@ -22,7 +22,8 @@ from gateway.protocols.aap.shapes import (
 from gateway.protocols.aap.views import TURN_START, JsonView, StreamView, frame
 from gateway.protocols.streams import event_stream
 from gateway.run import Turn
-from gateway.session import Session, SessionConfig
+from gateway.session import Session
+from gateway.session_config import SessionConfig
 
 
 async def take_turn(
@@ -31,25 +32,22 @@ async def take_turn(
     """Start or go on with the session's run. Raises BadRequest, Conflict and others; then nothing has changed."""
     said = _user_message(messages)
     async with session.lock:
+        if said is None:
+            await session.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
         session.refuse_if_busy()
-        config = _config(session, overrides, tools)
+        config, before = _config(session, overrides, tools), session.config
+        replies, results = _answers(messages)
+        check_messages(session.agent, results if said is None else [said])
         if said is not None:
             check_prompt(said)
-            check_messages(session.agent, [said])
             await session.cancel_open_calls()
-            before = session.config
-            await session.configure(config)
-            try:
-                return await session.say(said)
-            except GatewayError:
-                # With settings that the agent does not start with, the session would be of no use any more.
-                await session.configure(before)
-                raise
-        session.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
-        replies, results = _answers(messages)
-        check_messages(session.agent, results)
         await session.configure(config)
-        return await session.answer(replies, results)
+        try:
+            return await (session.answer(replies, results) if said is None else session.say(said))
+        except GatewayError:
+            # With settings that the agent does not start with, the session would be of no use any more.
+            await session.configure(before)
+            raise
 
 
 def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None) -> SessionConfig:

@@ -26,7 +26,8 @@ from gateway.protocols.aap.turns import answer, check_new, take_turn
 from gateway.protocols.aap.views import STOP_REASONS
 from gateway.protocols.guard import guarded
 from gateway.redaction import HIDDEN
-from gateway.session import Session, SessionConfig
+from gateway.session import Session
+from gateway.session_config import SessionConfig
 from gateway.store.store import Cursor
 
 VERSION = 1

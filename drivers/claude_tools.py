@@ -1,0 +1,105 @@
+"""The tools of a claude session: which of the CLI's own may run, and the application's, as one MCP server over its input.
+
+Names and schemas of the CLI's own stand in claude_tools.json, as claude 2.1.329 sends them to the model (its prose left out).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from drivers.base import ToolGrant, ToolSpec
+from drivers.messages import AssistantMessage, Message, ToolUseBlock
+
+Wants = Literal["result", "permission"]
+
+OWN_TOOLS = tuple(ToolSpec(**tool) for tool in json.loads((Path(__file__).parent / "claude_tools.json").read_text()))
+SERVER = "app"
+PREFIX = f"mcp__{SERVER}__"
+LONGEST_NAME = 64
+"""Of a tool, for the model's API."""
+LARGEST_RESULT = 500_000
+"""Characters of a result that reach the model; it is the most that the CLI takes, and writes what is longer to a file."""
+
+
+class Toolset:
+    """What one session may use. Native names are those between the CLI and the model."""
+
+    def __init__(self, grants: Iterable[ToolGrant] = (), app_tools: Sequence[ToolSpec] = ()) -> None:
+        self._trust = {grant.name: grant.trust for grant in grants}
+        self._app = {PREFIX + name: tool for name, tool in zip(_safe_names(app_tools), app_tools, strict=True)}
+        self._native = {tool.name: native for native, tool in self._app.items()}
+
+    def wants(self, native: str) -> Wants | None:
+        """What a call of this tool waits for, from the client; None if it runs, or is refused, without it."""
+        if native in self._app:
+            return "result"
+        return "permission" if self._trust.get(native) is False else None
+
+    def listed(self, native: str) -> bool:
+        """Whether the session has it at all."""
+        return native in self._app or native in self._trust
+
+    def shown(self, native: str) -> str:
+        """Its name for the client."""
+        tool = self._app.get(native)
+        return tool.name if tool else native
+
+    def arguments(self) -> list[str]:
+        """The CLI's arguments that make these, and nothing else, its tools."""
+        asking = [name for name, trust in self._trust.items() if not trust]
+        arguments = ["--tools", ",".join(self._trust), "--strict-mcp-config", "--permission-mode", "default"]
+        if asking:
+            # The second wall: the codec's own hook asks first. No rule, mode or hook of the user's settings goes over it.
+            arguments += ["--settings", json.dumps({"permissions": {"ask": asking}})]
+        if self._app:
+            arguments += ["--mcp-config", json.dumps({"mcpServers": {SERVER: {"type": "sdk", "name": SERVER}}})]
+        return arguments
+
+    def mcp_list(self) -> list[dict[str, Any]]:
+        """The application's tools as MCP lists them."""
+        return [_mcp_tool(native.removeprefix(PREFIX), tool) for native, tool in self._app.items()]
+
+    def native_history(self, history: Iterable[Message]) -> list[Message]:
+        """A history with the tools' native names."""
+        return [self._native_message(message) for message in history]
+
+    def _native_message(self, message: Message) -> Message:
+        if not isinstance(message, AssistantMessage) or isinstance(message.content, str):
+            return message
+        named = [
+            block.model_copy(update={"name": self._native.get(block.name, block.name)})
+            if isinstance(block, ToolUseBlock)
+            else block
+            for block in message.content
+        ]
+        return message.model_copy(update={"content": tuple(named)})
+
+
+def _mcp_tool(name: str, tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": name,
+        **({"title": tool.title} if tool.title else {}),
+        "description": tool.description,
+        # One schema without its type, and the CLI drops the whole list.
+        "inputSchema": {**tool.input_schema, "type": "object"},
+        # Else the CLI makes one call after the other, and the client sees each only when it has answered the one before.
+        "annotations": {"readOnlyHint": True},
+        "_meta": {"anthropic/maxResultSizeChars": LARGEST_RESULT},
+    }
+
+
+def _safe_names(tools: Iterable[ToolSpec]) -> list[str]:
+    """Names that the model's API takes, each once: letters, digits, `_` and `-`, not too long."""
+    names: list[str] = []
+    for tool in tools:
+        base = re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[: LONGEST_NAME - len(PREFIX)]
+        name, n = base, 1
+        while name in names:
+            n += 1
+            name = f"{base[: LONGEST_NAME - len(PREFIX) - len(str(n)) - 1]}_{n}"
+        names.append(name)
+    return names

@@ -1,0 +1,33 @@
+"""What a client has set for a session, and its form in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivers.base import ToolGrant, ToolSpec
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """What the client has set. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    tools: tuple[ToolGrant, ...] | None = None
+    app_tools: tuple[ToolSpec, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the secrets, as JSON data."""
+        tools = None if self.tools is None else [[grant.name, grant.trust] for grant in self.tools]
+        app_tools = (
+            None if self.app_tools is None else [[t.name, t.description, dict(t.input_schema), t.title] for t in self.app_tools]
+        )
+        return {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], secrets: Mapping[str, str]) -> SessionConfig:
+        tools = None if data.get("tools") is None else tuple(ToolGrant(*grant) for grant in data["tools"])
+        app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
+        return cls(dict(data.get("options", {})), dict(secrets), tools, app_tools)

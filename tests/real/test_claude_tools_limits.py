@@ -1,0 +1,114 @@
+"""Many calls, big results, images, and calls that are given up while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.model_server.scenarios import Text, ToolUse
+from tests.real.tool_bench import (  # noqa: F401
+    CLOCK,
+    WEATHER,
+    Bench,
+    bash,
+    bench,
+    clock,
+    cold_bench,
+    deny,
+    grant,
+    result,
+    weather,
+)
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+async def test_twenty_calls_at_once(bench: Bench) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(*(weather(n=n) for n in range(20))), app=[WEATHER])
+    assert len(turn.calls) == 20 and turn.stop == "tool_use"
+    answers = [result(call, f"weather {n}") for n, call in enumerate(turn.calls)]
+    turn_2 = await bench.answer(turn.session, *reversed(answers))
+    assert turn_2.stop == "end_turn"
+    sent = bench.results_sent()
+    assert [sent[call]["content"][0]["text"] for call in turn.calls] == [f"weather {n}" for n in range(20)]
+
+
+async def test_a_result_of_five_megabytes(bench: Bench) -> None:  # noqa: F811
+    big = "Z" * 5_000_000
+    turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
+    turn_2 = await bench.answer(turn.session, result(turn.calls[0], big))
+    assert turn_2.stop == "end_turn"
+    assert (await bench.history(turn.session))[2]["content"] == big
+    # It is too much for the CLI, which gives the model the beginning and the name of a file.
+    assert "Output too large (4.8MB)" in json.dumps(bench.results_sent()[turn.calls[0]]["content"])
+
+
+async def test_a_result_of_400_kilobytes_reaches_the_model_whole(bench: Bench) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
+    await bench.answer(turn.session, result(turn.calls[0], "Z" * 400_000))
+    assert bench.results_sent()[turn.calls[0]]["content"] == [{"type": "text", "text": "Z" * 400_000}]
+
+
+async def test_a_result_with_an_image(bench: Bench) -> None:  # noqa: F811
+    content = [
+        {"type": "text", "text": "A picture."},
+        {"type": "image", "url": f"data:image/png;base64,{PIXEL}"},
+        {"type": "image", "url": "https://example.org/a.png"},
+    ]
+    turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
+    await bench.answer(turn.session, result(turn.calls[0], content))
+    sent = bench.results_sent()[turn.calls[0]]["content"]
+    assert sent[0] == {"type": "text", "text": "A picture."}
+    assert sent[1]["source"] == {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    assert sent[-1] == {"type": "text", "text": "[image: https://example.org/a.png]"}
+    assert (await bench.history(turn.session))[2]["content"] == content
+
+
+@pytest.mark.parametrize("content", ["", []])
+async def test_an_empty_result(bench: Bench, content: object) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
+    assert (await bench.answer(turn.session, result(turn.calls[0], content))).stop == "end_turn"
+
+
+async def test_an_image_of_the_agents_own_tool(bench: Bench) -> None:  # noqa: F811
+    import base64
+
+    (bench.work / "a.png").write_bytes(base64.b64decode(PIXEL))
+    text = bench.model_calls(ToolUse("Read", {"file_path": f"{bench.work}/a.png"}))
+    turn = await bench.start(text, own={"Read": True})
+    [shown] = [block for block in turn.results[turn.calls[0]] if block["type"] == "image"]
+    assert shown["url"].startswith("data:image/png;base64,")
+
+
+async def test_a_user_message_gives_the_open_calls_up(bench: Bench) -> None:  # noqa: F811
+    text = bench.model_calls(Text("Now. "), weather(), bash("touch made"), clock())
+    turn = await bench.start(text, own={"Bash": False}, app=[WEATHER, CLOCK])
+    assert turn.stop == "tool_use"
+    turn_2 = await bench.say(turn.session, "Never mind [[plain]]")
+    assert turn_2.stop == "end_turn" and turn_2.results == {}
+    history = await bench.history(turn.session)
+    assert [m["content"] for m in history if m["role"] == "tool"] == ["Tool call cancelled"] * 3
+    assert set(bench.results_sent()) == set(turn.calls) and not (bench.work / "made").exists()
+    gone = await bench.answer(turn.session, *(result(call, "late") for call in turn.calls))
+    assert gone.status == 400 and all(call in gone.refusal for call in turn.calls)
+
+
+async def test_an_answer_of_the_other_sort(bench: Bench) -> None:  # noqa: F811
+    """A client that answers a call of its own with a permission, or an agent's with a result."""
+    turn = await bench.start(bench.model_calls(weather(), bash("touch made")), own={"Bash": False}, app=[WEATHER])
+    app, shell = turn.calls
+    turn_2 = await bench.answer(turn.session, deny(app, "no network"), result(shell, "I did it myself"))
+    assert turn_2.stop == "end_turn" and not (bench.work / "made").exists()
+    sent = bench.results_sent()
+    assert "Tool call denied: no network" in json.dumps(sent[app]) and "I did it myself" in json.dumps(sent[shell])
+    tools = {m["toolCallId"]: m["content"] for m in await bench.history(turn.session) if m["role"] == "tool"}
+    assert tools == {app: "Tool call denied: no network", shell: "I did it myself"}
+
+
+async def test_two_clients_answer_at_once(bench: Bench) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(bash("echo x >> log")), own={"Bash": False})
+    one, two = await asyncio.gather(*(bench.answer(turn.session, grant(turn.calls[0])) for _ in range(2)))
+    assert sorted([one.status, two.status]) == [200, 400] and "already" in one.refusal + two.refusal
+    assert (bench.work / "log").read_text() == "x\n"

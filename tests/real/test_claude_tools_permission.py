@@ -1,0 +1,208 @@
+"""That nothing runs without the client's word, whatever the CLI deems safe and whatever its settings allow."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import Any
+
+import pytest
+
+from drivers.claude_tools import OWN_TOOLS
+from tests.model_server.scenarios import Block, ToolUse, say
+from tests.real.tool_bench import Bench, bash, bench, cold_bench, deny, grant, weather  # noqa: F401
+
+ALLOW_ALL = {"permissions": {"allow": ["Bash", "Bash(touch:*)", "Read", "Read(**)", "Write", "Write(**)", "WebFetch"]}}
+MODES = ("bypassPermissions", "acceptEdits", "dontAsk", "auto", "plan")
+
+
+def hook(event: str, answer: dict[str, Any]) -> dict[str, Any]:
+    command = f"echo {shlex.quote(json.dumps(answer))}"
+    return {"hooks": {event: [{"matcher": "*", "hooks": [{"type": "command", "command": command}]}]}}
+
+
+ALLOWED_BY_HOOK = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"}}
+GRANTED_BY_HOOK = {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": {"behavior": "allow"}}}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "allow": ALLOW_ALL,
+    **{mode: {"permissions": {"defaultMode": mode}, "skipDangerousModePermissionPrompt": True} for mode in MODES},
+    "a hook that allows": hook("PreToolUse", ALLOWED_BY_HOOK),
+    # It answers a permission request while the client still thinks, so the request must not be what the client is asked by.
+    "a hook that grants": hook("PermissionRequest", GRANTED_BY_HOOK),
+    "no hooks": {"disableAllHooks": True, **ALLOW_ALL},
+    "hooks off": {"env": {"CLAUDE_CODE_PERSONAL_HOOKS_OFF": "1", "CLAUDE_CODE_DISABLE_HOOK_FORWARDING": "1"}, **ALLOW_ALL},
+    "a sandbox": {"sandbox": {"enabled": True, "autoAllowBashIfSandboxed": True}},
+}
+
+
+def four(bench: Bench) -> list[Block]:  # noqa: F811
+    (bench.work / "secret.txt").write_text("hidden")
+    return [
+        bash("ls"),
+        ToolUse("Read", {"file_path": f"{bench.work}/secret.txt"}),
+        bash("touch made"),
+        ToolUse("Write", {"file_path": f"{bench.work}/written", "content": "x"}),
+    ]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+async def test_no_setting_lets_a_call_past_the_client(bench: Bench, settings: str) -> None:  # noqa: F811
+    bench.settings(SETTINGS[settings])
+    text = bench.model_calls(*four(bench))
+    turn = await bench.start(text, own={"Bash": False, "Read": False, "Write": False})
+    assert len(turn.calls) == 4 and turn.results == {} and turn.stop == "tool_use"
+    turn_2 = await bench.answer(turn.session, *(deny(call, "no") for call in turn.calls))
+    assert turn_2.results == dict.fromkeys(turn.calls, "Tool call denied: no") and turn_2.stop == "end_turn"
+    assert [path.name for path in bench.work.iterdir()] == ["secret.txt"]
+    assert "hidden" not in json.dumps(bench.sent())
+
+
+async def test_the_second_wall(bench: Bench) -> None:  # noqa: F811
+    """With this variable the CLI has no hooks at all, nor a tool Write; its rules still ask."""
+    bench.settings({"env": {"CLAUDE_CODE_SIMPLE": "1"}, **ALLOW_ALL})
+    turn = await bench.start(bench.model_calls(*four(bench)), own={"Bash": False, "Read": False, "Write": False})
+    asked = [call for call in turn.calls if call not in turn.results]
+    assert len(asked) == 3 and turn.stop == "tool_use"
+    turn_2 = await bench.answer(turn.session, *(deny(call, "no") for call in asked))
+    assert turn_2.results == dict.fromkeys(asked, "Tool call denied: no")
+    assert [path.name for path in bench.work.iterdir()] == ["secret.txt"] and "hidden" not in json.dumps(bench.sent())
+
+
+async def test_the_client_is_not_asked_where_a_hook_could_answer_first(bench: Bench) -> None:  # noqa: F811
+    """A permission request goes to the CLI's own hooks too, and the quicker answer counts: measured, the call ran."""
+    command = f"touch {bench.base}/asked; echo {shlex.quote(json.dumps(GRANTED_BY_HOOK))}"
+    bench.settings({"hooks": {"PermissionRequest": [{"matcher": "*", "hooks": [{"type": "command", "command": command}]}]}})
+    turn = await bench.start(bench.model_calls(bash("touch made")), own={"Bash": False})
+    await bench.answer(turn.session, deny(turn.calls[0]))
+    assert not (bench.base / "asked").exists() and not (bench.work / "made").exists()
+
+
+async def test_a_projects_settings_do_not_either(bench: Bench) -> None:  # noqa: F811
+    (bench.work / ".claude").mkdir()
+    (bench.work / ".claude" / "settings.json").write_text(json.dumps(ALLOW_ALL))
+    trusted = {"projects": {str(bench.work): {"hasTrustDialogAccepted": True}}}
+    (bench.home / ".claude.json").write_text(json.dumps(trusted))
+    turn = await bench.start(bench.model_calls(bash("touch made")), own={"Bash": False})
+    assert (turn.results, turn.stop) == ({}, "tool_use")
+    await bench.answer(turn.session, deny(turn.calls[0]))
+    assert not (bench.work / "made").exists()
+
+
+@pytest.mark.parametrize("frontmatter", ["permissionMode: bypassPermissions", "permissionMode: acceptEdits\ntools: Bash, Write"])
+async def test_nor_does_a_subagents_own_mode(bench: Bench, frontmatter: str) -> None:  # noqa: F811
+    agents = bench.home / ".claude" / "agents"
+    agents.mkdir(parents=True)
+    (agents / "mine.md").write_text(f"---\nname: mine\ndescription: d\n{frontmatter}\n---\nyou are mine")
+    unlisted = ToolUse("Write", {"file_path": f"{bench.work}/written", "content": "x"})
+    bench.model_calls(bash("touch inner"), unlisted, name="inner")
+    task = ToolUse("Agent", {"description": "sub", "prompt": "go [[inner]]", "subagent_type": "mine"})
+    turn = await bench.start(bench.model_calls(task), own={"Agent": True, "Bash": False})
+    assert turn.called == ["Agent", "Bash"] and turn.stop == "tool_use"
+    turn_2 = await bench.answer(turn.session, deny(turn.calls[1], "no"))
+    assert turn_2.stop == "end_turn" and not list(bench.work.iterdir())
+
+
+@pytest.mark.parametrize("own", [{"Skill": True}, {"Skill": True, "Bash": False}])
+async def test_nor_does_a_skill_that_runs_a_command_as_it_is_read(bench: Bench, own: dict[str, bool]) -> None:  # noqa: F811
+    skill = bench.home / ".claude" / "skills" / "x"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: x\ndescription: d\nallowed-tools: Bash\n---\nSee: !`touch made`")
+    bench.settings(ALLOW_ALL)
+    turn = await bench.start(bench.model_calls(ToolUse("Skill", {"skill": "x"})), own=own)
+    assert "permission check failed" in turn.results[turn.calls[0]] and turn.stop == "end_turn"
+    assert not list(bench.work.iterdir())
+
+
+async def test_the_agent_tool_asks_itself(bench: Bench) -> None:  # noqa: F811
+    task = ToolUse("Agent", {"description": "sub", "prompt": "go", "subagent_type": "general-purpose"})
+    turn = await bench.start(bench.model_calls(task), own={"Agent": False})
+    assert (turn.called, turn.stop) == (["Agent"], "tool_use")
+    assert (await bench.answer(turn.session, deny(turn.calls[0]))).results == {turn.calls[0]: "Tool call denied"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("WebFetch", {"url": "http://127.0.0.1:9/", "prompt": "x"}),
+        ("WebSearch", {"query": "weather"}),
+        ("Glob", {"pattern": "*"}),
+        ("Grep", {"pattern": "x"}),
+        ("Read", {"file_path": "/etc/hostname"}),
+        ("Bash", {"command": "cat /etc/hostname"}),
+        ("TaskList", {}),
+    ],
+)
+async def test_every_sort_of_tool_asks(bench: Bench, name: str, given: dict[str, Any]) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(ToolUse(name, given)), own={name: False})
+    assert (turn.called, turn.results, turn.stop) == ([name], {}, "tool_use")
+    assert (await bench.answer(turn.session, deny(turn.calls[0], "no"))).results == {turn.calls[0]: "Tool call denied: no"}
+
+
+async def test_what_is_not_listed_does_not_run(bench: Bench) -> None:  # noqa: F811
+    server = {"command": sys.executable, "args": ["-c", "open('started', 'w')"]}
+    bench.settings({**ALLOW_ALL, "enableAllProjectMcpServers": True})
+    (bench.work / ".mcp.json").write_text(json.dumps({"mcpServers": {"evil": server}}))
+    (bench.home / ".claude.json").write_text(json.dumps({"mcpServers": {"evil": server}}))
+    text = bench.model_calls(
+        ToolUse("Write", {"file_path": f"{bench.work}/written", "content": "x"}),
+        ToolUse("mcp__evil__go", {}),
+        ToolUse("Skill", {"skill": "debug"}),
+        bash("touch made"),
+        weather(),
+    )
+    turn = await bench.start(text, own={"Read": True})
+    assert turn.stop == "end_turn" and len(turn.results) == 5
+    assert all("No such tool available" in said for said in turn.results.values())
+    assert [path.name for path in bench.work.iterdir()] == [".mcp.json"]
+
+
+async def test_without_any_tool_the_model_has_none(bench: Bench) -> None:  # noqa: F811
+    await bench.start("Hi [[plain]]")
+    assert not bench.model.bodies()[-1].get("tools")
+
+
+async def test_a_trusted_tool_runs_although_the_settings_ask(bench: Bench) -> None:  # noqa: F811
+    bench.settings({"permissions": {"ask": ["Bash"], "defaultMode": "plan"}})
+    outside = bench.base / "outside"
+    turn = await bench.start(bench.model_calls(bash(f"touch {outside} && rm -f {outside} && echo ok")), own={"Bash": True})
+    assert (list(turn.results.values()), turn.stop) == (["ok"], "end_turn")
+
+
+async def test_the_users_deny_stands(bench: Bench) -> None:  # noqa: F811
+    bench.settings({"permissions": {"deny": ["Bash(touch:*)"]}})
+    turn = await bench.start(bench.model_calls(bash("touch made")), own={"Bash": True})
+    assert turn.stop == "end_turn" and not (bench.work / "made").exists()
+
+
+async def test_a_call_with_a_bad_input_is_not_asked_about(bench: Bench) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(ToolUse("Bash", {"nonsense": 1})), own={"Bash": False})
+    assert turn.stop == "end_turn" and "InputValidationError" in str(turn.results)
+
+
+async def test_a_granted_call_runs_once_and_the_next_one_asks_again(bench: Bench) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(bash("echo x >> log")), own={"Bash": False})
+    await bench.answer(turn.session, grant(turn.calls[0]))
+    turn_2 = await bench.say(turn.session, "go [[calls]]")
+    assert turn_2.stop == "tool_use" and (bench.work / "log").read_text() == "x\n"
+
+
+async def test_the_tools_of_meta_are_those_of_the_cli(bench: Bench) -> None:  # noqa: F811
+    bench.replies["calls"] = [say("Hi.")]
+    await bench.start("go [[calls]]", own={tool.name: True for tool in OWN_TOOLS})
+    sent = {tool["name"]: _without_prose(tool["input_schema"]) for tool in bench.model.bodies("calls")[-1]["tools"]}
+    assert sent == {tool.name: dict(tool.input_schema) for tool in OWN_TOOLS}
+
+
+def _without_prose(schema: Any, *, names: bool = False) -> Any:
+    if isinstance(schema, list):
+        return [_without_prose(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_prose(value, names=key == "properties")
+        for key, value in schema.items()
+        if names or (key != "$schema" and not (key == "description" and isinstance(value, str)))
+    }

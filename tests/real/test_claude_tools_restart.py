@@ -1,0 +1,123 @@
+"""Open calls of the real claude, while the daemon or the CLI goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import psutil
+import pytest
+
+from tests.model_server.scenarios import Step, ToolUse, say
+from tests.real.tool_bench import (  # noqa: F401
+    WEATHER,
+    Bench,
+    bash,
+    bench,
+    cold_bench,
+    daemon_of,
+    deny,
+    grant,
+    result,
+    weather,
+)
+
+OWN = {"Bash": False, "Read": True}
+
+
+def four_calls(bench: Bench, again: bool) -> str:  # noqa: F811
+    """The model calls, and after the restart, once it has read what became of the calls, makes the granted one again."""
+    (bench.work / "note.txt").write_text("a note")
+    shell = bash("echo x >> log && echo made")
+    first = Step((weather(), ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}), shell), chunk=5000)
+    # The reply that the CLI makes up when it opens a history that ends in results is counted as the second.
+    second = say("(never said)")
+    return bench.model_says(first, second, *((Step((shell,), chunk=5000),) if again else ()), say("On."), name="sticky")
+
+
+async def parked(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:  # noqa: F811
+    turn = await bench.start(four_calls(bench, again), own=OWN, app=[WEATHER])
+    assert turn.called == ["get_weather", "Read", "Bash"] and turn.stop == "tool_use"
+    return turn.session, turn.calls
+
+
+async def went_on(bench: Bench, session: str, calls: list[str]) -> None:  # noqa: F811
+    app, read, shell = calls
+    found = await bench.get(session)
+    assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
+    turn = await bench.answer(session, result(app, "rain"), grant(shell))
+    assert turn.stop == "end_turn" and turn.text == "On.", turn
+    [again] = turn.calls
+    assert "approved" in turn.results[shell] and turn.results[again] == "made"
+    assert (bench.work / "log").read_text() == "x\n"
+    sent = bench.results_sent()
+    assert sent[app]["content"] == "rain" and "a note" in sent[read]["content"] and "approved" in sent[shell]["content"]
+    roles = [m["role"] for m in await bench.history(session)]
+    assert roles == ["user", "assistant", "tool", "tool", "tool", "assistant", "tool", "assistant"]
+    assert not any("restart" in json.dumps(m) for m in await bench.history(session))
+    twice = await bench.answer(session, result(app, "rain"), grant(shell))
+    assert twice.status == 400 and app in twice.refusal and shell in twice.refusal and "already" in twice.refusal
+    assert (bench.work / "log").read_text() == "x\n"
+    assert (await bench.say(session, "And now [[plain]]")).stop == "end_turn"
+
+
+async def test_the_daemon_is_killed(cold_bench: Bench) -> None:  # noqa: F811
+    async with daemon_of(cold_bench) as daemon:
+        session, calls = await parked(cold_bench)
+        await daemon.kill()
+    async with daemon_of(cold_bench):
+        await went_on(cold_bench, session, calls)
+
+
+async def test_the_daemon_is_killed_and_the_client_denies(cold_bench: Bench) -> None:  # noqa: F811
+    async with daemon_of(cold_bench) as daemon:
+        session, (app, _, shell) = await parked(cold_bench, again=False)
+        await daemon.kill()
+    async with daemon_of(cold_bench):
+        turn = await cold_bench.answer(session, deny(shell, "no"), result(app, "rain"))
+        assert turn.results == {shell: "Tool call denied: no"} and (turn.text, turn.stop) == ("On.", "end_turn")
+        assert not (cold_bench.work / "log").exists()
+
+
+async def test_after_a_restart_another_call_asks(cold_bench: Bench) -> None:  # noqa: F811
+    """What was granted is one call with one input."""
+    first, other = Step((bash("touch granted"),), chunk=5000), Step((bash("touch other"),), chunk=5000)
+    text = cold_bench.model_says(first, say("(never said)"), other, say("On."), name="sticky")
+    async with daemon_of(cold_bench) as daemon:
+        turn = await cold_bench.start(text, own={"Bash": False})
+        await daemon.kill()
+    async with daemon_of(cold_bench):
+        turn_2 = await cold_bench.answer(turn.session, grant(turn.calls[0]))
+        assert turn_2.stop == "tool_use" and not (cold_bench.work / "other").exists()
+        turn_3 = await cold_bench.answer(turn.session, grant(turn_2.calls[0]))
+        assert turn_3.stop == "end_turn" and [path.name for path in cold_bench.work.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("signal", ["kill", "terminate"])
+async def test_the_cli_goes_away(bench: Bench, signal: str) -> None:  # noqa: F811
+    session, calls = await parked(bench)
+    process = claude_of(bench)
+    getattr(process, signal)()
+    await asyncio.to_thread(process.wait, 30)
+    await went_on(bench, session, calls)
+
+
+async def test_the_cli_goes_away_and_the_client_says_something_else(bench: Bench) -> None:  # noqa: F811
+    session, calls = await parked(bench)
+    process = claude_of(bench)
+    process.kill()
+    await asyncio.to_thread(process.wait, 30)
+    turn = await bench.say(session, "Never mind [[plain]]")
+    assert turn.stop == "end_turn" and not (bench.work / "log").exists()
+    cancelled = [m for m in await bench.history(session) if m["content"] == "Tool call cancelled"]
+    assert [m["toolCallId"] for m in cancelled] == [calls[0], calls[2]]
+
+
+def claude_of(bench: Bench) -> psutil.Process:  # noqa: F811
+    """The session's process."""
+    [found] = [
+        process
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if "--print" in (process.info["cmdline"] or ()) and (process.info["environ"] or {}).get("HOME") == str(bench.home)
+    ]
+    return found

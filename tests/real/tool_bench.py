@@ -1,0 +1,242 @@
+"""A bench for tools: the real claude behind a gateway, a model that calls what a test tells it to, and a client that answers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import write_config
+from tests.daemon import Daemon, gateway_on, table
+from tests.model_server.anthropic import model_server
+from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, say
+from tests.model_server.serving import ModelServer
+
+PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
+WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
+CLOCK = {"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}}
+NAMES = ("calls", "inner", "sticky")
+"""What a test may have the model do; `sticky` goes on through texts that are not the user's."""
+
+Json = dict[str, Any]
+
+
+def weather(**given: object) -> ToolUse:
+    return ToolUse("mcp__app__get_weather", given)
+
+
+def clock(**given: object) -> ToolUse:
+    return ToolUse("mcp__app__get_time", given)
+
+
+def bash(command: str) -> ToolUse:
+    return ToolUse("Bash", {"command": command, "description": "run"})
+
+
+@dataclass
+class Turn:
+    """What one exchange gave, from its stream."""
+
+    status: int
+    events: list[tuple[str, Json]]
+    refusal: str = ""
+
+    @property
+    def session(self) -> str:
+        return str(self.events[0][1]["sessionId"])
+
+    @property
+    def calls(self) -> list[str]:
+        return [data["toolCallId"] for name, data in self.events if name == "tool_call"]
+
+    @property
+    def called(self) -> list[str]:
+        return [data["name"] for name, data in self.events if name == "tool_call"]
+
+    @property
+    def results(self) -> dict[str, Any]:
+        return {data["toolCallId"]: data["content"] for name, data in self.events if name == "tool_result"}
+
+    @property
+    def text(self) -> str:
+        return "".join(data["delta"] for name, data in self.events if name == "text_delta")
+
+    @property
+    def stop(self) -> str:
+        """The stop reason; the one turn_stop must be the last event."""
+        names = [name for name, _ in self.events]
+        assert names.count("turn_stop") == 1 and names[-1] == "turn_stop", names
+        return str(self.events[-1][1]["stopReason"])
+
+
+@dataclass
+class Bench:
+    """`model_calls` writes what the model does; `say` and `answer` are the client."""
+
+    base: Path
+    model: ModelServer
+    replies: dict[str, Sequence[Step]]
+    client: httpx.AsyncClient | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        return self.base / "home"
+
+    @property
+    def work(self) -> Path:
+        return self.base / "work"
+
+    def config(self) -> Json:
+        env = {
+            "HOME": str(self.home),
+            "ANTHROPIC_BASE_URL": self.model.url,
+            "ANTHROPIC_API_KEY": "sk-ant-dummy",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "0",
+            "IS_SANDBOX": "1",
+            **self.env,
+        }
+        agent = {"driver": "claude", "program": str(PROGRAM), "cwd": str(self.work), "env": env}
+        return table(self.base, agents={"claude": agent})
+
+    def model_calls(self, *blocks: Block, after: str = "Done.", name: str = "calls") -> str:
+        """The model makes these calls in one message, then says `after`. The text that starts it."""
+        return self.model_says(Step(blocks, chunk=5000), say(after), name=name)
+
+    def model_says(self, *steps: Step, name: str = "calls") -> str:
+        """The model gives these replies. The text that starts it."""
+        assert name in NAMES
+        self.replies[name] = steps
+        return f"go [[{name}]]"
+
+    def settings(self, value: Json) -> None:
+        """The user's own settings of the CLI."""
+        folder = self.home / ".claude"
+        folder.mkdir(exist_ok=True)
+        (folder / "settings.json").write_text(json.dumps(value))
+
+    async def start(self, text: str, own: Mapping[str, bool] | None = None, app: Sequence[Json] = (), **more: Any) -> Turn:
+        """A new session. `own` are the agent's own tools, with whether each is trusted."""
+        agent = {"name": "claude", "tools": _refs(own or {}), "options": more.pop("options", {})}
+        messages = [{"role": "user", "content": text}]
+        return await self._turn("PUT", "/session", {"agent": agent, "tools": list(app), "messages": messages, **more})
+
+    async def say(self, session: str, text: str, own: Mapping[str, bool] | None = None, **more: Any) -> Turn:
+        agent = {} if own is None else {"agent": {"tools": _refs(own)}}
+        return await self.answer(session, {"role": "user", "content": text}, **agent, **more)
+
+    async def answer(self, session: str, *messages: Json, **more: Any) -> Turn:
+        return await self._turn("POST", f"/session/{session}", {"messages": list(messages), **more})
+
+    async def get(self, session: str) -> Json:
+        assert self.client is not None
+        found: Json = (await self.client.get(f"/session/{session}")).json()
+        return found
+
+    async def history(self, session: str) -> list[Json]:
+        found: list[Json] = (await self.get(session))["history"]["full"]
+        return found
+
+    async def _turn(self, method: str, path: str, body: Json) -> Turn:
+        assert self.client is not None
+        async with self.client.stream(method, path, json={"stream": "delta", **body}) as response:
+            if response.status_code >= 400:
+                refusal = json.loads(await response.aread())["error"]
+                return Turn(response.status_code, [], refusal)
+            return Turn(response.status_code, [event async for event in _events(response)])
+
+    def sent(self) -> list[Json]:
+        """The messages of the last request that the model got."""
+        messages: list[Json] = self.model.bodies()[-1]["messages"]
+        return messages
+
+    def results_sent(self) -> dict[str, Json]:
+        """All tool results in it, by call."""
+        blocks = [block for m in self.sent() if isinstance(m["content"], list) for block in m["content"]]
+        return {block["tool_use_id"]: block for block in blocks if block["type"] == "tool_result"}
+
+
+def result(call_id: str, content: Any) -> Json:
+    return {"role": "tool", "toolCallId": call_id, "content": content}
+
+
+def grant(call_id: str) -> Json:
+    return {"role": "tool_permission", "toolCallId": call_id, "granted": True}
+
+
+def deny(call_id: str, reason: str | None = None) -> Json:
+    return {"role": "tool_permission", "toolCallId": call_id, "granted": False, "reason": reason}
+
+
+def _refs(own: Mapping[str, bool]) -> list[Json]:
+    return [{"name": name, "trust": trust} for name, trust in own.items()]
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Json]]:
+    name = ""
+    async for line in response.aiter_lines():
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, json.loads(line[6:])
+
+
+@asynccontextmanager
+async def _bench(base: Path) -> AsyncIterator[Bench]:
+    if not PROGRAM.exists():
+        pytest.skip("the claude CLI is not installed; make test-real installs it")
+    for name in ("home", "work"):
+        (base / name).mkdir()
+    replies: dict[str, Sequence[Step]] = {}
+    # The server copies its scenarios when it starts; these look up what a test has said since.
+    scenarios = {
+        name: Scenario(tuple(partial(_reply, replies, name, n) for n in range(9)), sticky=name == "sticky") for name in NAMES
+    }
+    async with model_server(scenarios) as model:
+        yield Bench(base, model, replies)
+
+
+def _reply(replies: Mapping[str, Sequence[Step]], name: str, n: int, _: Dialogue) -> Step:
+    steps = replies[name]
+    return steps[n] if n < len(steps) else say("(script over)")
+
+
+@pytest.fixture
+async def cold_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    """A bench without a gateway."""
+    for name in set(os.environ) - {"PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST"}:
+        monkeypatch.delenv(name)
+    async with _bench(tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def bench(cold_bench: Bench) -> AsyncIterator[Bench]:
+    """A bench with a gateway in this process."""
+    async with gateway_on(cold_bench.config()) as running:
+        running.client.timeout = httpx.Timeout(120)
+        cold_bench.client = running.client
+        yield cold_bench
+
+
+@asynccontextmanager
+async def daemon_of(bench: Bench) -> AsyncIterator[Daemon]:
+    """A daemon of its own process, which a test may kill and start again; its client is the bench's."""
+    daemon = Daemon(write_config(bench.base, bench.config()), bench.base)
+    await daemon.start()
+    try:
+        async with daemon.client() as client:
+            bench.client = client
+            yield daemon
+    finally:
+        if daemon.process is not None and daemon.process.returncode is None:
+            await daemon.stop()

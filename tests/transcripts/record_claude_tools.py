@@ -1,0 +1,172 @@
+"""Records conversations about tools between the real claude and its codec: `python -m tests.transcripts.record_claude_tools`.
+
+Needs the CLI (make .clis/.installed). Each line of a file in `claude_tools` is one thing that happened: `prompt`, `reply` and
+`interrupt` (asked of the codec), `in` (what it wrote), `out` (what the CLI printed), `event` (what the codec made of it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from drivers.base import Command, Launch, Limits, PermissionReply, Prompt, Reply, SessionSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.claude import ClaudeDriver
+from drivers.events import Awaiting, OutputEvent, SessionEnd
+from drivers.process import Process, Spawner
+from tests.model_server.anthropic import model_server
+from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
+
+HERE = Path(__file__).parent / "claude_tools"
+PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
+LIMITS = Limits(start=60, idle=60, total=120, grace=5)
+APP = (ToolSpec("get_weather", "The weather.", {"type": "object"}), ToolSpec("get time", "The time.", {"type": "object"}))
+GRANTS = (ToolGrant("Read", True), ToolGrant("Write", True), ToolGrant("Agent", True), ToolGrant("Bash"))
+
+Json = dict[str, Any]
+Answers = Sequence[str | Json]
+
+
+def weather(**given: object) -> ToolUse:
+    return ToolUse("mcp__app__get_weather", given)
+
+
+def bash(command: str) -> ToolUse:
+    return ToolUse("Bash", {"command": command, "description": "run"})
+
+
+WRITE = ToolUse("Write", {"file_path": "{arg}/written", "content": "x"})
+READ = ToolUse("Read", {"file_path": "{arg}/note.txt"})
+SUB = ToolUse("Agent", {"description": "sub", "prompt": "go [[inner]]", "subagent_type": "general-purpose"})
+
+
+def calls(*blocks: Text | ToolUse) -> Scenario:
+    return Scenario((Step(blocks, chunk=5000), say("Done.")))
+
+
+SCENARIOS = {
+    "app": calls(Text("Asking. "), weather(location="Tokyo"), ToolUse("mcp__app__get_time", {"zone": "Asia"})),
+    "mixed": calls(weather(), ToolUse("mcp__app__get_time", {}), READ, bash("echo made")),
+    "serial": calls(bash("touch a && echo 1"), bash("touch b && echo 2"), weather()),
+    "behind": calls(bash("touch a && echo 1"), WRITE),
+    "unlisted": calls(ToolUse("WebFetch", {"url": "http://x.invalid/", "prompt": "x"}), bash("echo 1")),
+    "badinput": calls(ToolUse("Bash", {"nonsense": 1}), bash("echo 1")),
+    "inner": calls(bash("touch inner"), weather()),
+    "subagent": calls(SUB),
+}
+WIRES: dict[str, tuple[str, list[Answers]]] = {
+    "app": ("app", [["two", "rain"]]),
+    "mixed": ("mixed", [["rain", "noon", True]]),
+    "serial_denied": ("serial", [[False, True, "rain"]]),
+    "behind": ("behind", [[True]]),
+    "behind_denied": ("behind", [[True, False]]),
+    "unlisted": ("unlisted", [[True]]),
+    "badinput": ("badinput", [[False]]),
+    "subagent": ("subagent", [[False, "rain"]]),
+    "interrupt": ("mixed", []),
+}
+"""By the name of the file: what the model does, and the client's answers to the calls that wait, a list for each stop."""
+
+
+class Tape:
+    """Everything that happens between a codec and its CLI."""
+
+    def __init__(self, launch: Launch, process: Process) -> None:
+        self.codec, self.process = launch.codec, process
+        self.records: list[Json] = []
+
+    def flush(self) -> None:
+        for line in bytes(self.codec.outbox).splitlines():
+            self.records.append({"in": json.loads(line)})
+        self.process.write(self.codec.outbox)
+        self.codec.outbox.clear()
+
+    async def until(self, *kinds: type[Any]) -> OutputEvent:
+        while lines := await self.process.read_lines():
+            last: list[OutputEvent] = []
+            for line in lines:
+                self.records.append({"out": json.loads(line)})
+                events = self.codec.receive(line)
+                self.records += [{"event": json.loads(event.encode())} for event in events]
+                last += [event for event in events if isinstance(event, kinds)]
+                self.flush()
+            if last:
+                return last[0]
+        raise RuntimeError("the CLI has ended")
+
+    def reply(self, call_id: str, answer: str | bool) -> None:
+        reply: Reply = ToolReply(call_id, answer) if isinstance(answer, str) else PermissionReply(call_id, answer, "no")
+        self.records.append({"reply": {"id": call_id, "answer": answer}})
+        self.codec.reply(reply)
+        self.flush()
+
+
+async def record(name: str, scenario: str, answers: list[Answers], url: str, base: Path) -> None:
+    home, work = base / name / "user", base / name / "user" / "work"
+    work.mkdir(parents=True)
+    (work / "note.txt").write_text("a note")
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "sk-dummy"}
+    env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_MAX_RETRIES": "0", "LANG": "C.UTF-8"}
+    launch = ClaudeDriver().session(SessionSpec(str(PROGRAM), work, env, tools=GRANTS, app_tools=APP))
+    command = launch.command
+    process = await Spawner().spawn(Command(command.argv, command.cwd, command.env, files=command.files))
+    tape = Tape(launch, process)
+    try:
+        tape.flush()
+        while launch.codec.phase == "starting":
+            for line in await process.read_lines():
+                tape.records.append({"out": json.loads(line)})
+                launch.codec.receive(line)
+                tape.flush()
+        said = f"go [[{scenario}:{work}]]"
+        tape.records.append({"prompt": said})
+        launch.codec.prompt(Prompt(said))
+        tape.flush()
+        event = await tape.until(Awaiting, SessionEnd)
+        for given in answers:
+            assert isinstance(event, Awaiting), event
+            for call, answer in zip(event.calls, given, strict=False):
+                tape.reply(call.id, answer)
+            event = await tape.until(Awaiting, SessionEnd)
+        if isinstance(event, Awaiting):
+            tape.records.append({"interrupt": True})
+            launch.codec.interrupt()
+            tape.flush()
+            event = await tape.until(SessionEnd)
+        assert isinstance(event, SessionEnd), event
+    finally:
+        await process.close(2.0)
+    text = "".join(json.dumps(_trimmed(found)) + "\n" for found in tape.records)
+    text = (
+        text.replace(str(home), "/home/user")
+        .replace(str(home).replace("/", "-"), "-home-user")
+        .replace(url, "http://127.0.0.1:9")
+    )
+    (HERE / f"{name}.wire.jsonl").write_text(text)
+
+
+def _trimmed(found: Json) -> Json:
+    """Without the long lists of what this CLI could do besides."""
+    out = found.get("out", {})
+    if out.get("type") == "control_response" and out["response"]["request_id"] == "init":
+        return {"out": {**out, "response": {**out["response"], "response": {}}}}
+    if out.get("type") == "system" and out.get("subtype") == "init":
+        kept = ("type", "subtype", "session_id", "model", "tools", "mcp_servers", "permissionMode", "claude_code_version")
+        return {"out": {key: out[key] for key in kept}}
+    return found
+
+
+async def main() -> None:
+    """Record all of them."""
+    with tempfile.TemporaryDirectory() as base:
+        async with model_server(SCENARIOS) as server:
+            for name, (scenario, answers) in WIRES.items():
+                await record(name, scenario, list(answers), server.url, Path(base))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
