@@ -94,9 +94,11 @@ class CodexDriver(CliDriver):
         argv += [f"--model={model}"] if model else []
         argv += ["-c", f"model_reasoning_effort={json.dumps(effort)}"] if effort else []
         argv += ["--sandbox", sandbox] if sandbox and sandbox != "default" else []
+        # The CLI takes away one byte order mark.
+        task = "\ufeff" + spec.task if spec.task.startswith("\ufeff") else spec.task
         key = spec.options.get("api_key")
         env = {**spec.env, **({"CODEX_API_KEY": key} if key else {})}
-        return Launch(Command((*argv, "-"), spec.cwd, env, stdin=spec.task.encode()), CodexExecCodec())
+        return Launch(Command((*argv, "-"), spec.cwd, env, stdin=task.encode()), CodexExecCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
         opening = Opening.of(spec)

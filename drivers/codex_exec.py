@@ -11,7 +11,7 @@ from drivers.codex_items import Call, call_of, outcome_of, snake
 from drivers.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Stdout, Thinking
 from drivers.lines import parse_object, text_line
 
-RETRYING = "Reconnecting..."
+RETRYING, FATAL = "Reconnecting...", "Error: "
 
 
 class CodexExecCodec(Codec):
@@ -40,8 +40,11 @@ class CodexExecCodec(Codec):
         return [Stdout(line=text_line(line))] if events is None else events
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self.ending is None and self._last_error is not None:
-            self._failure, self.ending = failure({"message": self._last_error})
+        if self.ending is None and exit_code:
+            # What stops it before a turn has begun, such as a task that is too long, is told on standard error only.
+            fatal = [line.removeprefix(FATAL) for line in stderr if line.startswith(FATAL)]
+            if said := self._last_error or "; ".join(fatal):
+                self._failure, self.ending = failure({"message": said})
         left: list[OutputEvent] = [call.closed(failed=True) for call in self._open.values()]
         self._open.clear()
         events = super().exited(exit_code, stderr)
