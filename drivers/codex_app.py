@@ -13,7 +13,7 @@ from typing import Any
 from drivers.base import Codec, Prompt, Reply
 from drivers.codex_asks import Asks
 from drivers.codex_content import user_input
-from drivers.codex_end import Tokens, failure, tokens, usage_of
+from drivers.codex_end import NO_TOKENS, failure, tokens, usage_of
 from drivers.codex_handshake import Handshake
 from drivers.codex_opening import Opening
 from drivers.codex_rpc import Rpc, error_of
@@ -42,8 +42,8 @@ class CodexAppCodec(Codec):
         self._told_session = False
         self._new_turn()
         self._held: list[OutputEvent] = []
-        self._used: Tokens | None = None
-        self._used_before: Tokens | None = None
+        self._used = NO_TOKENS if opening.resume is None else None
+        self._used_before = self._used
         self._clock = self._asked_since = 0
         self._shake()
 
@@ -104,7 +104,7 @@ class CodexAppCodec(Codec):
         if self._clock - self._asked_since > SETTLE_RUNNING * 1000:
             # A command that is never silent must not hold the others back.
             return 0.0
-        running = self._turn.calls.keys() - self._asks.open.keys() - self._turn.background
+        running = self._turn.calls.keys() - self._asks.open.keys()
         return SETTLE_RUNNING if running else SETTLE
 
     def settle(self) -> list[OutputEvent]:
@@ -129,7 +129,8 @@ class CodexAppCodec(Codec):
 
     def _read(self, native: dict[str, Any]) -> list[OutputEvent] | None:
         method = native.get("method")
-        self._clock = native.get("emittedAtMs", self._clock)
+        moment = native.get("emittedAtMs")
+        self._clock = moment if isinstance(moment, int) else self._clock
         if method is None:
             events = self._rpc.answered(native)
             self._shake()
@@ -148,7 +149,12 @@ class CodexAppCodec(Codec):
             return []
         if not self._asks.open:
             self._asked_since = self._clock
-        return self._asks.take(request_id, method, params)
+        try:
+            return self._asks.take(request_id, method, params)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            # Not understood, but not left unanswered: it would wait for ever.
+            self._rpc.decline(request_id, method)
+            return None
 
     def _turn_accepted(self, answer: dict[str, Any]) -> list[OutputEvent]:
         if error := error_of(answer):
@@ -203,13 +209,14 @@ class CodexAppCodec(Codec):
             return []
         usage = params["tokenUsage"]
         now, last = tokens(usage["total"], camel=True), tokens(usage["last"], camel=True)
-        if self.phase in ("running", "waiting") and self._used_before is None:
-            # The thread's counters go on from before; the first turn of a process knows where they stood by the difference.
-            self._used_before = {name: now[name] - last[name] for name in now}
         self._used = now
-        # It comes when a response and its calls are over: a command that still runs does so in the background.
-        self._turn.background |= self._turn.calls.keys()
-        return []
+        if params["turnId"] != self._turn.turn_id:
+            # Told after a resume: where the thread's counters stood.
+            self._used_before = now
+            return []
+        self._used_before = self._used_before or {name: now[name] - last[name] for name in now}
+        # It comes when a response and its calls are over.
+        return self._turn.response_over() if self.phase == "running" and not self._asks.open else []
 
     def _error(self, params: dict[str, Any]) -> list[OutputEvent]:
         if params["threadId"] != self._thread.id or self.phase not in ("running", "waiting") or not params.get("willRetry"):

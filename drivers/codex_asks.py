@@ -43,9 +43,10 @@ class Asks:
         if method in APPROVALS:
             return self._approval(request_id, APPROVALS[method], params)
         if method == "item/tool/call" and params["tool"] in self._app_tools:
-            self.open[params["callId"]] = Asked(request_id, "result")
             given = params.get("arguments")
-            return self._turn.call(Call(params["callId"], params["tool"], given if isinstance(given, dict) else {}))
+            call = Call(params["callId"], params["tool"], given if isinstance(given, dict) else {})
+            self.open[call.id] = Asked(request_id, "result")
+            return self._turn.call(call)
         self._rpc.decline(request_id, method)
         return None
 

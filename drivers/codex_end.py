@@ -11,6 +11,7 @@ from drivers.events import Error, OutputEvent, SessionEnd, StopReason, Usage
 
 Tokens = Mapping[str, int]
 COUNTERS = ("input", "cached_input", "cache_write_input", "output")
+NO_TOKENS: Tokens = dict.fromkeys(COUNTERS, 0)
 REFUSALS = frozenset({"cyberPolicy", "misalignmentPolicyViolation"})
 
 

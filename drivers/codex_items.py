@@ -26,6 +26,10 @@ class Call:
     input: dict[str, Any]
     detail: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not isinstance(self.name, str):
+            raise TypeError("the id and the name of a call are texts")
+
     def started(self) -> ToolCall:
         return ToolCall(id=self.id, name=self.name, status="started", input=self.input, detail=self.detail)
 
@@ -70,6 +74,8 @@ def outcome_of(item: dict[str, Any], denial: str | None = None) -> tuple[Any, bo
 
 def plain_command(command: str) -> str:
     """The command that the model gave, without the shell that the CLI runs it in."""
+    if not isinstance(command, str):
+        raise TypeError("a command is a text")
     try:
         parts = shlex.split(command)
     except ValueError:

@@ -14,15 +14,15 @@ STILL_RUNNING = "[still running in the background]"
 
 
 class TurnStream:
-    """`calls` are the open ones by id, `background` those that outlived their message, `denials` why the client said no."""
+    """`calls` are the open ones by id, `denials` why the client said no."""
 
     def __init__(self, thread_id: str | None, app_tools: frozenset[str]) -> None:
         self.calls: dict[str, Call] = {}
         self.denials: dict[str, str | None] = {}
-        self.background: set[str] = set()
         self.turn_id: str | None = None
         self._thread_id, self._app_tools = thread_id, app_tools
         self._held: dict[str, Call] = {}
+        self._background: set[str] = set()
         self._streamed: set[str] = set()
         self._said = self._dirty = False
 
@@ -49,13 +49,22 @@ class TurnStream:
         self._said = self._dirty = False
         return [MessageEnd(discarded=True)]
 
+    def response_over(self) -> list[OutputEvent]:
+        """A response of the model and its calls are over: a command that still runs does so in the background."""
+        running = [call for call in self.calls.values() if call.name == "shell"]
+        for call in running:
+            del self.calls[call.id]
+            self._background.add(call.id)
+        return [event for call in running for event in call.ended(STILL_RUNNING, failed=False)]
+
     def end(self, *, stopped: bool) -> list[OutputEvent]:
         """What is left when the turn is over."""
         events: list[OutputEvent] = []
         for call_id in list(self._held):
             events += self.ask(call_id, None)
-        for call in self.calls.values():
-            events += [call.closed(failed=True)] if stopped else call.ended(STILL_RUNNING, failed=False)
+        if not stopped:
+            events += self.response_over()
+        events += [call.closed(failed=True) for call in self.calls.values()]
         self.calls.clear()
         return [*events, *self._message_end()]
 
@@ -91,8 +100,9 @@ class TurnStream:
             return self._whole(params, AgentToken, item["id"], item["text"])
         if item["type"] == "reasoning":
             return self._whole(params, Thinking, item["id"], "\n\n".join(item.get("summary") or item.get("content") or []))
-        if item["id"] not in self.calls and params.get("turnId", self.turn_id) != self.turn_id:
-            # A command of an earlier turn, which ran on in the background.
+        if item["id"] in self._background or (
+            item["id"] not in self.calls and params.get("turnId", self.turn_id) != self.turn_id
+        ):
             return []
         events = self._begin(item)
         if events is None or call_of(item) is None:
