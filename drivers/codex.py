@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from drivers.agent import CliAgent
 from drivers.base import (
     AgentSpec,
     AgentUnavailable,
@@ -20,6 +21,7 @@ from drivers.base import (
     DriverError,
     DriverInfo,
     Launch,
+    Limits,
     Option,
     Probe,
     SessionSpec,
@@ -29,8 +31,8 @@ from drivers.codex_app import CodexAppCodec
 from drivers.codex_exec import CodexExecCodec
 from drivers.codex_grants import TOOLS
 from drivers.codex_opening import Opening
-from drivers.driver import CliDriver, run_to_end
-from drivers.lines import parse_object
+from drivers.codex_probe import CodexProbe
+from drivers.driver import CliDriver
 from drivers.process import Spawner
 
 # Else, without a network, the CLI says "waiting for network" for ever. A setting, since an unknown `--disable` is an error.
@@ -83,10 +85,15 @@ class CodexDriver(CliDriver):
         probe = await super().probe(spec, spawner)
         if probe.problem is not None:
             return probe
-        models = await _ask(spec, spawner, "debug", "models")
-        login = await _ask(spec, spawner, "login", "status")
-        logged_in = None if login is None else login[0] == 0
-        return replace(probe, logged_in=logged_in, models=_models(models[1]) if models and models[0] == 0 else ())
+        asking, limits = CodexProbe(), Limits(start=ASK_SECONDS)
+        command = Command((spec.program, *spec.args, "app-server", *SETTINGS), spec.cwd, spec.env)
+        try:
+            agent = await CliAgent.start(Launch(command, asking), spawner, limits)
+            await agent.close(0.0)
+        except DriverError as error:
+            return Probe(probe.version, f"{spec.program} does not answer: {error}")
+        has_key = bool(_api_key(spec))
+        return Probe(probe.version, None, True if has_key else asking.logged_in, asking.models)
 
     def task(self, spec: TaskSpec) -> Launch:
         model, effort, sandbox = spec.model or spec.options.get("model"), spec.options.get("effort"), spec.options.get("sandbox")
@@ -96,12 +103,12 @@ class CodexDriver(CliDriver):
         argv += ["--sandbox", sandbox] if sandbox and sandbox != "default" else []
         # The CLI takes away one byte order mark.
         task = "\ufeff" + spec.task if spec.task.startswith("\ufeff") else spec.task
-        key = spec.options.get("api_key")
+        key = _api_key(spec)
         env = {**spec.env, **({"CODEX_API_KEY": key} if key else {})}
         return Launch(Command((*argv, "-"), spec.cwd, env, stdin=task.encode()), CodexExecCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
-        opening = Opening.of(spec)
+        opening = Opening.of(spec, _api_key(spec))
         if spec.options.get("rules") != "apply" and opening.grants.asks("shell"):
             _refuse_rules(spec)
         login = EPHEMERAL_LOGIN if opening.api_key else ()
@@ -109,20 +116,9 @@ class CodexDriver(CliDriver):
         return Launch(Command(argv, spec.cwd, spec.env), CodexAppCodec(opening))
 
 
-async def _ask(spec: AgentSpec, spawner: Spawner, *words: str) -> tuple[int, str] | None:
-    command = Command((spec.program, *spec.args, *words), spec.cwd, spec.env, stdin=b"")
-    try:
-        return await run_to_end(command, spawner, ASK_SECONDS)
-    except (DriverError, TimeoutError):
-        return None
-
-
-def _models(catalogue: str) -> tuple[str, ...]:
-    found = parse_object(catalogue.encode()) or {}
-    models = found.get("models")
-    if not isinstance(models, list):
-        return ()
-    return tuple(str(m["slug"]) for m in models if isinstance(m, dict) and m.get("visibility") == "list" and "slug" in m)
+def _api_key(spec: AgentSpec) -> str | None:
+    # `codex exec` takes the key from this variable itself, `codex app-server` does not.
+    return spec.options.get("api_key") or spec.env.get("CODEX_API_KEY") or None
 
 
 def native_program(program: str) -> str:

@@ -215,8 +215,9 @@ class CodexAppCodec(Codec):
             self._used_before = now
             return []
         self._used_before = self._used_before or {name: now[name] - last[name] for name in now}
-        # It comes when a response and its calls are over.
-        return self._turn.response_over() if self.phase == "running" and not self._asks.open else []
+        # It comes when a response and its calls are over, and when they are interrupted.
+        over = self.phase == "running" and not self._asks.open and not self._stopping
+        return self._turn.response_over() if over else []
 
     def _error(self, params: dict[str, Any]) -> list[OutputEvent]:
         if params["threadId"] != self._thread.id or self.phase not in ("running", "waiting") or not params.get("willRetry"):

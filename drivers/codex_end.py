@@ -42,9 +42,8 @@ def failure(error: Any) -> tuple[list[OutputEvent], SessionEnd]:
     """The last events of a turn that has failed with this native error."""
     told = error if isinstance(error, dict) else {}
     said = plain_message(str(told.get("message") or "it failed and did not say why"))
-    reason = _stop_reason(said, told.get("codexErrorInfo"))
-    end = SessionEnd(exit_code=1, stop_reason=reason)
-    return ([Error(message=f"codex: {said}")], end) if reason == "error" else ([], end)
+    end = SessionEnd(exit_code=1, stop_reason=_stop_reason(said, told.get("codexErrorInfo")))
+    return [Error(message=f"codex: {said}")], end
 
 
 def _stop_reason(said: str, info: Any) -> StopReason:

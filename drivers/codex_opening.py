@@ -29,7 +29,7 @@ class Opening:
     api_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, spec: SessionSpec) -> Opening:
+    def of(cls, spec: SessionSpec, api_key: str | None = None) -> Opening:
         options = spec.options
         grants = Grants.of(spec.tools, options.get("sandbox", ""), str(spec.cwd))
         thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": grants.policy, "sandbox": grants.sandbox_mode}
@@ -41,7 +41,7 @@ class Opening:
         thread["config"] = grants.config()
         if options.get("effort"):
             thread["config"]["model_reasoning_effort"] = options["effort"]
-        return cls(grants, thread, spec.app_tools, spec.resume, seed_items(spec.history), options.get("api_key") or None)
+        return cls(grants, thread, spec.app_tools, spec.resume, seed_items(spec.history), api_key)
 
     @property
     def tools_digest(self) -> str:

@@ -106,8 +106,8 @@ def test_how_the_turns_end(transcript: Transcript) -> None:
     turns = play(transcript)
     ends = [(turn[-1].exit_code, turn[-1].stop_reason) for turn in turns if isinstance(turn[-1], SessionEnd)]
     assert ends == ENDS.get(transcript.name, [(0, "end_turn")] * len(turns))
-    for turn, (_, reason) in zip(turns, ends, strict=True):
-        assert [event.kind for event in turn].count("error") == (reason == "error")
+    for turn, (exit_code, _) in zip(turns, ends, strict=True):
+        assert [event.kind for event in turn].count("error") == (exit_code == 1)
 
 
 def test_a_message_that_is_asked_for_again_is_discarded() -> None:

@@ -56,13 +56,18 @@ class Home:
         """A gateway in this process."""
         async with gateway_on(self.config(**tables)) as running:
             running.client.timeout = 120
+            # Until the CLI has been asked what it is: from here on each process of the home is a session's or a task's.
+            await running.gateway.discovery.findings()
             yield running
 
     async def daemon(self, **tables: Any) -> Daemon:
         """A started daemon, a process of its own; it is stopped after the test if it still runs."""
         daemon = Daemon(write_config(self.base, self.config(**tables)), self.base)
         self.daemons.append(daemon)
-        return await daemon.start()
+        await daemon.start()
+        async with daemon.client() as client:
+            await client.get("/meta")
+        return daemon
 
     def threads(self) -> list[Path]:
         """What the CLI keeps of its own sessions."""
