@@ -18,6 +18,8 @@ INTERRUPTED = 130
 """The exit code of a run that was interrupted, as of a shell's command that got SIGINT."""
 TIMED_OUT = 124
 """The exit code of a run that a time limit ended, as of coreutils' timeout."""
+SETTLED = "it fell silent"
+"""Not a limit: the CLI has been silent for as long as its codec wanted to wait."""
 
 
 class CliAgent(Agent):
@@ -119,7 +121,10 @@ class CliAgent(Agent):
                     self._rearm()
                     lines = await self._process.read_lines()
             except TimeoutError:
-                self._ending = asyncio.create_task(self._give_up(self._deadline()[1]))
+                why = self._deadline()[1]
+                if why == SETTLED:
+                    return self._settle()
+                self._ending = asyncio.create_task(self._give_up(why))
             else:
                 self._read(lines)
         if self._ending is not None:
@@ -135,6 +140,11 @@ class CliAgent(Agent):
         self._flush()
         if not lines:
             self._ending = asyncio.create_task(self._end())
+
+    def _settle(self) -> None:
+        self._take(self._codec.settle())
+        self._note_rest()
+        self._flush()
 
     def _note_rest(self) -> None:
         """Keep the time that the client takes for its answers apart from the agent's own."""
@@ -166,6 +176,9 @@ class CliAgent(Agent):
             (_after(self._heard, limits.idle), f"it was silent for {limits.idle:g} s (limits.idle)"),
             (_after(self._started + self._rested, limits.total), f"the run took more than {limits.total:g} s (limits.total)"),
         ]
+        settle_after = self._codec.settle_after()
+        if settle_after is not None:
+            bounds.append((self._heard + settle_after, SETTLED))
         set_ones = [bound for bound in bounds if bound[0] is not None]
         return min(set_ones, default=(None, ""))
 

@@ -249,6 +249,14 @@ class Codec(ABC):
     def receive(self, line: bytes) -> list[OutputEvent]:
         """The events of one line; unknown lines become `stdout`, nothing raises."""
 
+    def settle_after(self) -> float | None:
+        """Seconds of silence after which `settle` is due; None while nothing is held back."""
+        return None
+
+    def settle(self) -> list[OutputEvent]:
+        """What was held back until the CLI fell silent, such as an `awaiting` that is to name all the calls that wait."""
+        return []
+
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         """The events that are left when the process has ended; with a run under way, `session_end` is the last.
 

@@ -1,0 +1,192 @@
+"""Records what the pinned codex CLI prints into tests/transcripts/codex, as the README there says.
+
+python -m tests.real.codex.record [NAME...]
+
+A session's file also holds what was done to the codec between the lines, as objects with the key `portico`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drivers.base import Codec, Launch, PermissionReply, Prompt, Reply, SessionSpec, TaskSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.codex import CodexDriver
+from drivers.events import AgentToken, Awaiting, OutputEvent, ToolCall
+from drivers.process import Process, Spawner
+from tests.model_server.openai import model_server
+from tests.real.codex.conftest import CLIS, CONFIG, DUMMY_KEY
+
+FOLDER = Path(__file__).parents[2] / "transcripts" / "codex"
+WEATHER = ToolSpec("get_weather", "The weather of a place.", {"type": "object", "properties": {"location": {"type": "string"}}})
+SILENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is said, with which tools (name to trust), and how its calls are answered; `stop` is what it is interrupted at."""
+
+    prompts: tuple[str, ...]
+    own: dict[str, bool] = field(default_factory=dict)
+    app: bool = False
+    denied: str | None = None
+    stop: type[OutputEvent] | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+
+ASK = {"shell": False, "apply_patch": False}
+TRUST = {"shell": True, "apply_patch": True}
+TASKS = {
+    "exec_plain": "[[plain]]",
+    "exec_think": "[[think]]",
+    "exec_shell": "[[shell]]",
+    "exec_parallel": "[[parallel]]",
+    "exec_toolfail": "[[toolfail]]",
+    "exec_patch": "[[patch:out.txt]]",
+    "exec_e400": "[[e400]]",
+    "exec_e401": "[[e401]]",
+    "exec_maxtok": "[[maxtok]]",
+    "exec_cutonce": "[[cutonce]]",
+}
+SESSIONS = {
+    "three_turns": Session(("[[plain]]", "[[think]]", "[[recall]]")),
+    "usage": Session(("[[usage]]", "[[usage]]")),
+    "trusted": Session(("[[shell]]", "[[toolfail]]", "[[patch:out.txt]]"), TRUST),
+    "parallel": Session(("[[parallel]]",), TRUST),
+    "granted": Session(("[[run:ls]]", "[[runoutside:true]]", "[[patch:out.txt]]"), ASK),
+    "granted_parallel": Session(("[[parallel]]",), ASK),
+    "denied": Session(("[[run:ls]]", "[[patch:out.txt]]"), ASK, denied="too risky"),
+    "not_listed": Session(("[[run:ls]]", "[[patch:out.txt]]")),
+    "weather": Session(("[[weather]]", "[[weathers]]"), app=True),
+    "mixed": Session(("[[mixed:out.txt]]",), {"shell": True, "apply_patch": False}, app=True),
+    "code": Session(("[[code]]",), {"shell": False}, options={"model": "gpt-6.1-sol"}),
+    "background": Session(("[[bgshell]]", "[[plain]]"), TRUST),
+    "interrupt": Session(("[[slowtext]]", "[[plain]]"), stop=AgentToken),
+    "interrupt_tool": Session(("[[longshell]]", "[[plain]]"), TRUST, stop=ToolCall),
+    "interrupt_waiting": Session(("[[weather]]", "[[plain]]"), app=True, stop=Awaiting),
+    "e400": Session(("[[e400]]", "[[plain]]")),
+    "e401": Session(("[[e401]]", "[[plain]]")),
+    "e500": Session(("[[e500]]", "[[plain]]")),
+    "maxtok": Session(("[[maxtok]]", "[[plain]]")),
+    "refusal": Session(("[[refusal]]", "[[plain]]")),
+    "cutonce": Session(("[[cutonce]]",)),
+}
+
+
+class Recorder:
+    """One process, its codec, and the file that is made of them."""
+
+    def __init__(self, process: Process, codec: Codec, session: Session | None) -> None:
+        self.process, self.codec, self.session = process, codec, session
+        self.lines: list[bytes] = []
+        self._prompts = list(session.prompts) if session else []
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Until all that is to be said has been answered, or the process has ended."""
+        self._flush()
+        while True:
+            if self.codec.phase == "ready" and self.session:
+                if not self._prompts:
+                    return
+                self._note(prompt=self._prompts[0])
+                self.codec.prompt(Prompt(self._prompts.pop(0)))
+            self._flush()
+            settle = self.codec.settle_after()
+            try:
+                lines = await asyncio.wait_for(self.process.read_lines(), SILENCE if settle is None else settle)
+            except TimeoutError:
+                if settle is None:
+                    raise
+                self._note(settle=True)
+                self._act(self.codec.settle())
+                continue
+            if not lines:
+                return
+            for line in lines:
+                self.lines.append(line)
+                self._act(self.codec.receive(line))
+
+    def _act(self, events: Sequence[OutputEvent]) -> None:
+        for event in events:
+            if self.session and self.session.stop and isinstance(event, self.session.stop) and not self._stopped:
+                self._stopped = True
+                self._note(interrupt=True)
+                self.codec.interrupt()
+            elif isinstance(event, Awaiting):
+                for call in event.calls:
+                    self._answer(call.id, call.wants)
+
+    def _answer(self, call_id: str, wants: str) -> None:
+        assert self.session is not None
+        reply: Reply = ToolReply(call_id, "18 degrees")
+        if wants == "permission":
+            reply = PermissionReply(call_id, self.session.denied is None, self.session.denied)
+            self._note(permission=call_id, granted=reply.granted, reason=reply.reason)
+        else:
+            self._note(result=call_id, content="18 degrees")
+        self.codec.reply(reply)
+
+    def _note(self, **what: Any) -> None:
+        self.lines.append(json.dumps({"portico": what}).encode())
+
+    def _flush(self) -> None:
+        self.process.write(self.codec.outbox)
+        self.codec.outbox.clear()
+
+
+async def record(name: str, url: str) -> bytes:
+    """What the CLI prints in an empty home, made neutral."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        home = Path(folder)
+        (home / ".codex").mkdir()
+        (home / "work").mkdir()
+        (home / ".codex" / "config.toml").write_text(CONFIG.format(url=url))
+        env = {"HOME": folder, "CODEX_HOME": f"{folder}/.codex", "PATH": os.environ["PATH"], "SCRIPTED_KEY": DUMMY_KEY}
+        program, session = str(CLIS / "node_modules" / ".bin" / "codex"), SESSIONS.get(name)
+        launch: Launch
+        if session is None:
+            task = TaskSpec(program, home / "work", env, options={"sandbox": "workspace-write"}, task=TASKS[name])
+            launch = CodexDriver().task(task)
+        else:
+            tools = tuple(ToolGrant(tool, trust) for tool, trust in session.own.items())
+            app = (WEATHER,) if session.app else ()
+            launch = CodexDriver().session(
+                SessionSpec(program, home / "work", env, options=session.options, tools=tools, app_tools=app)
+            )
+        process = await Spawner().spawn(launch.command)
+        recorder = Recorder(process, launch.codec, session)
+        try:
+            await recorder.run()
+        finally:
+            await process.close(0.0)
+        head = [] if session is None else [json.dumps({"portico": {"own": session.own, "app": session.app}}).encode()]
+        return neutral(b"\n".join([*head, *recorder.lines]) + b"\n", folder)
+
+
+def neutral(text: bytes, home: str) -> bytes:
+    """Without this machine's paths and ports."""
+    text = text.replace(home.encode(), b"/home/user")
+    return re.sub(rb"127\.0\.0\.1:\d+", b"127.0.0.1:9", text)
+
+
+async def main(names: Sequence[str]) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in names or [*TASKS, *SESSIONS]:
+        async with model_server() as server:
+            recorded = await record(name, server.url)
+        assert len(recorded) < 60_000, f"{name} has {len(recorded)} bytes"
+        (FOLDER / f"{name}.jsonl").write_bytes(recorded)
+        sys.stdout.write(f"{name}: {len(recorded)} bytes\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

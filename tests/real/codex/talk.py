@@ -1,0 +1,154 @@
+"""A client of both protocols, as small as the tests need it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from httpx_sse import aconnect_sse
+
+Frames = list[tuple[str, dict[str, Any]]]
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather of a place.",
+    "inputSchema": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+}
+
+
+@dataclass
+class Talk:
+    """One AAP session; `first` is the answer that made it."""
+
+    client: httpx.AsyncClient
+    id: str
+    first: dict[str, Any]
+
+    async def send(self, *messages: Any, **settings: Any) -> dict[str, Any]:
+        """One turn, by `none`: the whole answer. Messages as text are the user's."""
+        asked = [user(message) if isinstance(message, str) else message for message in messages]
+        answer = await self.client.post(f"/session/{self.id}", json={"messages": asked, **settings})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def say(self, content: Any, *, stop: str = "end_turn", **settings: Any) -> str:
+        """One turn; its text, once its stop reason is the one that is expected."""
+        answer = await self.send(user(content), **settings)
+        assert answer["stopReason"] == stop, answer
+        return text_of(answer["messages"])
+
+    def saying(self, content: Any, mode: str = "delta") -> Any:
+        """One turn, streamed: a context that gives its frames as they come."""
+        return frames_of(self.client, "POST", f"/session/{self.id}", {"messages": [user(content)], "stream": mode})
+
+    async def streamed(self, content: Any, mode: str = "delta") -> Frames:
+        async with self.saying(content, mode) as frames:
+            return [frame async for frame in frames]
+
+    async def history(self) -> list[dict[str, Any]]:
+        answer = await self.client.get(f"/session/{self.id}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()["history"]["full"]
+
+    def over(self, client: httpx.AsyncClient) -> Talk:
+        """The same session by another connection."""
+        return Talk(client, self.id, self.first)
+
+
+async def begin(
+    client: httpx.AsyncClient, *messages: Any, stop: str = "end_turn", own: Any = None, app: Any = None, **options: str
+) -> Talk:
+    """A new session by `none`; messages as text are the user's. `own` are the agent's tools by name with their trust."""
+    asked = [message if isinstance(message, dict) else user(message) for message in messages]
+    agent: dict[str, Any] = {"name": "codex", "options": options}
+    if own is not None:
+        agent["tools"] = [{"name": name, "trust": trust} for name, trust in own.items()]
+    body = {"agent": agent, "messages": asked, **({"tools": app} if app else {})}
+    answer = await client.put("/session", json=body)
+    assert answer.status_code == 201, answer.text
+    first = answer.json()
+    assert first["stopReason"] == stop, first
+    return Talk(client, first["sessionId"], first)
+
+
+@asynccontextmanager
+async def frames_of(
+    client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]
+) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
+    """The frames of a streamed answer, as (event, data)."""
+
+    async def frames(source: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        async with aclosing(source.aiter_sse()) as events:
+            async for event in events:
+                yield event.event, json.loads(event.data)
+
+    async with aconnect_sse(client, method, path, json=body) as source, aclosing(frames(source)) as shown:
+        yield shown
+
+
+async def execute(client: httpx.AsyncClient, task: str, **more: str) -> list[dict[str, Any]]:
+    """A task by `POST /v1/execute`: its events."""
+    async with frames_of(client, "POST", "/v1/execute", {"driver": "codex", "task": task, **more}) as frames:
+        events = [data async for _, data in frames]
+    assert [event["kind"] for event in events].index("session_end") == len(events) - 1
+    return events
+
+
+def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["kind"] == kind]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def grant(call: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": True}
+
+
+def deny(call: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    return {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": False, "reason": reason}
+
+
+def result(call: dict[str, Any], content: Any) -> dict[str, Any]:
+    return {"role": "tool", "toolCallId": call["toolCallId"], "content": content}
+
+
+def calls_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tool_use blocks of these messages."""
+    contents = [message["content"] for message in messages if message["role"] == "assistant"]
+    return [block for content in contents if isinstance(content, list) for block in content if block["type"] == "tool_use"]
+
+
+def results_of(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tool results in these messages, by call."""
+    return {message["toolCallId"]: message["content"] for message in messages if message["role"] == "tool"}
+
+
+def text_of(messages: list[dict[str, Any]]) -> str:
+    """What the assistant says in these messages."""
+    texts = []
+    for message in messages:
+        if message["role"] == "assistant":
+            content = message["content"]
+            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            texts += [block["text"] for block in blocks if block["type"] == "text"]
+    return "".join(texts)
+
+
+def joined(frames: Frames, event: str, key: str) -> str:
+    return "".join(data[key] for name, data in frames if name == event)
+
+
+def said(body: dict[str, Any], role: str = "user") -> list[str]:
+    """The texts that a model request holds of one role, in order, without what the CLI puts in itself."""
+    parts = [part for item in body["input"] if item.get("role") == role for part in item["content"]]
+    return [part["text"] for part in parts if "text" in part and not part["text"].startswith("<environment_context>")]
+
+
+def outputs(body: dict[str, Any]) -> list[Any]:
+    """The tool outputs that a model request holds, in order."""
+    return [item["output"] for item in body["input"] if item.get("type", "").endswith("call_output")]

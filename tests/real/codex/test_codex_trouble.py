@@ -1,0 +1,167 @@
+"""What goes wrong with the real codex: errors of the model, a stream that breaks, interrupts, and processes that are killed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from drivers.messages import UserMessage
+from tests.daemon import Running
+from tests.model_server.openai import OpenAIServer
+from tests.real.codex.conftest import Home
+from tests.real.codex.talk import begin, user
+from tests.real.processes import cli_of, gone, of_home, until
+
+PLAIN = "Hello from the model, this is plain text."
+
+
+@pytest.mark.parametrize(
+    ("scenario", "stop", "told", "seconds"),
+    [
+        ("e400", "error", "bad request", 10),
+        ("e401", "error", "401 Unauthorized", 5),
+        ("e429", "error", "429 Too Many Requests", 20),
+        ("e500", "error", "high demand", 20),
+        ("maxtok", "max_tokens", None, 10),
+        ("refusal", "refusal", None, 30),
+    ],
+)
+async def test_errors_of_the_model(portico: Running, scenario: str, stop: str, told: str | None, seconds: float) -> None:
+    talk = await begin(portico.client, "[[plain]]")
+    before = time.monotonic()
+    answer = await talk.send(f"[[{scenario}]]")
+    assert time.monotonic() - before < seconds
+    assert answer["stopReason"] == stop
+    assert (told in answer["error"]) if told else "error" not in answer
+    assert await talk.say("[[plain]] again") == PLAIN
+
+
+async def test_a_stream_that_breaks_is_told_once(portico: Running) -> None:
+    talk = await begin(portico.client, "[[cutonce]]")
+    assert (await talk.history())[-1] == {"role": "assistant", "content": "Whole on the second try."}
+
+
+async def test_a_wrong_setting_is_told_at_the_start(home: Home) -> None:
+    (home.codex / "config.toml").write_text('model_provider = "nowhere"\n')
+    async with home.gateway() as running:
+        answer = await running.client.put("/session", json={"agent": {"name": "codex"}, "messages": [user("x")]})
+    assert answer.status_code >= 500 and "nowhere" in answer.text
+
+
+async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
+    talk = await begin(portico.client, "[[plain]]")
+    process = cli_of(home.path)
+    session = await portico.gateway.sessions.get(talk.id)
+    async with talk.saying("[[slowtext]]") as frames:
+        seen = 0
+        async for name, _ in frames:
+            seen += name == "text_delta"
+            if seen == 3:
+                await session.run.cancel()
+        assert name == "turn_stop"
+    assert (await portico.gateway.store.last_run(talk.id)).stop_reason == "cancelled"
+    assert await talk.say("[[plain]]") == PLAIN
+    assert cli_of(home.path) == process
+
+
+async def test_an_interrupt_before_the_turn_has_begun(portico: Running) -> None:
+    talk = await begin(portico.client, "[[plain]]")
+    session = await portico.gateway.sessions.get(talk.id)
+    async with session.lock:
+        await session.say(UserMessage(content="[[slowtext]]"))
+        before = time.monotonic()
+        await session.run.cancel()
+    assert time.monotonic() - before < 10
+    assert await talk.say("[[plain]]") == PLAIN
+
+
+async def test_an_interrupt_in_a_command_ends_the_command(home: Home) -> None:
+    async with home.gateway(limits={"grace": 10.0}) as running:
+        talk = await begin(running.client, "[[plain]]", own={"shell": True, "apply_patch": True})
+        process = cli_of(home.path)
+        session = await running.gateway.sessions.get(talk.id)
+        async with talk.saying("[[longshell]]") as frames:
+            assert [(await anext(frames))[0] for _ in range(2)] == ["turn_start", "tool_call"]
+            await until(lambda: bool(_sleepers(home)), "the command runs")
+            (sleeper, *_) = _sleepers(home)
+            await session.run.cancel()
+            assert [name async for name, _ in frames][-1] == "turn_stop"
+        await gone(sleeper.pid)
+        assert cli_of(home.path) == process
+        assert await talk.say("[[plain]]") == PLAIN
+        (result,) = [m for m in await talk.history() if m["role"] == "tool"]
+        assert result["content"] == "Tool call cancelled"
+
+
+async def test_a_cli_that_is_killed_in_the_middle_of_a_turn(portico: Running, home: Home, model: OpenAIServer) -> None:
+    talk = await begin(portico.client, "[[plain]] one")
+    async with talk.saying("[[slowtext]]") as frames:
+        async for name, _ in frames:
+            if name == "text_delta":
+                cli_of(home.path).kill()
+                break
+        *_, (name, data) = [frame async for frame in frames]
+    assert (name, data["stopReason"]) == ("turn_stop", "error")
+    assert (await talk.say("[[recall]]")).startswith("I see 3 user texts. Before this one: [[plain]] one | [[slowtext]]")
+
+
+async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) -> None:
+    talk = await begin(portico.client, "[[plain]] one")
+    process = cli_of(home.path)
+    process.kill()
+    await gone(process.pid)
+    assert await talk.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+
+
+async def test_a_native_thread_that_is_gone_is_seeded_from_the_history(portico: Running, home: Home, model: OpenAIServer) -> None:
+    talk = await begin(portico.client, "[[think]] one")
+    await talk.say("[[plain]] two")
+    process = cli_of(home.path)
+    process.kill()
+    await gone(process.pid)
+    for found in home.codex.iterdir():
+        if found.name != "config.toml":
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
+    assert await talk.say("[[recall]]") == "I see 3 user texts. Before this one: [[think]] one | [[plain]] two"
+    assert [i["role"] for i in model.bodies()[-1]["input"] if i.get("role") != "developer"].count("assistant") == 2
+
+
+async def test_a_session_may_begin_with_a_history(portico: Running, model: OpenAIServer) -> None:
+    call = {"type": "tool_use", "toolCallId": "c1", "name": "get_weather", "input": {"location": "Tokyo"}}
+    history = [
+        user("the weather?"),
+        {"role": "assistant", "content": [{"type": "text", "text": "Let me look."}, call]},
+        {"role": "tool", "toolCallId": "c1", "content": "18 degrees"},
+        {"role": "assistant", "content": "It is mild."},
+    ]
+    talk = await begin(portico.client, *history, user("[[recall]]"))
+    assert talk.first["messages"][0]["content"] == "I see 2 user texts. Before this one: the weather?"
+    sent = [(i.get("role") or i["type"]) for i in model.bodies()[-1]["input"] if "<environment_context>" not in str(i)]
+    assert sent[-6:] == ["user", "assistant", "function_call", "function_call_output", "assistant", "user"]
+
+
+async def test_a_session_outlives_the_daemon(home: Home) -> None:
+    daemon = await home.daemon()
+    async with daemon.client() as client:
+        talk = await begin(client, "[[plain]] one")
+    process = cli_of(home.path)
+    await daemon.kill()
+    daemon = await home.daemon()
+    await gone(process.pid)
+    async with daemon.client() as client:
+        again = talk.over(client)
+        assert await again.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+        assert len(home.threads()) == 1
+    assert await daemon.stop() == 0
+
+
+def _sleepers(home: Home) -> list[psutil.Process]:
+    found = []
+    for process in of_home(home.path):
+        with suppress(psutil.Error):
+            found += [process] if "time.sleep(97)" in process.cmdline()[-1] else []
+    return found

@@ -1,0 +1,130 @@
+"""Turns with the real codex: the three stream modes, a warm process, prompts as they were written, images and system prompts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon import Running
+from tests.model_server.openai import OpenAIServer
+from tests.real.codex.conftest import Home
+from tests.real.codex.talk import begin, frames_of, joined, said, text_of, user
+from tests.real.processes import arguments, cli_of, until
+
+PLAIN = "Hello from the model, this is plain text."
+THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+async def test_a_session_is_created_by_a_delta_stream(portico: Running) -> None:
+    body = {"agent": {"name": "codex"}, "messages": [user("[[think]] hello")], "stream": "delta"}
+    async with frames_of(portico.client, "PUT", "/session", body) as source:
+        frames = [frame async for frame in source]
+    names = [name for name, _ in frames]
+    thinking, text = names.count("thinking_delta"), names.count("text_delta")
+    assert names == ["session_start", "turn_start", *["thinking_delta"] * thinking, *["text_delta"] * text, "turn_stop"]
+    assert thinking > 1 and text > 1
+    assert joined(frames, "thinking_delta", "delta") == THOUGHT
+    assert joined(frames, "text_delta", "delta") == ANSWER
+    assert frames[-1] == ("turn_stop", {"stopReason": "end_turn"})
+
+
+async def test_whole_messages_by_message_mode_and_in_the_history(portico: Running) -> None:
+    talk = await begin(portico.client, "[[plain]] hello")
+    assert await talk.streamed("[[think]] again", "message") == [
+        ("turn_start", {}),
+        ("thinking", {"thinking": THOUGHT}),
+        ("text", {"text": ANSWER}),
+        ("turn_stop", {"stopReason": "end_turn"}),
+    ]
+    answer = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]}
+    assert (await talk.history())[-1] == answer
+
+
+async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running, home: Home, model: OpenAIServer) -> None:
+    talk = await begin(portico.client, "[[plain]] one")
+    first = cli_of(home.path)
+    await talk.say("[[think]] two")
+    assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
+    assert cli_of(home.path) == first
+    assert said(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
+    assert [message["role"] for message in await talk.history()] == ["user", "assistant"] * 3
+
+
+async def test_an_answer_of_more_than_a_megabyte_comes_whole(portico: Running) -> None:
+    talk = await begin(portico.client, "[[bigtext]]")
+    assert text_of(talk.first["messages"]) == "X" * 1_200_000
+
+
+async def test_a_prompt_of_a_megabyte(portico: Running, model: OpenAIServer) -> None:
+    prompt = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
+    talk = await begin(portico.client, prompt)
+    assert said(model.bodies()[-1]) == [prompt]
+    answer = await talk.send(prompt + "!")
+    assert (answer["stopReason"], "exceeds the maximum length" in answer["error"]) == ("error", True)
+    assert await talk.say("[[plain]]") == PLAIN
+
+
+PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! ls [[plain]]", "$skill \u2028 [[plain]]"]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+async def test_a_prompt_reaches_the_model_as_it_was_written(portico: Running, model: OpenAIServer, prompt: str) -> None:
+    await begin(portico.client, prompt)
+    assert said(model.bodies()[-1]) == [prompt]
+
+
+async def test_an_image(portico: Running, model: OpenAIServer) -> None:
+    await begin(portico.client, user([{"type": "text", "text": "[[plain]] look"}, {"type": "image", "url": PIXEL}]))
+    parts = [part for item in model.bodies()[-1]["input"] for part in item.get("content") or []]
+    assert [part["image_url"] for part in parts if "image_url" in part] == [PIXEL]
+    body = {"agent": {"name": "codex"}, "messages": [user([{"type": "image", "url": "https://example.com/x.png"}])]}
+    assert (await portico.client.put("/session", json=body)).status_code == 400
+
+
+@pytest.mark.parametrize("how", ["append", "replace"])
+async def test_a_system_prompt(portico: Running, model: OpenAIServer, how: str) -> None:
+    messages = [{"role": "system", "content": "You are Portia."}, user("[[plain]]")]
+    await begin(portico.client, *messages, system_prompt=how)
+    asked = "\n".join([str(model.bodies()[-1].get("instructions")), *said(model.bodies()[-1], "developer")])
+    assert "You are Portia." in asked
+    assert ("You are Codex" in asked) == (how == "append")
+
+
+async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer) -> None:
+    config = f'model = "gpt-5.5"\nopenai_base_url = "{model.url}/v1"\n'
+    (home.codex / "config.toml").write_text(config)
+    async with home.gateway() as running:
+        await begin(running.client, "[[plain]]", model="gpt-5.4-mini", effort="low", api_key="sk-option-0123456789")
+    asked = model.bodies()[-1]
+    assert (asked["model"], asked["reasoning"]["effort"]) == ("gpt-5.4-mini", "low")
+    assert model.keys[-1] == "Bearer sk-option-0123456789"
+    assert not [f for f in home.path.rglob("*") if f.is_file() and b"sk-option" in f.read_bytes()]
+
+
+async def test_usage_is_of_each_turn_alone(portico: Running) -> None:
+    talk = await begin(portico.client, "[[plain]] one")
+    await talk.say("[[usage]] two")
+    session = await portico.gateway.sessions.get(talk.id)
+    used = [e.event for e in await session.log.read(0) if e.event.kind == "usage"]
+    assert [(u.input_tokens, u.cache_read, u.output_tokens) for u in used] == [(100, 7, 42), (1000, 200, 40)]
+
+
+async def test_ps_shows_neither_the_prompt_nor_a_key(portico: Running, home: Home, model: OpenAIServer) -> None:
+    system = {"role": "system", "content": "secret-system"}
+    talk = await begin(portico.client, system, user("[[plain]]"), api_key="sk-option-0123456789")
+    async with talk.saying("[[slowtext]] secret-prompt"):
+        await until(lambda: len(model.bodies()) == 2, "the model is asked")
+        shown = list(arguments(cli_of(home.path)))
+    assert any("app-server" in a for a in shown) and not any("secret" in a or "sk-" in a for a in shown)
+
+
+async def test_the_native_binary_is_spawned(portico: Running, home: Home) -> None:
+    await begin(portico.client, "[[plain]]")
+    assert "/vendor/" in cli_of(home.path).exe()
+
+
+async def test_meta_tells_of_it(portico: Running) -> None:
+    (agent,) = [a for a in (await portico.client.get("/meta")).json()["agents"] if a["name"] == "codex"]
+    assert agent["version"] == "0.169.0"
+    assert [tool["name"] for tool in agent["tools"]] == ["shell", "apply_patch", "view_image", "web_search"]
+    assert agent["capabilities"]["image"] == {"data": {}} and "tools" in agent["capabilities"]["application"]
