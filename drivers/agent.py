@@ -71,7 +71,7 @@ class CliAgent(Agent):
         return self._process.pid
 
     async def prompt(self, prompt: Prompt) -> None:
-        if not self.alive:
+        if not self.alive or not self._process.is_there():
             raise AgentGone("the agent's process has ended")
         self._begin()
         self._codec.prompt(prompt)

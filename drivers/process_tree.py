@@ -64,6 +64,14 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return alive
 
 
+def runs(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
 def end_marked(prefix: str, grace: float, known: Iterable[psutil.Process] = ()) -> int:
     """End every process with the marker, its descendants and the `known`: SIGTERM, up to `grace` seconds, SIGKILL.
 

@@ -47,7 +47,7 @@ BAD: list[tuple[str, list[str]]] = [
     ("[store]\nkeep_executions_days = 0", ["store.keep_executions_days", "greater than 0"]),
 ]
 BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"driver": "claud"}, ["agents.x.driver", "'claud'", "claude, echo, script"]),
+    ({"driver": "claud"}, ["agents.x.driver", "'claud'", "claude", "echo", "script"]),
     ({"driver": "echo", "options": {"model": "x"}}, ["agents.x.options", "'model'"]),
     ({"driver": "script", "options": {"pace": "slow"}}, ["agents.x.options", "'pace'", "recorded, fast"]),
 ]
