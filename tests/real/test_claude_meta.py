@@ -36,10 +36,11 @@ async def test_meta_has_the_version_of_the_real_program(portico: Running, home: 
 
 async def test_meta_offers_what_a_session_has(portico: Running, model: Model) -> None:
     claude = (await _agents(portico))["claude"]
-    assert claude["tools"] == []
+    assert {"Bash", "Read", "Write", "Edit", "WebFetch", "Agent"} <= {tool["name"] for tool in claude["tools"]}
     assert claude["capabilities"] == {
         "history": {"full": {}},
         "stream": {"delta": {}, "message": {}, "none": {}},
+        "application": {"tools": {}},
         "image": {"http": {}, "data": {}},
     }
     assert {option["name"]: option["type"] for option in claude["options"]} == {

@@ -118,6 +118,6 @@ def claude_of(bench: Bench) -> psutil.Process:  # noqa: F811
     [found] = [
         process
         for process in psutil.process_iter(["cmdline", "environ"])
-        if "--print" in (process.info["cmdline"] or ()) and (process.info["environ"] or {}).get("HOME") == str(bench.home)
+        if "--tools" in (process.info["cmdline"] or ()) and (process.info["environ"] or {}).get("HOME") == str(bench.home)
     ]
     return found
