@@ -33,6 +33,8 @@ class Opening:
         options = spec.options
         grants = Grants.of(spec.tools, options.get("sandbox", ""), str(spec.cwd))
         thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": grants.policy, "sandbox": grants.sandbox_mode}
+        # The CLI's own settings may name a model as the one who is asked.
+        thread["approvalsReviewer"] = "user"
         if options.get("model"):
             thread["model"] = options["model"]
         if spec.system is not None:

@@ -168,6 +168,16 @@ async def test_rules_files_of_the_cli_do_not_answer_in_the_clients_place(home: H
         assert (home.work / "made.txt").exists()
 
 
+async def test_the_clis_own_reviewer_does_not_answer_in_the_clients_place(home: Home) -> None:
+    config = home.codex / "config.toml"
+    config.write_text('approvals_reviewer = "auto_review"\napproval_policy = "never"\n' + config.read_text())
+    async with home.gateway() as running:
+        for scenario, own in (("run:touch made.txt", ASK), ("patch:made.txt", {"shell": True, "apply_patch": False})):
+            talk = await begin(running.client, f"[[{scenario}]]", own=own, stop="tool_use")
+            assert len(calls_of(talk.first["messages"])) == 1
+            assert not (home.work / "made.txt").exists()
+
+
 async def test_a_user_message_in_place_of_an_answer_cancels_the_call(portico: Running, home: Home) -> None:
     talk = await begin(portico.client, "[[run:touch made.txt]]", own=ASK, stop="tool_use")
     assert (await talk.say("[[plain]] never mind")).startswith("Hello")
