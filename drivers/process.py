@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
@@ -241,28 +240,34 @@ class Spawner:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started."""
         marker = f"{self._instance}.{uuid.uuid4().hex}"
         await asyncio.to_thread(_prepare, command)
-        loop = asyncio.get_running_loop()
+        # Not to be cancelled in the middle: asyncio would reap a child that its own watcher waits for.
+        starting = asyncio.ensure_future(self._start(command, marker))
         try:
-            transport, pipes = await loop.subprocess_exec(
-                _Pipes, *command.argv, cwd=command.cwd, env=_environment(command.env, marker), start_new_session=True
-            )
+            process = await asyncio.shield(starting)
+            if self._ledger:
+                await self._ledger.started(marker, process.pid, started_at(process.pid) or 0.0)
+        except BaseException:
+            await asyncio.shield(_undo(starting))
+            raise
+        return process
+
+    async def _start(self, command: Command, marker: str) -> Process:
+        loop = asyncio.get_running_loop()
+        env = {**command.env, MARKER: marker}
+        try:
+            transport, pipes = await loop.subprocess_exec(_Pipes, *command.argv, cwd=command.cwd, env=env, start_new_session=True)
         except (OSError, ValueError) as error:
             raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
         process = Process(transport, pipes, marker, self._ledger)
         if command.stdin is not None:
             process.write(command.stdin)
             process.end_input()
-        try:
-            if self._ledger:
-                await self._ledger.started(marker, process.pid, started_at(process.pid) or 0.0)
-        except BaseException:
-            await asyncio.shield(process.close(0.0))
-            raise
         return process
 
 
-def _environment(env: Mapping[str, str], marker: str) -> dict[str, str]:
-    return {**env, MARKER: marker}
+async def _undo(starting: asyncio.Future[Process]) -> None:
+    with suppress(AgentUnavailable):
+        await (await starting).close(0.0)
 
 
 def _prepare(command: Command) -> None:

@@ -36,6 +36,15 @@ async def test_errors_of_the_agent_hide_the_secret(portico: Running, scene: Scen
     assert OF_SESSION not in (await portico.client.get(f"/session/{session}")).text
 
 
+async def test_a_secret_in_the_wrong_place_is_not_said_back(portico: Running) -> None:
+    session = (await create(portico.client, options={"pace": "fast", "token": OF_SESSION}))["sessionId"]
+    for wrong in ({"pace": OF_SESSION}, {"cwd": OF_SESSION}, {OF_SESSION: "x"}):
+        body = {"messages": [user()], "agent": {"options": wrong}}
+        text = await error(portico.client.post(f"/session/{session}", json=body), 400)
+        assert HIDDEN in text
+        assert OF_SESSION not in text
+
+
 async def test_a_start_that_fails_hides_the_secret(portico: Running, tmp_path: Path) -> None:
     start = {"start": [{"stderr": "no login with {options.token}"}, {"exit": 2}], "turns": [{"steps": []}]}
     (tmp_path / "scenes" / "start.json").write_text(json.dumps(start))
