@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, Launch, Limits, Prompt, Reply
+from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, HostRequest, Launch, Limits, Prompt, Reply
 from drivers.events import Error, OutputEvent, SessionEnd, Stdout
+from drivers.host import Host
 from drivers.process import Process, Spawner
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,10 @@ TIMED_OUT = 124
 class CliAgent(Agent):
     """An Agent over a process that speaks lines."""
 
-    def __init__(self, process: Process, codec: Codec, limits: Limits) -> None:
-        self._process, self._codec, self._limits = process, codec, limits
+    def __init__(self, process: Process, codec: Codec, limits: Limits, host: Host) -> None:
+        self._process, self._codec, self._limits, self._host = process, codec, limits, host
+        self._serving: set[asyncio.Task[None]] = set()
+        self._woken = False
         self._ready: list[OutputEvent] = []
         self._late: list[OutputEvent] = []
         self._over = False
@@ -43,7 +46,7 @@ class CliAgent(Agent):
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits) -> CliAgent:
         """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        agent = cls(process, launch.codec, limits)
+        agent = cls(process, launch.codec, limits, Host(launch.command.cwd, launch.command.env, spawner))
         try:
             agent._flush()
             while agent._codec.phase == "starting" and agent._codec.refusal is None and not agent._gone:
@@ -89,6 +92,7 @@ class CliAgent(Agent):
         self._note_rest()
         self._flush()
         self._rearm()
+        self._wake()
 
     async def interrupt(self) -> None:
         if self._interrupted is not None:
@@ -96,12 +100,14 @@ class CliAgent(Agent):
         self._interrupted = time.monotonic()
         if self._codec.interrupt():
             self._flush()
+            self._wake()
         else:
             self._closing = asyncio.create_task(self.close())
         self._rearm()
 
     async def close(self, grace: float | None = None) -> None:
         await self._process.close(self._limits.grace if grace is None else grace)
+        await self._host.close()
 
     def _begin(self) -> None:
         self._started = self._heard = time.monotonic()
@@ -119,6 +125,9 @@ class CliAgent(Agent):
                     self._rearm()
                     lines = await self._process.read_lines()
             except TimeoutError:
+                if self._woken:
+                    self._woken = False
+                    return
                 self._ending = asyncio.create_task(self._give_up(self._deadline()[1]))
             else:
                 self._read(lines)
@@ -135,6 +144,24 @@ class CliAgent(Agent):
         self._flush()
         if not lines:
             self._ending = asyncio.create_task(self._end())
+
+    def _wake(self) -> None:
+        """Take the events that no line brought; whoever waits for lines now looks at them."""
+        if self._codec.pending:
+            self._take(self._codec.pending)
+            self._codec.pending = []
+            if self._timer is not None:
+                with suppress(RuntimeError):
+                    self._timer.reschedule(asyncio.get_running_loop().time())
+                    self._woken = True
+
+    async def _serve(self, request: HostRequest) -> None:
+        answer = await self._host.serve(request)
+        self._heard = time.monotonic()
+        self._codec.answered(request, answer)
+        self._note_rest()
+        self._flush()
+        self._wake()
 
     def _note_rest(self) -> None:
         """Keep the time that the client takes for its answers apart from the agent's own."""
@@ -171,6 +198,7 @@ class CliAgent(Agent):
 
     async def _give_up(self, why: str) -> None:
         await self._process.close(0.0)
+        await self._host.close()
         if self._interrupted is not None:
             self._take([SessionEnd(exit_code=INTERRUPTED, stop_reason="cancelled")])
         else:
@@ -180,6 +208,7 @@ class CliAgent(Agent):
     async def _end(self) -> None:
         if failure := self._process.failure:
             await self._process.close(0.0)
+            await self._host.close()
             self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
             self._gone = True
             return
@@ -191,6 +220,7 @@ class CliAgent(Agent):
         self._gone = True
         # Not left to whoever holds the agent: what a one-shot run leaves behind ends with it.
         await self._process.close(0.0)
+        await self._host.close()
 
     def _take(self, events: list[OutputEvent]) -> None:
         for event in events:
@@ -208,6 +238,11 @@ class CliAgent(Agent):
         if self._codec.outbox:
             self._process.write(self._codec.outbox)
             self._codec.outbox.clear()
+        while self._codec.host_requests:
+            # A task of its own each: a terminal may be waited for while a file is read.
+            task = asyncio.create_task(self._serve(self._codec.host_requests.pop(0)))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
 
     def _why_not_started(self) -> Exception:
         if isinstance(self._codec.refusal, Exception):
