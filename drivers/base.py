@@ -68,7 +68,8 @@ class DriverInfo:
     """What a driver can do. Nothing stands here that is not so.
 
     `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the
-    vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own.
+    vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
+    session can be given a history; `system`: it can be given a system prompt.
     """
 
     title: str
@@ -82,6 +83,8 @@ class DriverInfo:
     image_http: bool = False
     image_data: bool = False
     app_tools: bool = False
+    seeds: bool = True
+    system: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +102,18 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """Where and as what an agent runs: program and arguments, working folder, and its whole environment."""
+    """Where and as what an agent runs: program and arguments, working folder, and its whole environment.
+
+    `state` is a folder of its own, for what the CLI keeps of this session or task; it is removed with it. The driver makes
+    it if it needs one; None where nothing is to be kept.
+    """
 
     program: str
     cwd: Path
     env: Mapping[str, str]
     args: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    state: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Reply, ResumeFailed, SessionSpec, ToolGrant, ToolSpec
@@ -57,6 +58,7 @@ class House:
     redactor: Redactor
     spawner: Spawner
     limits: Limits
+    states: Path
     admit: Callable[[Session], None]
     changed: Callable[[Session], None]
 
@@ -260,6 +262,7 @@ class Session:
             base.env,
             base.args,
             base.options,
+            self._house.states / self.id,
             system=system or None,
             tools=self.config.tools or (),
             app_tools=self.config.app_tools or (),
