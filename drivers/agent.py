@@ -56,6 +56,7 @@ class CliAgent(Agent):
             raise
         if agent._gone or agent._codec.refusal is not None:
             await process.close(0.0)
+            await agent._host.close()
             raise agent._why_not_started()
         return agent
 
@@ -77,6 +78,7 @@ class CliAgent(Agent):
         self._begin()
         self._codec.prompt(prompt)
         self._flush()
+        self._wake()
 
     async def receive(self) -> Sequence[OutputEvent]:
         while not self._ready:
@@ -106,7 +108,11 @@ class CliAgent(Agent):
         self._rearm()
 
     async def close(self, grace: float | None = None) -> None:
-        await self._process.close(self._limits.grace if grace is None else grace)
+        grace = self._limits.grace if grace is None else grace
+        if self.alive and grace:
+            self._codec.closing()
+            self._flush()
+        await self._process.close(grace)
         await self._host.close()
 
     def _begin(self) -> None:
@@ -140,6 +146,7 @@ class CliAgent(Agent):
         self._unheard = False
         for line in lines:
             self._take(self._codec.receive(line))
+        self._wake()
         self._note_rest()
         self._flush()
         if not lines:

@@ -297,6 +297,9 @@ class Codec(ABC):
         """Pass on what came of one of `host_requests`."""
         raise NotImplementedError(f"{type(self).__name__} asks nothing of this machine")
 
+    def closing(self) -> None:  # noqa: B027 - most CLIs are told nothing
+        """The session is about to be ended: what the CLI is to be told before its input ends."""
+
     def interrupt(self) -> bool:
         """Ask the CLI to stop the run. False if it has no such request: then the process is ended."""
         return False
