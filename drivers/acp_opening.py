@@ -49,6 +49,7 @@ class Wanted:
     writes: bool = False
     terminals: bool = False
     late_replay: bool = False
+    how_to_log_in: str = ""
 
 
 @dataclass
@@ -148,8 +149,8 @@ class Opening:
             return []
         self.offer.unauthenticated = True
         ways = [method.id for method in (self.offer.agent and self.offer.agent.auth_methods) or ()]
-        hint = f"; log in with the agent's own program, or set the option auth_method to one of {', '.join(ways)}" if ways else ""
-        return self._refuse(AgentUnavailable(f"it is not logged in: {said(error)}{hint}"))
+        hint = self._wanted.how_to_log_in or _login_hint(ways)
+        return self._refuse(AgentUnavailable(f"it is not logged in: {said(error)}; {hint}"))
 
     def _let_in(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
         if error:
@@ -226,6 +227,11 @@ class Opening:
     def _refuse(self, error: DriverError) -> list[OutputEvent]:
         self._refused(error)
         return []
+
+
+def _login_hint(ways: list[str]) -> str:
+    methods = f", or set the option auth_method to one of {', '.join(ways)}" if ways else ""
+    return f"log in with the agent's own program{methods}"
 
 
 def _values(option: Mapping[str, Any]) -> list[str]:
