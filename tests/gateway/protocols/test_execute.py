@@ -161,7 +161,7 @@ async def test_the_model_is_passed_on(run: Callable[..., Any]) -> None:
         ({"driver": "echo", "task": 7}, 400, ["task"]),
         ({"driver": "echo", "task": ["s3cret"]}, 400, ["task"]),
         ({"driver": "", "task": "x"}, 400, ["driver"]),
-        ({"driver": "nobody", "task": "x"}, 400, ["'nobody'", "echo, script"]),
+        ({"driver": "nobody", "task": "x"}, 400, ["'nobody'", "echo, gemini, script"]),
         ({"driver": "echo", "task": "x", "model": 7}, 400, ["model"]),
         ({"driver": "echo", "task": "x", "idempotency_key": ""}, 400, ["idempotency_key"]),
         ({"driver": "echo", "task": "x", "auth_token": "wrong"}, 401, ["portico key"]),
