@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, Launch, Limits, Prompt, Reply
+from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, HostRequest, Launch, Limits, Prompt, Reply
 from drivers.events import Error, OutputEvent, SessionEnd, Stdout
+from drivers.host import Host
 from drivers.process import Process, Spawner
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,10 @@ SETTLED = "it fell silent"
 class CliAgent(Agent):
     """An Agent over a process that speaks lines."""
 
-    def __init__(self, process: Process, codec: Codec, limits: Limits) -> None:
-        self._process, self._codec, self._limits = process, codec, limits
+    def __init__(self, process: Process, codec: Codec, limits: Limits, host: Host) -> None:
+        self._process, self._codec, self._limits, self._host = process, codec, limits, host
+        self._serving: set[asyncio.Task[None]] = set()
+        self._woken = False
         self._ready: list[OutputEvent] = []
         self._late: list[OutputEvent] = []
         self._over = False
@@ -45,7 +48,7 @@ class CliAgent(Agent):
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits) -> CliAgent:
         """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        agent = cls(process, launch.codec, limits)
+        agent = cls(process, launch.codec, limits, Host(launch.command.cwd, launch.command.env, spawner))
         try:
             agent._flush()
             while agent._codec.phase == "starting" and agent._codec.refusal is None and not agent._gone:
@@ -55,6 +58,7 @@ class CliAgent(Agent):
             raise
         if agent._gone or agent._codec.refusal is not None:
             await process.close(0.0)
+            await agent._host.close()
             raise agent._why_not_started()
         return agent
 
@@ -76,6 +80,7 @@ class CliAgent(Agent):
         self._begin()
         self._codec.prompt(prompt)
         self._flush()
+        self._wake()
 
     async def receive(self) -> Sequence[OutputEvent]:
         while not self._ready:
@@ -91,6 +96,7 @@ class CliAgent(Agent):
         self._note_rest()
         self._flush()
         self._rearm()
+        self._wake()
 
     async def interrupt(self) -> None:
         if self._interrupted is not None:
@@ -98,12 +104,18 @@ class CliAgent(Agent):
         self._interrupted = time.monotonic()
         if self._codec.interrupt():
             self._flush()
+            self._wake()
         else:
             self._closing = asyncio.create_task(self.close())
         self._rearm()
 
     async def close(self, grace: float | None = None) -> None:
-        await self._process.close(self._limits.grace if grace is None else grace)
+        grace = self._limits.grace if grace is None else grace
+        if self.alive and grace:
+            self._codec.closing()
+            self._flush()
+        await self._process.close(grace)
+        await self._host.close()
 
     def _begin(self) -> None:
         self._started = self._heard = time.monotonic()
@@ -121,6 +133,9 @@ class CliAgent(Agent):
                     self._rearm()
                     lines = await self._process.read_lines()
             except TimeoutError:
+                if self._woken:
+                    self._woken = False
+                    return
                 why = self._deadline()[1]
                 if why == SETTLED:
                     return self._settle()
@@ -136,6 +151,7 @@ class CliAgent(Agent):
         self._unheard = False
         for line in lines:
             self._take(self._codec.receive(line))
+        self._wake()
         self._note_rest()
         self._flush()
         if not lines:
@@ -145,6 +161,24 @@ class CliAgent(Agent):
         self._take(self._codec.settle())
         self._note_rest()
         self._flush()
+
+    def _wake(self) -> None:
+        """Take the events that no line brought; whoever waits for lines now looks at them."""
+        if self._codec.pending:
+            self._take(self._codec.pending)
+            self._codec.pending = []
+            if self._timer is not None:
+                with suppress(RuntimeError):
+                    self._timer.reschedule(asyncio.get_running_loop().time())
+                    self._woken = True
+
+    async def _serve(self, request: HostRequest) -> None:
+        answer = await self._host.serve(request)
+        self._heard = time.monotonic()
+        self._codec.answered(request, answer)
+        self._note_rest()
+        self._flush()
+        self._wake()
 
     def _note_rest(self) -> None:
         """Keep the time that the client takes for its answers apart from the agent's own."""
@@ -184,6 +218,7 @@ class CliAgent(Agent):
 
     async def _give_up(self, why: str) -> None:
         await self._process.close(0.0)
+        await self._host.close()
         if self._interrupted is not None:
             self._take([SessionEnd(exit_code=INTERRUPTED, stop_reason="cancelled")])
         else:
@@ -193,6 +228,7 @@ class CliAgent(Agent):
     async def _end(self) -> None:
         if failure := self._process.failure:
             await self._process.close(0.0)
+            await self._host.close()
             self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
             self._gone = True
             return
@@ -204,6 +240,7 @@ class CliAgent(Agent):
         self._gone = True
         # Not left to whoever holds the agent: what a one-shot run leaves behind ends with it.
         await self._process.close(0.0)
+        await self._host.close()
 
     def _take(self, events: list[OutputEvent]) -> None:
         for event in events:
@@ -221,6 +258,11 @@ class CliAgent(Agent):
         if self._codec.outbox:
             self._process.write(self._codec.outbox)
             self._codec.outbox.clear()
+        while self._codec.host_requests:
+            # A task of its own each: a terminal may be waited for while a file is read.
+            task = asyncio.create_task(self._serve(self._codec.host_requests.pop(0)))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
 
     def _why_not_started(self) -> Exception:
         if isinstance(self._codec.refusal, Exception):

@@ -68,7 +68,8 @@ class DriverInfo:
     """What a driver can do. Nothing stands here that is not so.
 
     `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the
-    vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own.
+    vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
+    session can be given a history; `system`: it can be given a system prompt.
     """
 
     title: str
@@ -82,6 +83,8 @@ class DriverInfo:
     image_http: bool = False
     image_data: bool = False
     app_tools: bool = False
+    seeds: bool = True
+    system: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +102,18 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """Where and as what an agent runs: program and arguments, working folder, and its whole environment."""
+    """Where and as what an agent runs: program and arguments, working folder, and its whole environment.
+
+    `state` is a folder of its own, for what the CLI keeps of this session or task; it is removed with it. The driver makes
+    it if it needs one; None where nothing is to be kept.
+    """
 
     program: str
     cwd: Path
     env: Mapping[str, str]
     args: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    state: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +236,32 @@ class Command:
 Phase = Literal["starting", "ready", "running", "waiting"]
 
 
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """A service that the CLI asks of its client on this machine; drivers/host.py does it, in the working folder only."""
+
+    id: int | str
+    method: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HostAnswer:
+    """What came of a HostRequest: its result, or an error's code (as of JSON-RPC) and text."""
+
+    result: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    code: int = 0
+
+
 class Codec(ABC):
     """One native conversation, translated both ways; sans-I/O: it never awaits, nor touches a file or a clock.
 
     `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
-    is collected in `outbox`. `refusal` is why the CLI would not open the session, where the codec can tell. `ending` is the
-    end of a one-task run, if it is known before the process has exited.
+    is collected in `outbox`, events that no line brought (after a `reply`) in `pending`, and what the CLI asks of this
+    machine in `host_requests`: each is done, and its answer given to `answered`. `refusal` is why the CLI would not open
+    the session, where the codec can tell. `ending` is the end of a one-task run, if it is known before the process has
+    exited.
     """
 
     title = "the agent"
@@ -242,6 +270,8 @@ class Codec(ABC):
         self.phase: Phase = "starting"
         self.native_id: str | None = None
         self.outbox = bytearray()
+        self.pending: list[OutputEvent] = []
+        self.host_requests: list[HostRequest] = []
         self.refusal: DriverError | None = None
         self.ending: SessionEnd | None = None
 
@@ -278,6 +308,13 @@ class Codec(ABC):
     def reply(self, reply: Reply) -> None:
         """Answer an awaiting call."""
         raise NotImplementedError(f"{type(self).__name__} never waits for the client")
+
+    def answered(self, request: HostRequest, answer: HostAnswer) -> None:
+        """Pass on what came of one of `host_requests`."""
+        raise NotImplementedError(f"{type(self).__name__} asks nothing of this machine")
+
+    def closing(self) -> None:  # noqa: B027 - most CLIs are told nothing
+        """The session is about to be ended: what the CLI is to be told before its input ends."""
 
     def interrupt(self) -> bool:
         """Ask the CLI to stop the run. False if it has no such request: then the process is ended."""

@@ -10,7 +10,7 @@ from drivers.driver import Driver
 log = logging.getLogger(__name__)
 
 GROUP = "portico.drivers"
-OUT_OF_THE_BOX = ("echo", "claude", "codex")
+OUT_OF_THE_BOX = ("echo", "claude", "codex", "gemini")
 """The drivers that are agents of the same name without any configuration, where their program is found."""
 
 

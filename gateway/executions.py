@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import uuid
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -48,8 +50,8 @@ class Task:
 class Executions:
     """Runs tasks. The runs go on without their listeners."""
 
-    def __init__(self, agents: Agents, store: Store, redactor: Redactor, spawner: Spawner, limits: Limits) -> None:
-        self._agents, self._store, self._redactor = agents, store, redactor
+    def __init__(self, agents: Agents, store: Store, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path) -> None:
+        self._agents, self._store, self._redactor, self._states = agents, store, redactor, states
         self._spawner, self._limits = spawner, limits
         self._running: dict[str, Run] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -93,12 +95,14 @@ class Executions:
     async def _start(self, task: Task) -> Turn:
         entry = self._agents.get(task.agent)
         base = entry.spec({})
-        spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, task=task.task, model=task.model)
+        execution_id = f"exec_{uuid.uuid4().hex}"
+        state = self._states / execution_id
+        spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
             agent = await entry.driver.execute(spec, self._spawner, self._limits)
         except DriverError as error:
+            await self._forget(execution_id)
             raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
-        execution_id = f"exec_{uuid.uuid4().hex}"
         log = EventLog(execution_id, self._store)
         record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
         run = Run(record, agent, log, self._store, self._redactor)
@@ -106,6 +110,7 @@ class Executions:
             await self._store.start_execution(record, task.key, task.digest)
         except BaseException:
             await agent.close()
+            await self._forget(execution_id)
             raise
         self._running[execution_id] = run
         run.start()
@@ -115,11 +120,21 @@ class Executions:
     async def _wind_up(self, execution_id: str, run: Run, agent: Agent) -> None:
         await run.wait()
         await agent.close()
+        await self._forget(execution_id)
         # Only what is on disk can be read without the run.
         await run.log.written()
         self._running.pop(execution_id, None)
+
+    async def _forget(self, execution_id: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._states / execution_id, ignore_errors=True)
 
     def _track(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def forget_executions(states: Path) -> None:
+    """Remove the folders of tasks that a killed daemon left behind."""
+    for folder in states.glob("exec_*"):
+        shutil.rmtree(folder, ignore_errors=True)

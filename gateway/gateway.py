@@ -13,7 +13,7 @@ from drivers.process import Spawner
 from gateway.agents import Agents
 from gateway.config import Settings
 from gateway.discovery import Discovery
-from gateway.executions import Executions
+from gateway.executions import Executions, forget_executions
 from gateway.recovery import close_open_runs, end_left_behind
 from gateway.redaction import Redactor
 from gateway.security import Authenticator
@@ -60,9 +60,11 @@ class Gateway:
         spawner = Spawner(instance, self.store)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
-        self.sessions = Sessions(self.agents, self.store, Vault(data_dir), self.redactor, spawner, limits)
+        states = data_dir / "state"
+        await asyncio.to_thread(forget_executions, states)
+        self.sessions = Sessions(self.agents, self.store, Vault(data_dir), self.redactor, spawner, limits, states)
         self.sessions.sleep_after, self.sessions.live_agents = chosen.sleep_after, chosen.live_agents
-        self.executions = Executions(self.agents, self.store, self.redactor, spawner, limits)
+        self.executions = Executions(self.agents, self.store, self.redactor, spawner, limits, states)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
 

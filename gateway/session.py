@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from drivers.base import (
@@ -45,6 +46,7 @@ class House:
     redactor: Redactor
     spawner: Spawner
     limits: Limits
+    states: Path
     admit: Callable[[Session], None]
     changed: Callable[[Session], None]
 
@@ -285,6 +287,7 @@ class Session:
             base.env,
             base.args,
             base.options,
+            self._house.states / self.id,
             system=system or None,
             tools=self.config.tools or (),
             app_tools=self.config.app_tools or (),

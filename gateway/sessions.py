@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from drivers.base import Limits
@@ -27,9 +29,11 @@ log = logging.getLogger(__name__)
 class Sessions:
     """All sessions of the daemon. Only those with a live agent or a run stay in memory."""
 
-    def __init__(self, agents: Agents, store: Store, vault: Vault, redactor: Redactor, spawner: Spawner, limits: Limits) -> None:
+    def __init__(
+        self, agents: Agents, store: Store, vault: Vault, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path
+    ) -> None:
         self._agents, self._store, self._vault, self._redactor = agents, store, vault, redactor
-        self._house = House(store, vault, redactor, spawner, limits, self._admit, self._changed)
+        self._house = House(store, vault, redactor, spawner, limits, states, self._admit, self._changed)
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._held: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,6 +90,7 @@ class Sessions:
             await session.stop("the session was deleted", forget=True)
             await self._store.delete_session(session_id)
             session.deleted = True
+            await asyncio.to_thread(shutil.rmtree, self._house.states / session_id, ignore_errors=True)
             self._known.pop(session_id, None)
         self._changed(session)
 

@@ -6,15 +6,22 @@ python -m tests.drivers.rewrite_goldens
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from tests.drivers.claude_transcripts import ALL, GOLDEN, golden_lines
+from tests.drivers import claude_transcripts, gemini_transcripts
 
 
 def main() -> None:
     """Rewrite, and name what has changed."""
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    wanted = {GOLDEN / f"{transcript.name}.events.jsonl": golden_lines(transcript) for transcript in ALL}
-    for path in sorted(GOLDEN.glob("*.events.jsonl")):
+    rewrite(claude_transcripts.GOLDEN, {t.name: claude_transcripts.golden_lines(t) for t in claude_transcripts.ALL})
+    rewrite(gemini_transcripts.GOLDEN, {t.name: gemini_transcripts.golden_lines(t) for t in gemini_transcripts.ALL})
+
+
+def rewrite(folder: Path, events: dict[str, bytes]) -> None:
+    """Make the folder hold exactly these events."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {folder / f"{name}.events.jsonl": lines for name, lines in events.items()}
+    for path in sorted(folder.glob("*.events.jsonl")):
         if path not in wanted:
             path.unlink()
             sys.stdout.write(f"removed {path.name}\n")

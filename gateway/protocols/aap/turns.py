@@ -8,7 +8,7 @@ from fastapi import Response
 from pydantic_core import to_json
 
 from drivers.base import PermissionReply, Reply, ToolReply
-from drivers.messages import ImageBlock, Message, ToolMessage, UserMessage, blocks, text_of
+from drivers.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks, text_of
 from gateway.agents import ConfiguredAgent
 from gateway.errors import BadRequest, GatewayError
 from gateway.protocols.aap.meta import check_messages, merged
@@ -84,6 +84,10 @@ def check_new(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
     if not messages or not isinstance(messages[-1], UserMessage):
         raise BadRequest("messages: the last message must be a user message, which the agent then answers")
     check_prompt(messages[-1])
+    if not agent.info.system and any(isinstance(message, SystemMessage) for message in messages):
+        raise BadRequest(f"messages: agent {agent.name!r} takes no system message; leave it out")
+    if not agent.info.seeds and sum(not isinstance(message, SystemMessage) for message in messages) > 1:
+        raise BadRequest(f"messages: agent {agent.name!r} cannot be given a history; send one user message")
     check_messages(agent, messages)
 
 

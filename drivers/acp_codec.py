@@ -1,0 +1,295 @@
+"""The Agent Client Protocol, seen from the client: one codec a process, one session. Version 1 of the protocol.
+
+Requests of the agent's are always answered: one that is not would leave it waiting forever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from acp.schema import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    Error,
+    PromptRequest,
+    PromptResponse,
+    RequestPermissionRequest,
+    SessionNotification,
+    ToolCallProgress,
+    ToolCallStart,
+)
+
+from drivers.acp_calls import Call, Calls, kind_name, shown_input
+from drivers.acp_content import has_image, prompt_blocks, text_of_block
+from drivers.acp_ending import failure, run_end
+from drivers.acp_opening import Opening, Wanted
+from drivers.acp_permissions import CANCELLED, SERVICES, Ask, Grants, outcome
+from drivers.acp_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, Rpc, said
+from drivers.base import Codec, DriverError, HostAnswer, HostRequest, PermissionReply, Prompt, Reply
+from drivers.events import (
+    AgentToken,
+    AwaitedCall,
+    Awaiting,
+    MessageEnd,
+    NativeSession,
+    OutputEvent,
+    SessionEnd,
+    Stdout,
+    Thinking,
+)
+from drivers.events import Error as Failure
+from drivers.lines import parse_object, text_line
+
+QUIET = frozenset(
+    {"user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update",
+     "session_info_update", "usage_update"}
+)  # fmt: skip
+"""Updates that tell nothing of the run: the prompt's echo, and what the session is and offers."""
+DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not enabled in this session."
+
+
+def output_of_service(answer: HostAnswer) -> str:
+    """A service's result as a tool's output."""
+    return str(answer.result.get("content") or answer.result.get("terminalId") or "done")
+
+
+class Manner(NamedTuple):
+    """What an agent's driver knows of its agent: how its calls are named and shown, and what its prompts need."""
+
+    title: str = "the agent"
+    name: Callable[[Call], str] = kind_name
+    given: Callable[[Call], dict[str, Any]] = shown_input
+    prompt: Callable[[Prompt], list[Any]] = lambda prompt: prompt_blocks(prompt.content)
+    silent: frozenset[str] = frozenset()
+
+
+class AcpCodec(Codec):
+    """`task` is the one-shot form: it is prompted as soon as the session is open."""
+
+    def __init__(self, wanted: Wanted, grants: Grants, manner: Manner | None = None, task: Prompt | None = None) -> None:
+        super().__init__()
+        self._manner = manner or Manner()
+        self.title = self._manner.title
+        self._grants, self._task = grants, task
+        self._calls = self._fresh_calls()
+        self._asks: list[Ask] = []
+        self._held: list[OutputEvent] = []
+        self._services = 0
+        self._serving: dict[int | str, Call] = {}
+        self._stopping = self._over = False
+        self._message: str | None = None
+        self._told: NativeSession | None = None
+        self._rpc = Rpc(self.outbox)
+        self._opening = Opening(self._rpc, wanted, self._opened, self._refused)
+        self.offer = self._opening.offer
+
+    # -- towards the agent --------------------------------------------------------------------------------------------
+
+    def prompt(self, prompt: Prompt) -> None:
+        self.phase = "running"
+        self._calls, self._message, self._stopping = self._fresh_calls(), None, False
+        session = NativeSession(native_id=self.native_id, model=self.offer.model)
+        if session != self._told:
+            self._told = session
+            self.pending.append(session)
+        can = self.offer.agent and self.offer.agent.agent_capabilities
+        if has_image(prompt.content) and not (can and can.prompt_capabilities and can.prompt_capabilities.image):
+            self.phase, self._over = "ready", self._task is not None
+            self.pending += [Failure(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]
+            return
+        request = PromptRequest(session_id=self.native_id or "", prompt=self._manner.prompt(prompt))
+        self._rpc.request("session/prompt", request, self._prompted)
+
+    def reply(self, reply: Reply) -> None:
+        if not self._asks or self._asks[0].call.id != reply.call_id or not isinstance(reply, PermissionReply):
+            return
+        ask = self._asks.pop(0)
+        self.phase = "running"
+        self.pending += self._settle(ask, granted=reply.granted, why=reply.reason or DENIED)
+        held, self._held = self._held, []
+        self.pending += held
+        if self._asks:
+            self.pending += self._present(self._asks[0])
+
+    def interrupt(self) -> bool:
+        self._stopping = True
+        for ask in self._asks:
+            if ask.service is None:
+                self._rpc.reply(ask.request_id, CANCELLED)
+            else:
+                self._rpc.refuse(ask.request_id, INVALID_PARAMS, "the run was cancelled")
+        self._asks.clear()
+        self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
+        if self.phase == "waiting":
+            self.phase = "running"
+        held, self._held = self._held, []
+        self.pending += held
+        return True
+
+    def closing(self) -> None:
+        can = self.offer.agent and self.offer.agent.agent_capabilities
+        if self.phase == "ready" and self.native_id and can and can.session_capabilities and can.session_capabilities.close:
+            self._rpc.request("session/close", {"sessionId": self.native_id}, lambda _result, _error: [])
+
+    def answered(self, request: HostRequest, answer: HostAnswer) -> None:
+        if answer.error is not None:
+            self._rpc.refuse(request.id, answer.code, answer.error)
+        else:
+            self._rpc.reply(request.id, dict(answer.result))
+        if (call := self._serving.pop(request.id, None)) is not None and self.phase in ("running", "waiting"):
+            done = answer.error or output_of_service(answer)
+            self.pending += self._keep(self._calls.finish(call, done, failed=answer.error is not None))
+        if request.method == "terminal/output" and answer.error is None:
+            self._calls.terminals[request.params["terminalId"]] = str(answer.result.get("output", ""))
+
+    # -- from the agent -----------------------------------------------------------------------------------------------
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        if self._over:
+            return []
+        message = parse_object(line)
+        if message is None:
+            return self._keep([Stdout(line=text_line(line))] if line.strip() else [])
+        try:
+            events = self._read(message)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            events = None
+            if isinstance(message.get("method"), str) and isinstance(message.get("id"), int | str):
+                self._rpc.refuse(message["id"], INVALID_PARAMS, f"{message['method']}: bad parameters")
+        return self._keep([Stdout(line=text_line(line))] if events is None else events)
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        if self._over:
+            return []
+        held, self._held = self._held, []
+        return [*held, *super().exited(exit_code, stderr)]
+
+    def _keep(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        """While the client is waited for its turn is over: what comes meanwhile is told when it has answered."""
+        if self.phase != "waiting" or any(isinstance(event, Awaiting | SessionEnd) for event in events):
+            return events
+        self._held += events
+        return []
+
+    def _read(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        method = message.get("method")
+        if method is None:
+            return self._rpc.answered(message)
+        if "id" in message:
+            return self._asked(message["id"], method, message["params"])
+        if method != "session/update":
+            # Notifications that begin with an underscore are an agent's own, and may be passed over.
+            return [] if str(method).startswith(("_", "$/")) else None
+        return self._update(message["params"])
+
+    def _update(self, params: dict[str, Any]) -> list[OutputEvent] | None:
+        kind = params["update"]["sessionUpdate"]
+        if self.phase == "starting" or kind in QUIET or params["sessionId"] != self.native_id:
+            # Before the session is open this is the replay of one that is loaded: nothing of a run of ours.
+            self._opening.take_options(params["update"]) if kind == "config_option_update" else None
+            return []
+        if self.phase == "ready":
+            return None
+        update = SessionNotification.model_validate(params).update
+        match update:
+            case AgentMessageChunk() | AgentThoughtChunk():
+                return self._chunk(update)
+            case ToolCallStart() | ToolCallProgress():
+                return self._calls.update(update)
+            case _:
+                # A plan has no event of its own; it is shown as it came.
+                return None
+
+    def _chunk(self, update: AgentMessageChunk | AgentThoughtChunk) -> list[OutputEvent]:
+        text = text_of_block(update.content)
+        if not text or text in self._manner.silent:
+            return []
+        ended: list[OutputEvent] = []
+        if update.message_id != self._message:
+            ended = [MessageEnd()] if self._message is not None else []
+            self._message = update.message_id
+        return [*ended, AgentToken(text=text) if isinstance(update, AgentMessageChunk) else Thinking(text=text)]
+
+    def _prompted(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+        self.phase, self._over = "ready", self._task is not None
+        self._asks.clear()
+        held, self._held = self._held, []
+        events = [*held, *self._calls.begun()]
+        if error is not None:
+            return [*events, *failure(f"{self.title}: {said(error)}", interrupted=self._stopping)]
+        try:
+            response = PromptResponse.model_validate(result)
+        except ValueError:
+            unknown = f"{self.title} stopped for a reason that is not known: {str(result)[:200]}"
+            return [*events, *failure(unknown, interrupted=self._stopping)]
+        return [*events, *run_end(response, self.title)]
+
+    # -- what the agent asks ------------------------------------------------------------------------------------------
+
+    def _asked(self, request_id: int | str, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
+        if method == "session/request_permission":
+            return self._permission(request_id, RequestPermissionRequest.model_validate(params))
+        if method.startswith(("fs/", "terminal/")):
+            return self._service(HostRequest(request_id, method, params))
+        self._rpc.refuse(request_id, METHOD_NOT_FOUND, f"{method}: not a method of this client")
+        return []
+
+    def _permission(self, request_id: int | str, request: RequestPermissionRequest) -> list[OutputEvent]:
+        if self.phase not in ("running", "waiting"):
+            self._rpc.reply(request_id, CANCELLED)
+            return []
+        call = self._calls.known(request.tool_call)
+        return self._weigh(Ask(call, request_id, tuple(request.options)))
+
+    def _service(self, request: HostRequest) -> list[OutputEvent]:
+        kind, part_of = SERVICES.get(request.method, ("", frozenset()))
+        if not kind or self._calls.granted(part_of) or self._grants.verdict(kind) == "allow":
+            self.host_requests.append(request)
+            return []
+        # Asked for outside of any call that the client has granted: a call of its own, for which the client is asked.
+        self._services += 1
+        given = {name: value for name, value in request.params.items() if name != "sessionId"}
+        call = self._calls.own(f"service_{self._services}", kind, given)
+        return self._weigh(Ask(call, request.id, service=request))
+
+    def _weigh(self, ask: Ask) -> list[OutputEvent]:
+        """Allowed at once, or not at all, or when the client says so; one at a time."""
+        verdict = self._grants.verdict(self._calls.name(ask.call))
+        if self._stopping or verdict == "deny":
+            return [*self._calls.start(ask.call), *self._settle(ask, granted=False, why=UNLISTED)]
+        if verdict == "allow":
+            return [*self._calls.start(ask.call), *self._settle(ask, granted=True)]
+        self._asks.append(ask)
+        return self._present(ask) if len(self._asks) == 1 else []
+
+    def _present(self, ask: Ask) -> list[OutputEvent]:
+        self.phase = "waiting"
+        awaiting = Awaiting(calls=(AwaitedCall(id=ask.call.id, wants="permission"),))
+        return [*self._calls.start(ask.call), awaiting]
+
+    def _settle(self, ask: Ask, *, granted: bool, why: str = "") -> list[OutputEvent]:
+        """Tell the agent; a call that was denied ends here, since many agents say no more of it."""
+        ask.call.granted = granted
+        if ask.service is None:
+            self._rpc.reply(ask.request_id, outcome(ask.options, granted=granted))
+        elif granted:
+            self._serving[ask.request_id] = ask.call
+            self.host_requests.append(ask.service)
+        else:
+            self._rpc.refuse(ask.request_id, INVALID_PARAMS, why)
+        return [] if granted else self._calls.finish(ask.call, why, failed=True)
+
+    # -- the session --------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        self.native_id = self.offer.session_id
+        self.phase = "ready"
+        if self._task is not None:
+            self.prompt(self._task)
+
+    def _refused(self, error: DriverError) -> None:
+        self.refusal = type(error)(f"{self.title}: {error}")
+
+    def _fresh_calls(self) -> Calls:
+        return Calls(self._manner.name, self._manner.given)

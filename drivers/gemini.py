@@ -1,0 +1,172 @@
+"""The gemini driver: Google's gemini CLI. A task is read in gemini_codec.py; a session speaks the Agent Client Protocol.
+
+What is gemini's own of that: a home for each session, a policy that grants tools by their names, and chats seeded by a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from drivers.acp import load, probe
+from drivers.base import (
+    Agent,
+    AgentSpec,
+    AgentUnavailable,
+    Command,
+    DriverInfo,
+    Launch,
+    Limits,
+    Option,
+    Probe,
+    SessionSpec,
+    TaskSpec,
+)
+from drivers.driver import CliDriver
+from drivers.gemini_codec import LOG_IN, GeminiCodec
+from drivers.gemini_history import chat, chat_file
+from drivers.gemini_home import (
+    SLUG,
+    environment,
+    files,
+    home_of,
+    prepare,
+    project_files,
+    session_settings,
+    task_settings,
+    temporary,
+)
+from drivers.gemini_tools import NAMES, TOOLS, policy
+from drivers.process import Spawner
+
+MAX_TASK = 8 * 1024 * 1024
+"""Bytes of standard input that the CLI reads; what is beyond it passes over without a word."""
+
+OPTIONS = (
+    Option("model", "Model", "A model's name, or auto; empty is the CLI's own default."),
+    Option("api_key", "API key", "A Gemini API key for this session; empty uses the CLI's own login.", secret=True),
+    Option(
+        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or takes its place.",
+        default="append", choices=("append", "replace"),
+    ),
+    Option(
+        "settings", "Settings", "Which of the CLI's settings files, hooks and GEMINI.md apply.",
+        default="user,project", choices=("user,project", "user", "none"),
+    ),
+    Option(
+        "slash_commands", "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
+        default="off", choices=("off", "on"),
+    ),
+)  # fmt: skip
+
+
+class GeminiDriver(CliDriver):
+    """Google's gemini CLI: one process a session, warm between turns."""
+
+    name = "gemini"
+
+    def info(self) -> DriverInfo:
+        return DriverInfo(
+            title="Gemini CLI",
+            description="Google's coding agent, by its gemini CLI.",
+            program="gemini",
+            install="npm install -g @google/gemini-cli",
+            tools=TOOLS,
+            options=OPTIONS,
+            env=("GEMINI_*", "GOOGLE_*"),
+            image_data=True,
+        )
+
+    async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
+        await asyncio.to_thread(load)
+        state = await asyncio.to_thread(temporary)
+        try:
+            await asyncio.to_thread(prepare, home_of(spec), state, whole=False)
+            # Not in the user's folder: the CLI looks through it, and keeps a history of it.
+            session = SessionSpec(spec.program, state / "tmp", spec.env, spec.args, {**spec.options, "settings": "user"}, state)
+            found = await probe(self, session, spawner)
+            return found if found.version else replace(await super().probe(spec, spawner), problem=found.problem)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, state, ignore_errors=True)
+
+    async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
+        await asyncio.to_thread(load)
+        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary))
+        await asyncio.to_thread(prepare, home_of(spec), _state(spec), whole=False)
+        return await super().open(spec, spawner, limits)
+
+    async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
+        if len(spec.task.encode()) > MAX_TASK:
+            raise AgentUnavailable(f"gemini reads {MAX_TASK // 1024 // 1024} MiB of a task at most; this one has more")
+        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary))
+        await asyncio.to_thread(prepare, home_of(spec), _state(spec), whole=True)
+        return await super().execute(spec, spawner, limits)
+
+    def task(self, spec: TaskSpec) -> Launch:
+        state, model = _state(spec), spec.model or spec.options.get("model")
+        argv = (spec.program, *spec.args, "--output-format", "stream-json", *(("--model", model) if model else ()))
+        given = files(state, task_settings(spec, home_of(spec)))
+        # Not as `--prompt`: an argument has a limit, and everybody on the machine can read it.
+        command = Command(argv, spec.cwd, environment(spec, state), stdin=_literal(spec).encode(), files=given)
+        return Launch(command, GeminiCodec())
+
+    def session(self, spec: SessionSpec) -> Launch:
+        from drivers.acp_codec import AcpCodec
+        from drivers.acp_opening import Wanted
+        from drivers.acp_permissions import Grants
+        from drivers.gemini_session import manner
+
+        state, folder, model = _state(spec), str(spec.cwd.resolve()), spec.options.get("model")
+        given = _session_files(spec, state, folder)
+        resume = spec.resume
+        if resume is None and spec.history:
+            resume = str(uuid.uuid4())
+            given[state / ".gemini" / "tmp" / SLUG / "chats" / chat_file(resume)] = _seed(spec, resume, folder)
+        env = environment(spec, state)
+        if spec.system is not None and spec.options.get("system_prompt") == "replace":
+            given[state / "system.md"] = spec.system.encode()
+            env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
+        # No MCP server of the project's settings is started: `portico` is none of theirs.
+        servers = ("--allowed-mcp-server-names", "portico")
+        argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
+        wanted = Wanted(cwd=folder, resume=resume, late_replay=True, how_to_log_in=f"{LOG_IN}, or the option api_key")
+        codec = AcpCodec(wanted, Grants(spec.tools), manner(verbatim=spec.options.get("slash_commands") != "on"))
+        return Launch(Command(argv, spec.cwd, env, files=given), codec)
+
+
+def _state(spec: AgentSpec) -> Path:
+    assert spec.state is not None, "open and execute see to it"
+    return spec.state
+
+
+def _session_files(spec: SessionSpec, state: Path, folder: str) -> dict[Path, bytes]:
+    """The home of a session: what it is called, what it may do, what it is told."""
+    user, own = home_of(spec), state / ".gemini"
+    tools = [grant.name for grant in spec.tools if grant.name in NAMES]
+    given = {**files(state, session_settings(spec, user, tools)), **project_files(state, folder)}
+    given[own / "policies" / "portico.toml"] = policy(spec.tools).encode()
+    context = [] if spec.options.get("settings") == "none" else _read(user / "GEMINI.md")
+    if spec.system is not None and spec.options.get("system_prompt") != "replace":
+        context.append(spec.system)
+    given[own / "GEMINI.md"] = "\n\n".join(context).encode()
+    return given
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        return [path.read_text("utf-8")]
+    except (OSError, ValueError):
+        return []
+
+
+def _seed(spec: SessionSpec, session_id: str, folder: str) -> bytes:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return chat(spec.history, session_id, folder, [str(uuid.uuid4()) for _ in spec.history], now)
+
+
+def _literal(spec: TaskSpec) -> str:
+    return "\n" + spec.task if spec.task.startswith("/") and spec.options.get("slash_commands") != "on" else spec.task

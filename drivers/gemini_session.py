@@ -1,0 +1,44 @@
+"""What is gemini's own in an ACP session: the names and inputs of its calls, and prompts that are no commands; pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acp.schema import FileEditToolCallContent, TextContentBlock
+
+from drivers.acp_calls import Call, shown_input
+from drivers.acp_codec import Manner
+from drivers.acp_content import diff, prompt_blocks
+from drivers.base import Prompt
+from drivers.gemini_tools import SHELL, name_of
+
+MARK = "\u200b"
+"""A space without width: before a `/` or `$`, with which a prompt would be a command to the CLI; it trims any other space."""
+
+
+def tool_name(call: Call) -> str:
+    return name_of(call.id, call.kind)
+
+
+def tool_input(call: Call) -> dict[str, Any]:
+    """The CLI does not tell its calls' input: what it shows of them has to do."""
+    name = tool_name(call)
+    edit = next((item for item in call.content if isinstance(item, FileEditToolCallContent)), None)
+    if name == SHELL:
+        return {"command": call.title}
+    if edit is not None and name == "write_file":
+        return {"file_path": edit.path, "content": edit.new_text}
+    if edit is not None:
+        return {"file_path": edit.path, "diff": diff(edit.path, edit.old_text or "", edit.new_text)}
+    return shown_input(call)
+
+
+def manner(*, verbatim: bool) -> Manner:
+    def prompt(given: Prompt) -> list[Any]:
+        blocks = prompt_blocks(given.content)
+        if verbatim and given.text.lstrip().startswith(("/", "$")):
+            first = next(n for n, block in enumerate(blocks) if isinstance(block, TextContentBlock) and block.text.strip())
+            blocks[first] = TextContentBlock(type="text", text=MARK + blocks[first].text)
+        return blocks
+
+    return Manner(title="gemini", name=tool_name, given=tool_input, prompt=prompt)

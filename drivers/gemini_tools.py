@@ -1,0 +1,63 @@
+"""The gemini CLI's own tools: a fixed table, since the CLI has no way to list them, and the policy that grants them; pure.
+
+As of gemini 0.61.0. Left out are tools that run others or change the CLI itself (invoke_agent, activate_skill, plan mode):
+what is done inside them could not be asked for one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from drivers.base import ToolGrant, ToolSpec
+
+SHELL = "run_shell_command"
+
+_TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+
+
+def _tool(name: str, does: str, required: Mapping[str, Any], /, **optional: Any) -> ToolSpec:
+    schema = {"type": "object", "properties": {**required, **optional}, "required": [*required]}
+    return ToolSpec(name, does, schema)
+
+
+TOOLS = (
+    _tool("list_directory", "Lists the files and folders in a folder.", {"dir_path": _TEXT},
+          ignore={"type": "array", "items": _TEXT}),
+    _tool("read_file", "Reads a file: text, image, audio or PDF.", {"file_path": _TEXT}, start_line=_NUMBER, end_line=_NUMBER),
+    _tool("grep_search", "Searches for a regular expression in files.", {"pattern": _TEXT},
+          dir_path=_TEXT, include_pattern=_TEXT, exclude_pattern=_TEXT, names_only=_FLAG),
+    _tool("glob", "Finds files by a pattern, newest first.", {"pattern": _TEXT}, dir_path=_TEXT, case_sensitive=_FLAG),
+    _tool("replace", "Replaces text in a file.", {"file_path": _TEXT, "old_string": _TEXT, "new_string": _TEXT},
+          instruction=_TEXT, allow_multiple=_FLAG),
+    _tool("write_file", "Writes a whole file.", {"file_path": _TEXT, "content": _TEXT}),
+    _tool(SHELL, "Runs a command with bash.", {"command": _TEXT}, description=_TEXT, dir_path=_TEXT, is_background=_FLAG),
+    _tool("web_fetch", "Gets web pages and answers a question about them.", {"prompt": _TEXT}),
+    _tool("google_web_search", "Searches the web with Google.", {"query": _TEXT}),
+)  # fmt: skip
+
+NAMES = frozenset(tool.name for tool in TOOLS)
+
+
+def name_of(call_id: str, kind: str) -> str:
+    """The tool of a call, by its id: the CLI puts the tool's name and `__` before whatever id the model gave."""
+    return next((name for name in NAMES if call_id.startswith(f"{name}__")), kind)
+
+
+def policy(grants: Iterable[ToolGrant]) -> str:
+    """A policy file by which the granted tools run or ask, and no other tool is offered to the model at all.
+
+    The shell's rule has a pattern that matches any command: by a rule without one, commands that the CLI takes for safe
+    (`ls`, `cat`) run without asking (measured with 0.61.0).
+    """
+    rules = [_rule("*", "deny", 900)]
+    for grant in grants:
+        if grant.name in NAMES:
+            extra = ('argsPattern = "."', "allowRedirection = true") if grant.name == SHELL else ()
+            rules.append(_rule(grant.name, "allow" if grant.trust else "ask_user", 999, *extra))
+    return "\n".join(rules)
+
+
+def _rule(name: str, decision: str, priority: int, *extra: str) -> str:
+    lines = ("[[rule]]", f'toolName = "{name}"', f'decision = "{decision}"', f"priority = {priority}", *extra)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,194 @@
+"""Host: what a CLI may ask of its client on this machine: text files and terminals, in the working folder only.
+
+The names are those of the Agent Client Protocol. Who may ask what is the codec's business; here is only where and how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from drivers.base import AgentUnavailable, Command, HostAnswer, HostRequest
+from drivers.process import Process, Spawner
+
+INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32002
+MAX_FILE = 32 * 1024 * 1024
+MAX_OUTPUT = 4 * 1024 * 1024
+"""Bytes of a terminal's output that are kept, at most; the oldest go first."""
+
+
+class Refused(Exception):
+    """A request that is not done, with a code of JSON-RPC."""
+
+    def __init__(self, message: str, code: int = INVALID_PARAMS) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Terminal:
+    """A command at work for the CLI, and the end of its output."""
+
+    def __init__(self, process: Process, limit: int) -> None:
+        self.process, self.truncated = process, False
+        self.exit: dict[str, Any] | None = None
+        self._limit = limit
+        self._output = bytearray()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while lines := await self.process.read_lines():
+            self._output += b"".join(line + b"\n" for line in lines)
+            if len(self._output) > self._limit:
+                del self._output[: len(self._output) - self._limit]
+                self.truncated = True
+        code = await self.process.exit_code()
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else None
+        self.exit = {"exitCode": None, "signal": name or str(-code)} if code < 0 else {"exitCode": code, "signal": None}
+
+    @property
+    def output(self) -> str:
+        # A cut may have gone through a character: its rest is dropped.
+        kept = self._output.lstrip(bytes(range(0x80, 0xC0))) if self.truncated else self._output
+        return kept.decode("utf-8", "replace")
+
+    async def wait(self) -> dict[str, Any]:
+        await asyncio.shield(self._reader)
+        return self.exit or {"exitCode": None, "signal": None}
+
+    async def end(self) -> None:
+        await self.process.close(0.0)
+        await self.wait()
+
+
+class Host:
+    """The services for one agent. `close` ends every terminal."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], spawner: Spawner) -> None:
+        self._folder, self._env, self._spawner = folder, env, spawner
+        self._terminals: dict[str, Terminal] = {}
+        self._closed = False
+
+    async def serve(self, request: HostRequest) -> HostAnswer:
+        """Do one request; what goes wrong is an answer too."""
+        service = _SERVICES.get(request.method)
+        try:
+            if service is None:
+                raise Refused(f"{request.method}: not a service of this client", -32601)
+            return HostAnswer(await service(self, request.params))
+        except Refused as refused:
+            return HostAnswer(error=str(refused), code=refused.code)
+        except FileNotFoundError as error:
+            return HostAnswer(error=f"there is no file {error.filename!r}", code=NOT_FOUND)
+        except (OSError, AgentUnavailable) as error:
+            return HostAnswer(error=str(error), code=INTERNAL_ERROR)
+        except (KeyError, TypeError, ValueError) as error:
+            return HostAnswer(error=f"{request.method}: bad parameters: {type(error).__name__}: {error}", code=INVALID_PARAMS)
+
+    async def close(self) -> None:
+        """End every terminal. Idempotent."""
+        self._closed = True
+        terminals, self._terminals = list(self._terminals.values()), {}
+        await asyncio.gather(*(terminal.end() for terminal in terminals))
+
+    async def _read_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        text = await asyncio.to_thread(_read, self._inside(params["path"]))
+        line, limit = params.get("line"), params.get("limit")
+        if line is not None or limit is not None:
+            start = max((line or 1) - 1, 0)
+            text = "\n".join(text.split("\n")[start : None if limit is None else start + limit])
+        return {"content": text}
+
+    async def _write_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        await asyncio.to_thread(_write, self._inside(params["path"]), params["content"])
+        return {}
+
+    async def _create(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        folder = self._inside(params["cwd"]) if params.get("cwd") else self._folder
+        given = {variable["name"]: variable["value"] for variable in params.get("env") or ()}
+        argv = _shell(params["command"], params.get("args") or ())
+        asked = params.get("outputByteLimit")
+        process = await self._spawner.spawn(Command(argv, folder, {**self._env, **given}, stdin=b""))
+        terminal = Terminal(process, MAX_OUTPUT if asked is None else min(asked, MAX_OUTPUT))
+        if self._closed:
+            await terminal.end()
+            raise Refused("the session has ended", INTERNAL_ERROR)
+        terminal_id = f"term_{uuid.uuid4().hex}"
+        self._terminals[terminal_id] = terminal
+        return {"terminalId": terminal_id}
+
+    async def _output(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        terminal = self._terminal(params)
+        ended = {"exitStatus": terminal.exit} if terminal.exit is not None else {}
+        return {"output": terminal.output, "truncated": terminal.truncated, **ended}
+
+    async def _wait(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._terminal(params).wait()
+
+    async def _kill(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        await self._terminal(params).end()
+        return {}
+
+    async def _release(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        terminal = self._terminal(params)
+        del self._terminals[params["terminalId"]]
+        await terminal.end()
+        return {}
+
+    def _terminal(self, params: Mapping[str, Any]) -> Terminal:
+        if params["terminalId"] not in self._terminals:
+            raise Refused(f"there is no terminal {params['terminalId']!r}", NOT_FOUND)
+        return self._terminals[params["terminalId"]]
+
+    def _inside(self, path: str) -> Path:
+        """The real path. Raises Refused for one that is not absolute or leads out of the working folder."""
+        if not os.path.isabs(path):
+            raise Refused(f"{path!r} is not an absolute path")
+        real, root = Path(path).resolve(), self._folder.resolve()
+        if not real.is_relative_to(root):
+            raise Refused(f"{path!r} is not in the working folder {self._folder}")
+        return real
+
+
+def _shell(command: str, args: Any) -> tuple[str, ...]:
+    """Both outputs in one, as on a terminal; a command without arguments may be a whole shell line."""
+    if args:
+        return "/bin/sh", "-c", 'exec "$0" "$@" 2>&1', command, *args
+    return "/bin/sh", "-c", f"exec 2>&1\n{command}"
+
+
+def _read(path: Path) -> str:
+    # Not a FIFO, which would block, nor a link put there since the path was resolved.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"{str(path)!r} is not a regular file")
+        if found.st_size > MAX_FILE:
+            raise Refused(f"{str(path)!r} has more than {MAX_FILE // 1024 // 1024} MiB")
+        return file.read().decode("utf-8", "replace")
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o666), "wb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Refused(f"{str(path)!r} is not a regular file")
+        file.truncate()
+        file.write(content.encode())
+
+
+_SERVICES: dict[str, Callable[[Host, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
+    "fs/read_text_file": Host._read_file,
+    "fs/write_text_file": Host._write_file,
+    "terminal/create": Host._create,
+    "terminal/output": Host._output,
+    "terminal/wait_for_exit": Host._wait,
+    "terminal/kill": Host._kill,
+    "terminal/release": Host._release,
+}

@@ -1,0 +1,285 @@
+"""A small agent that speaks the Agent Client Protocol, made with the official package; its prompt says what it does.
+
+`python -m tests.acp_agent`. The first word of a prompt names a deed below, the rest is its argument. Sessions are kept in the
+folder that ACP_AGENT_SESSIONS names, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
+`noimage`, `login` (asks for one), `nologin` (and refuses it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from acp import PROTOCOL_VERSION, RequestError, run_agent
+from acp.interfaces import Client
+from acp.schema import (
+    AgentCapabilities,
+    AuthMethodAgent,
+    Implementation,
+    InitializeResponse,
+    LoadSessionResponse,
+    NewSessionResponse,
+    PromptCapabilities,
+    PromptResponse,
+    ResumeSessionResponse,
+    SessionCapabilities,
+    SetSessionConfigOptionResponse,
+    SetSessionModeResponse,
+    ToolCallUpdate,
+)
+
+FLAGS = frozenset(os.environ.get("ACP_AGENT_FLAGS", "").split())
+SESSIONS = Path(os.environ.get("ACP_AGENT_SESSIONS", "."))
+PERMISSIONS = [
+    {"optionId": "always", "name": "Always", "kind": "allow_always"},
+    {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+    {"optionId": "no", "name": "No", "kind": "reject_once"},
+]
+
+
+class NoAnswer(Exception):
+    """The run was cancelled while the client was asked."""
+
+
+class SmallAgent:
+    """One deed a prompt."""
+
+    def __init__(self) -> None:
+        self.client: Any = None
+        self.cancelled = asyncio.Event()
+        self.mode, self.model, self.loud = "calm", "small", False
+        self.logged_in = not FLAGS & {"login", "nologin"}
+
+    def on_connect(self, conn: Client) -> None:
+        self.client = conn
+
+    async def initialize(self, protocol_version: int, **kwargs: Any) -> InitializeResponse:
+        resume: dict[str, Any] = {} if "noresume" in FLAGS else {"resume": {}}
+        return InitializeResponse(
+            protocol_version=PROTOCOL_VERSION,
+            agent_info=Implementation(name="small", title="Small", version="1.2.3"),
+            agent_capabilities=AgentCapabilities(
+                load_session="noload" not in FLAGS,
+                prompt_capabilities=PromptCapabilities(image="noimage" not in FLAGS),
+                session_capabilities=SessionCapabilities.model_validate({"close": {}, **resume}),
+            ),
+            auth_methods=[AuthMethodAgent(id="password", name="Password")],
+        )
+
+    async def authenticate(self, method_id: str, **kwargs: Any) -> None:
+        if "nologin" in FLAGS:
+            raise RequestError(-32000, "wrong password")
+        self.logged_in = True
+
+    async def new_session(self, cwd: str, **kwargs: Any) -> NewSessionResponse:
+        if not self.logged_in:
+            raise RequestError(-32000, "Authentication required")
+        session_id = uuid.uuid4().hex
+        self._keep(session_id, [])
+        return NewSessionResponse.model_validate({"sessionId": session_id, **self._offer()})
+
+    async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> LoadSessionResponse:
+        for text in self._kept(session_id):
+            await self._say(session_id, "user_message_chunk", text)
+            await self._say(session_id, "agent_message_chunk", f"replay of {text}")
+        return LoadSessionResponse.model_validate(self._offer())
+
+    async def resume_session(self, cwd: str, session_id: str, **kwargs: Any) -> ResumeSessionResponse:
+        self._kept(session_id)
+        return ResumeSessionResponse.model_validate(self._offer())
+
+    async def close_session(self, session_id: str, **kwargs: Any) -> None:
+        (SESSIONS / f"{session_id}.closed").touch()
+
+    async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> SetSessionModeResponse:
+        self.mode = mode_id
+        return SetSessionModeResponse()
+
+    async def set_config_option(self, config_id: str, session_id: str, value: Any, **kwargs: Any) -> Any:
+        if config_id == "model":
+            self.model = value
+        else:
+            self.loud = value
+        return SetSessionConfigOptionResponse.model_validate({"configOptions": self._offer()["configOptions"]})
+
+    async def cancel(self, session_id: str, **kwargs: Any) -> None:
+        self.cancelled.set()
+
+    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        raise RequestError.method_not_found(method)
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        return
+
+    async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> PromptResponse:
+        self.cancelled.clear()
+        text = "".join(getattr(block, "text", "") for block in prompt)
+        images = [block for block in prompt if block.type == "image"]
+        self._keep(session_id, [*self._kept(session_id), text])
+        deed, _, argument = text.partition(" ")
+        if images:
+            await self._say(session_id, "agent_message_chunk", f"saw {len(images)} image of {len(images[0].data)} characters")
+        try:
+            stop = await getattr(self, f"do_{deed}", self.do_say)(session_id, argument or text)
+        except NoAnswer:
+            stop = "cancelled"
+        usage = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 2}
+        return PromptResponse.model_validate({"stopReason": stop or "end_turn", "usage": usage})
+
+    # -- deeds --------------------------------------------------------------------------------------------------------
+
+    async def do_say(self, session: str, text: str) -> None:
+        await self._say(session, "agent_thought_chunk", "Hm.")
+        await self._say(session, "agent_message_chunk", text)
+
+    async def do_recall(self, session: str, _: str) -> None:
+        await self._say(session, "agent_message_chunk", " | ".join(self._kept(session)))
+
+    async def do_settings(self, session: str, _: str) -> None:
+        await self._say(session, "agent_message_chunk", f"{self.mode} {self.model} {self.loud}")
+
+    async def do_read(self, session: str, path: str) -> None:
+        """Reads a file as the client offers, under a call of its own."""
+        await self._update(session, sessionUpdate="tool_call", toolCallId="r1", title=f"Read {path}", kind="read",
+                           status="in_progress", rawInput={"path": path}, locations=[{"path": path}])  # fmt: skip
+        try:
+            got = (await self.client.read_text_file(session_id=session, path=path)).content
+            end = {"status": "completed"}
+        except RequestError as error:
+            got, end = str(error), {"status": "failed"}
+        content = [{"type": "content", "content": {"type": "text", "text": got}}]
+        await self._update(session, sessionUpdate="tool_call_update", toolCallId="r1", content=content, **end)
+        await self._say(session, "agent_message_chunk", f"read: {got}")
+
+    async def do_write(self, session: str, path: str) -> None:
+        """Asks for leave, then writes through the client."""
+        edit = [{"type": "diff", "path": path, "oldText": "", "newText": "written\n"}]
+        call = {"toolCallId": "w1", "title": f"Write {path}", "kind": "edit", "status": "pending", "content": edit}
+        if not await self._may(session, call):
+            return await self._say(session, "agent_message_chunk", "not written")
+        await self.client.write_text_file(session_id=session, path=path, content="written\n")
+        await self._update(session, sessionUpdate="tool_call_update", toolCallId="w1", status="completed")
+        await self._say(session, "agent_message_chunk", "written")
+
+    async def do_sneak(self, session: str, path: str) -> None:
+        """Writes through the client without asking first."""
+        try:
+            await self.client.write_text_file(session_id=session, path=path, content="sneaked\n")
+            await self._say(session, "agent_message_chunk", "written")
+        except RequestError as error:
+            await self._say(session, "agent_message_chunk", f"refused: {error}")
+
+    async def do_run(self, session: str, command: str) -> None:
+        """Asks for leave, then runs a command in a terminal of the client's."""
+        call = {"toolCallId": "x1", "title": command, "kind": "execute", "status": "pending", "rawInput": {"command": command}}
+        if not await self._may(session, call):
+            return await self._say(session, "agent_message_chunk", "not run")
+        terminal = await self.client.create_terminal(session_id=session, command=command)
+        shown = [{"type": "terminal", "terminalId": terminal.terminal_id}]
+        await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status="in_progress", content=shown)
+        waiting = asyncio.create_task(self.client.wait_for_terminal_exit(session_id=session, terminal_id=terminal.terminal_id))
+        cancelled = asyncio.create_task(self.cancelled.wait())
+        await asyncio.wait([waiting, cancelled], return_when=asyncio.FIRST_COMPLETED)
+        if self.cancelled.is_set():
+            await self.client.release_terminal(session_id=session, terminal_id=terminal.terminal_id)
+            return "cancelled"  # type: ignore[return-value]
+        cancelled.cancel()
+        ended = await waiting
+        await self.client.terminal_output(session_id=session, terminal_id=terminal.terminal_id)
+        await self.client.release_terminal(session_id=session, terminal_id=terminal.terminal_id)
+        status = "completed" if ended.exit_code == 0 else "failed"
+        await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status=status)
+        await self._say(session, "agent_message_chunk", f"exit code {ended.exit_code}")
+
+    async def do_both(self, session: str, _: str) -> None:
+        """Two permissions at once."""
+        calls = [{"toolCallId": f"b{n}", "title": f"call {n}", "kind": "execute", "rawInput": {"n": n}} for n in (1, 2)]
+        given = await asyncio.gather(*(self._may(session, call) for call in calls))
+        for call, granted in zip(calls, given, strict=True):
+            if granted:
+                await self._update(session, sessionUpdate="tool_call_update", toolCallId=call["toolCallId"],
+                                   status="completed", rawOutput={"ok": call["title"]})  # fmt: skip
+        await self._say(session, "agent_message_chunk", f"both: {given}")
+
+    async def do_plan(self, session: str, _: str) -> None:
+        entries = [{"content": "think", "priority": "high", "status": "pending"}]
+        await self._update(session, sessionUpdate="plan", entries=entries)
+        commands = [{"name": "help", "description": "Helps."}]
+        await self._update(session, sessionUpdate="available_commands_update", availableCommands=commands)
+        await self._update(session, sessionUpdate="current_mode_update", currentModeId="wild")
+        await self._update(session, sessionUpdate="usage_update", used=10, size=100)
+        await self._update(session, sessionUpdate="session_info_update", title="A plan")
+        await self._say(session, "agent_message_chunk", "planned")
+
+    async def do_wait(self, session: str, text: str) -> str:
+        await self._say(session, "agent_message_chunk", text)
+        await self.cancelled.wait()
+        return "cancelled"
+
+    async def do_stop(self, session: str, reason: str) -> str:
+        await self._say(session, "agent_message_chunk", "half a")
+        return reason
+
+    async def do_fail(self, session: str, text: str) -> None:
+        raise RequestError(-32603, "Internal error", {"details": text})
+
+    async def do_exit(self, session: str, _: str) -> None:
+        await self._say(session, "agent_message_chunk", "bye")
+        sys.stderr.write("the small agent goes\n")
+        os._exit(7)
+
+    async def do_elicit(self, session: str, _: str) -> None:
+        try:
+            await self.client.ext_method("nonsense", {})
+        except RequestError as error:
+            await self._say(session, "agent_message_chunk", f"answered: {error.code}")
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    async def _may(self, session: str, call: dict[str, Any]) -> bool:
+        options: Any = PERMISSIONS
+        answer = await self.client.request_permission(
+            session_id=session, tool_call=ToolCallUpdate.model_validate(call), options=options
+        )
+        if answer.outcome.outcome == "cancelled":
+            raise NoAnswer
+        return bool(answer.outcome.option_id == "yes")
+
+    async def _say(self, session: str, kind: str, text: str) -> None:
+        await self._update(session, sessionUpdate=kind, content={"type": "text", "text": text})
+
+    async def _update(self, session: str, **update: Any) -> None:
+        from acp.schema import SessionNotification
+
+        checked = SessionNotification.model_validate({"sessionId": session, "update": update})
+        await self.client.session_update(session_id=session, update=checked.update)
+
+    def _offer(self) -> dict[str, Any]:
+        models = [{"value": value, "name": value} for value in ("small", "large")]
+        return {
+            "modes": {"availableModes": [{"id": m, "name": m} for m in ("calm", "wild")], "currentModeId": self.mode},
+            "configOptions": [
+                {"id": "model", "name": "Model", "category": "model", "type": "select", "currentValue": self.model,
+                 "options": models},
+                {"id": "loud", "name": "Loud", "type": "boolean", "currentValue": self.loud},
+            ],
+        }  # fmt: skip
+
+    def _keep(self, session_id: str, said: list[str]) -> None:
+        (SESSIONS / f"{session_id}.json").write_text(json.dumps(said))
+
+    def _kept(self, session_id: str) -> list[str]:
+        path = SESSIONS / f"{session_id}.json"
+        if not path.exists():
+            raise RequestError(-32002, f"Resource not found: {session_id}")
+        found: list[str] = json.loads(path.read_text())
+        return found
+
+
+if __name__ == "__main__":
+    asyncio.run(run_agent(SmallAgent(), use_unstable_protocol=True))  # type: ignore[arg-type]

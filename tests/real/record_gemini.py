@@ -1,0 +1,173 @@
+"""Records the transcripts of the gemini CLI anew: `python -m tests.real.record_gemini`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from drivers.acp import load
+from drivers.agent import CliAgent
+from drivers.base import Launch, Limits, PermissionReply, Prompt, SessionSpec, TaskSpec, ToolGrant
+from drivers.events import Awaiting, OutputEvent, SessionEnd
+from drivers.gemini import GeminiDriver
+from drivers.gemini_home import home_of, prepare
+from drivers.process import Spawner
+from tests.drivers.gemini_transcripts import TRANSCRIPTS
+from tests.model_server.gemini import model_server
+
+PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "gemini"
+SHELL, READ, WRITE = "run_shell_command", "read_file", "write_file"
+
+TASKS = {
+    "task_plain": "hello [[plain]]",
+    "task_think": "hello [[think]]",
+    "task_fileread": "[[fileread:f.txt]]",
+    "task_toolfail": "[[toolfail]]",
+    "task_badtool": "[[badtool]]",
+    "task_e400": "[[e400]]",
+    "task_e401": "[[e401]]",
+    "task_cut": "[[cut]]",
+    "task_maxtok": "[[maxtok]]",
+    "task_refusal": "[[refusal]]",
+}
+SESSIONS: dict[str, tuple[dict[str, bool], Sequence[str]]] = {
+    "plain": ({}, ["hello [[plain]]", "and [[think]]", "[[recall]]"]),
+    "shell": ({SHELL: True}, ["[[shell]]", "[[run:echo err >&2; exit 3]]"]),
+    "permission": ({SHELL: False}, ["[[run:touch made.txt]]", "deny", "[[run:touch made.txt]]", "grant"]),
+    "unlisted": ({READ: True}, ["[[run:touch made.txt]]"]),
+    "read_write": ({READ: True, WRITE: False}, ["[[fileread:f.txt]]", "[[toolfail]]", "[[filewrite:out.txt]]", "grant"]),
+    "parallel": ({SHELL: False, READ: True}, ["[[parallel:f.txt]]", "grant", "deny"]),
+    "badtool": ({SHELL: True}, ["[[badtool]]"]),
+    "errors": ({}, ["[[e400]]", "[[e401]]", "[[malformed]]", "[[cut]]", "after [[plain]]"]),
+    "ends": ({}, ["[[maxtok]]", "[[refusal]]"]),
+    "interrupt": ({}, ["interrupt [[slowcount]]", "after [[plain]]"]),
+    "interrupt_tool": ({SHELL: True}, ["interrupt [[longshell]]", "after [[plain]]"]),
+    "interrupt_permission": ({SHELL: False}, ["[[run:ls]]", "stop", "after [[plain]]"]),
+}
+
+
+class Recorder:
+    """One transcript."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self._folder = name, folder
+        self.lines: list[bytes] = []
+
+    def did(self, what: str) -> None:
+        self.lines.append(f"#{what}".encode())
+
+    def listen(self, launch: Launch) -> Launch:
+        receive = launch.codec.receive
+
+        def heard(line: bytes) -> list[OutputEvent]:
+            self.lines.append(line)
+            return receive(line)
+
+        launch.codec.receive = heard  # type: ignore[method-assign]
+        return launch
+
+    def write(self) -> None:
+        text = b"\n".join(self.lines) + b"\n"
+        text = text.replace(str(self._folder).encode(), b"/home/user")
+        text = re.sub(rb"127\.0\.0\.1:\d+", b"127.0.0.1:9", text)
+        (TRANSCRIPTS / "gemini" / f"{self.name}.jsonl").write_bytes(text)
+
+
+async def until_stop(agent: CliAgent) -> OutputEvent:
+    while True:
+        for event in await asyncio.wait_for(agent.receive(), 120):
+            if isinstance(event, Awaiting | SessionEnd):
+                return event
+
+
+async def interrupted(agent: CliAgent, seen: str) -> None:
+    """Stop the run as soon as an event of this kind has come, and a second of grace for what it starts."""
+    while not any(event.kind == seen for event in await agent.receive()):
+        pass
+    await asyncio.sleep(1.0)
+    await agent.interrupt()
+    await until_stop(agent)
+
+
+async def record_task(name: str, task: str, folder: Path, env: dict[str, str]) -> None:
+    spec = TaskSpec(str(PROGRAM), folder / "work", env, (), {}, folder / name, task=task)
+    await asyncio.to_thread(prepare, home_of(spec), folder / name, whole=True)
+    recorder = Recorder(name, folder)
+    recorder.did("task")
+    agent = await CliAgent.start(recorder.listen(GeminiDriver().task(spec)), Spawner(), Limits())
+    end = await until_stop(agent)
+    recorder.did(f"exit {end.exit_code}")  # type: ignore[union-attr]
+    recorder.write()
+
+
+async def record_session(name: str, resume: str | None, folder: Path, env: dict[str, str], **given: Any) -> str:
+    tools, deeds = given["tools"], given["deeds"]
+    grants = tuple(ToolGrant(*grant) for grant in tools.items())
+    spec = SessionSpec(str(PROGRAM), folder / "work", env, (), {}, folder / "session", tools=grants, resume=resume)
+    await asyncio.to_thread(prepare, home_of(spec), folder / "session", whole=False)
+    recorder = Recorder(name, folder)
+    recorder.did("session " + json.dumps({"tools": [[g.name, g.trust] for g in grants], "resume": resume}))
+    agent = await CliAgent.start(recorder.listen(GeminiDriver().session(spec)), Spawner(), Limits())
+    stopped: OutputEvent | None = None
+    for deed in deeds:
+        if deed in ("grant", "deny"):
+            recorder.did(deed)
+            await agent.reply(PermissionReply(stopped.calls[0].id, deed == "grant"))  # type: ignore[union-attr]
+        elif deed == "stop":
+            recorder.did("interrupt")
+            await agent.interrupt()
+        else:
+            recorder.did(f"prompt {deed}")
+            await agent.prompt(Prompt(deed))
+            if deed.startswith("interrupt"):
+                await asyncio.wait_for(interrupted(agent, "tool_call" if "shell" in deed else "agent_token"), 60)
+                _mark_interrupt(recorder)
+                continue
+        stopped = await until_stop(agent)
+    await agent.close()
+    recorder.write()
+    return agent.native_id or ""
+
+
+def _mark_interrupt(recorder: Recorder) -> None:
+    """Before the prompt's answer; where exactly among the last lines makes no difference to the events."""
+    recorder.lines.insert(len(recorder.lines) - 1, b"#interrupt")
+
+
+async def main() -> None:
+    load()
+    (TRANSCRIPTS / "gemini").mkdir(exist_ok=True)
+    counting = {"slowcount": _slow_count()}
+    async with model_server(counting) as server:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            for name in ("work", "home"):
+                (folder / name).mkdir()
+            (folder / "work" / "f.txt").write_text("content")
+            env = {"PATH": os.environ["PATH"], "HOME": str(folder / "home"), "LANG": "C.UTF-8", "TERM": "dumb"}
+            env |= {"GEMINI_API_KEY": "dummy", "GOOGLE_GEMINI_BASE_URL": server.url}
+            for name, task in TASKS.items():
+                await record_task(name, task, folder, env)
+            native_id = ""
+            for name, (tools, deeds) in SESSIONS.items():
+                found = await record_session(name, None, folder, env, tools=tools, deeds=deeds)
+                native_id = native_id or found
+            await record_session("resume", native_id, folder, env, tools={}, deeds=["again [[recall]]"])
+
+
+def _slow_count() -> Any:
+    from tests.model_server.scenarios import Scenario, Step, Text
+
+    # Not one word over and over, which the CLI takes for a loop and stops.
+    return Scenario((replace(Step((Text(" ".join(map(str, range(2000)))),), chunk=8), delay=0.05),))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
