@@ -24,13 +24,17 @@ def of_home(home: Path) -> list[psutil.Process]:
     return found
 
 
+AT_WORK = frozenset({"--include-hook-events", "app-server", "exec"})
+"""Arguments of a CLI that runs a session or a task: of claude, and of codex."""
+
+
 def clis_of(home: Path) -> list[psutil.Process]:
     """The CLIs at work in this home: not what they started, nor those that a gateway asks for their version."""
     all_of = {process.pid: process for process in of_home(home)}
     found = []
     for process in all_of.values():
         with suppress(psutil.NoSuchProcess):
-            if process.ppid() not in all_of and "--include-hook-events" in process.cmdline():
+            if process.ppid() not in all_of and AT_WORK.intersection(process.cmdline()):
                 found.append(process)
     return found
 
