@@ -21,8 +21,8 @@ from drivers.codex_turn import TurnStream
 from drivers.events import Error, NativeSession, OutputEvent, SessionEnd, Stdout
 from drivers.lines import parse_object, text_line
 
-SETTLE = 0.1
-"""Seconds: requests of one message came up to 20 ms apart (measured, 2 busy cores)."""
+SETTLE = 0.2
+"""Seconds: requests of one message came up to 20 ms apart (measured, 2 cores), a sandboxed command beside them up to 150 ms."""
 SETTLE_RUNNING = 35.0
 """The same while a trusted command of the same message runs: its result belongs before the `awaiting`. After 30 s at most
 the CLI leaves a command to the background."""
@@ -64,7 +64,8 @@ class CodexAppCodec(Codec):
         self.phase = "running"
         self._new_turn()
         self._used_before = self._used
-        params = {"threadId": self._thread.id, "input": user_input(prompt.content)}
+        # An empty input asks the model again, with nothing said by the user in between.
+        params = {"threadId": self._thread.id, "input": [] if prompt.go_on else user_input(prompt.content)}
         self._rpc.request("turn/start", params, self._turn_accepted)
 
     def reply(self, reply: Reply) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivers.base import AgentUnavailable, Codec, ResumeFailed, SessionSpec, TaskSpec, ToolGrant, ToolSpec
+from drivers.base import GO_ON, AgentUnavailable, Codec, ResumeFailed, SessionSpec, TaskSpec, ToolGrant, ToolSpec
 from drivers.codex import CodexDriver, native_program
 from drivers.codex_grants import Grants
 from drivers.codex_probe import CodexProbe
@@ -116,6 +116,13 @@ def test_a_thread_with_other_tools_is_not_resumed() -> None:
     for tools in ((), (replace(WEATHER, name="other"),)):
         other = CodexDriver().session(replace(SPEC, resume=codec.native_id, app_tools=tools)).codec
         assert isinstance(other.refusal, ResumeFailed)
+
+
+def test_going_on_from_results_says_nothing_in_the_users_place() -> None:
+    codec, _ = opened(SPEC)
+    codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
+    codec.prompt(GO_ON)
+    assert written(codec)[0]["params"]["input"] == []
 
 
 def test_a_session_that_is_refused() -> None:

@@ -7,7 +7,7 @@ from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
 from tests.real.codex.talk import WEATHER, begin, calls_of, deny, grant, outputs, result, results_of, text_of, user
 from tests.real.codex.test_codex_turns import PIXEL
-from tests.real.processes import cli_of, gone
+from tests.real.processes import cli_of, until
 
 
 async def test_a_call_of_the_clients_tool(portico: Running, model: OpenAIServer) -> None:
@@ -54,15 +54,14 @@ async def test_a_result_of_five_megabytes(portico: Running, model: OpenAIServer)
 async def test_the_clients_and_its_own_tools_in_one_message(portico: Running, home: Home) -> None:
     own = {"shell": True, "apply_patch": False}
     talk = await begin(portico.client, "[[mixed:m.txt]]", own=own, app=[WEATHER], stop="tool_use")
-    calls = {call["toolCallId"]: call for call in calls_of(talk.first["messages"])}
-    done = results_of(talk.first["messages"])
-    assert [calls[call_id]["name"] for call_id in done] == ["shell"]
-    waiting = [call for call_id, call in calls.items() if call_id not in done]
-    assert [call["name"] for call in waiting] == ["get_weather", "get_weather"]
-    answer = await talk.send(*(result(call, "18") for call in waiting))
+    weathers = [call for call in calls_of(talk.first["messages"]) if call["name"] == "get_weather"]
+    assert len(weathers) == 2
+    answer = await talk.send(*(result(call, "18") for call in weathers))
     # The CLI asks for a patch only when the other calls of the message are over.
-    (patch,) = calls_of(answer["messages"])
-    assert (answer["stopReason"], patch["name"], (home.work / "m.txt").exists()) == ("tool_use", "apply_patch", False)
+    (patch,) = [call for call in calls_of(answer["messages"]) if call["name"] == "apply_patch"]
+    assert (answer["stopReason"], (home.work / "m.txt").exists()) == ("tool_use", False)
+    # On a busy machine the trusted command may begin after the others have been announced.
+    assert "own\n" in results_of([*talk.first["messages"], *answer["messages"]]).values()
     answer = await talk.send(grant(patch))
     assert (text_of(answer["messages"]), (home.work / "m.txt").exists()) == ("All four done.", True)
 
@@ -83,7 +82,8 @@ async def test_tools_outlive_the_process_and_may_be_changed(portico: Running, ho
     talk = await begin(portico.client, "[[plain]] one", app=[WEATHER])
     process = cli_of(home.path)
     process.kill()
-    await gone(process.pid)
+    session = await portico.gateway.sessions.get(talk.id)
+    await until(lambda: not session.live.alive, "its end is noticed")
     answer = await talk.send("[[weather]]")
     assert (answer["stopReason"], len(home.threads())) == ("tool_use", 1)
     await talk.send(result(calls_of(answer["messages"])[0], "18"))

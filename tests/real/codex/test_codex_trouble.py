@@ -113,7 +113,8 @@ async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) 
     talk = await begin(portico.client, "[[plain]] one")
     process = cli_of(home.path)
     process.kill()
-    await gone(process.pid)
+    session = await portico.gateway.sessions.get(talk.id)
+    await until(lambda: not session.live.alive, "its end is noticed")
     assert await talk.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
@@ -122,7 +123,8 @@ async def test_a_native_thread_that_is_gone_is_seeded_from_the_history(portico: 
     await talk.say("[[plain]] two")
     process = cli_of(home.path)
     process.kill()
-    await gone(process.pid)
+    session = await portico.gateway.sessions.get(talk.id)
+    await until(lambda: not session.live.alive, "its end is noticed")
     for found in home.codex.iterdir():
         if found.name != "config.toml":
             shutil.rmtree(found) if found.is_dir() else found.unlink()
