@@ -1,4 +1,4 @@
-"""Records the transcripts of the gemini CLI anew: `python -m tests.real.record_gemini`."""
+"""Records the transcripts of the gemini CLI anew: `python -m tests.real.record_gemini`, after `make test-real`."""
 
 from __future__ import annotations
 

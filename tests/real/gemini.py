@@ -1,0 +1,176 @@
+"""The pinned gemini CLI behind a gateway, with a model server; and what its tests ask of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.conftest import write_config
+from tests.daemon import Daemon, Running, gateway_on, table
+from tests.model_server.gemini import model_server
+from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
+from tests.model_server.serving import ModelServer
+from tests.real.processes import gone, of_home
+
+CLIS = Path(__file__).parents[2] / ".clis"
+PROGRAM = CLIS / "node_modules" / ".bin" / "gemini"
+KEY = "dummy-gemini-key-0123456789"
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SHELL, READ, WRITE = "run_shell_command", "read_file", "write_file"
+SCENARIOS = {
+    # Not one word over and over, which the CLI takes for a loop and stops.
+    "slowcount": Scenario((Step((Text(" ".join(map(str, range(2000)))),), chunk=8, delay=0.05),)),
+    "bigshell": Scenario(
+        (Step((ToolUse(SHELL, {"command": "head -c 1000000 /dev/zero | tr '\\0' A", "description": "big"}),)), say("Seen."))
+    ),
+}
+
+
+@dataclass
+class Gemini:
+    """An empty home, a folder to work in, and the agent `gemini` that lives there. Change `agent` before the gateway."""
+
+    home: Path
+    work: Path
+    base: Path
+    model: ModelServer
+    agent: dict[str, Any]
+    daemons: list[Daemon] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return self.agent["env"]
+
+    def config(self, **tables: Any) -> dict[str, Any]:
+        agents = {"gemini": self.agent, **tables.pop("agents", {})}
+        limits = {"start": 120.0, **tables.pop("limits", {})}
+        return table(self.base, agents=agents, limits=limits, **tables)
+
+    @asynccontextmanager
+    async def gateway(self, **tables: Any) -> AsyncIterator[Running]:
+        """A gateway in this process."""
+        async with gateway_on(self.config(**tables)) as running:
+            running.client.timeout = httpx.Timeout(120)
+            yield running
+
+    async def daemon(self, **tables: Any) -> Daemon:
+        """A started daemon, a process of its own; it is stopped after the test if it still runs."""
+        daemon = Daemon(write_config(self.base, self.config(**tables)), self.base)
+        self.daemons.append(daemon)
+        return await daemon.start()
+
+    def asked(self) -> dict[str, Any]:
+        """The newest request for an answer; the CLI's own side questions do not count."""
+        return next(r.body for r in reversed(self.model.requests) if r.body.get("contents") and r.scenario != "aside")
+
+    def tools(self) -> list[str]:
+        """The tools that the newest request offers the model."""
+        return [tool["name"] for group in self.asked().get("tools", []) for tool in group["functionDeclarations"]]
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """What runs in this home under that name."""
+        found = []
+        for process in of_home(self.home):
+            with suppress(psutil.NoSuchProcess):
+                if process.name().startswith(name):
+                    found.append(process)
+        return found
+
+
+@pytest.fixture
+async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
+    """A home for the CLI. When the test is over and its gateways are stopped, nothing may run there any more."""
+    if not PROGRAM.exists():
+        if "CI" in os.environ or (CLIS / ".installed").exists():
+            pytest.fail(f"{PROGRAM} is missing although it should be installed; try make clean test-real")
+        pytest.skip("the gemini CLI is not installed; make test-real installs it")
+    home, work = tmp_path / "home", tmp_path / "work"
+    for folder in (home, work):
+        folder.mkdir()
+    async with model_server(SCENARIOS) as model:
+        env = {
+            "HOME": str(home),
+            "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
+            "GEMINI_API_KEY": KEY,
+            "GOOGLE_GEMINI_BASE_URL": model.url,
+        }
+        found = Gemini(home, work, tmp_path, model, {"driver": "gemini", "cwd": str(work), "env": env})
+        yield found
+        for daemon in found.daemons:
+            if daemon.process is not None and daemon.process.returncode is None:
+                await daemon.stop()
+        left = of_home(home)
+        for process in left:
+            process.kill()
+            await gone(process.pid)
+        assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+async def running(gemini: Gemini) -> AsyncIterator[Running]:
+    """A gateway in this process with the real gemini as its agent `gemini`."""
+    async with gemini.gateway() as found:
+        yield found
+
+
+@dataclass
+class Talk:
+    """One AAP session; `last` is the newest answer."""
+
+    client: httpx.AsyncClient
+    id: str
+    last: dict[str, Any]
+
+    async def post(self, *messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+        answer = await self.client.post(f"/session/{self.id}", json={"messages": list(messages), **more})
+        assert answer.status_code == 200, answer.text
+        self.last = answer.json()
+        return self.last
+
+    async def say(self, content: Any, stop: str = "end_turn") -> str:
+        """One turn; its text."""
+        await self.post({"role": "user", "content": content})
+        assert self.last["stopReason"] == stop, self.last
+        return text_of(self.last["messages"])
+
+    async def permit(self, granted: bool) -> dict[str, Any]:
+        """Answer the call that is open."""
+        call = self.open_call()
+        return await self.post({"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted})
+
+    def open_call(self) -> dict[str, Any]:
+        assert self.last["stopReason"] == "tool_use", self.last
+        return self.last["messages"][-1]["content"][-1]
+
+    def results(self) -> list[Any]:
+        """The results of the newest answer's calls."""
+        return [message["content"] for message in self.last["messages"] if message["role"] == "tool"]
+
+
+async def begin(client: httpx.AsyncClient, *messages: Any, tools: dict[str, bool] | None = None, **options: str) -> Talk:
+    """A new session; messages as text are the user's, `tools` are names and whether they are trusted."""
+    asked = [message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages]
+    grants = [{"name": name, "trust": trust} for name, trust in (tools or {}).items()]
+    agent = {"name": "gemini", "options": options, "tools": grants}
+    answer = await client.put("/session", json={"agent": agent, "messages": asked})
+    assert answer.status_code == 201, answer.text
+    return Talk(client, answer.json()["sessionId"], answer.json())
+
+
+def text_of(messages: list[dict[str, Any]]) -> str:
+    """What the assistant says in these messages."""
+    texts = []
+    for message in messages:
+        if message["role"] == "assistant":
+            content = message["content"]
+            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            texts += [block["text"] for block in blocks if block["type"] == "text"]
+    return "".join(texts)

@@ -1,0 +1,56 @@
+"""The acp driver with real agents by their command lines: gemini's own, and a small one in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+
+from tests.gateway.test_acp_agent import small_agent
+from tests.real.gemini import PROGRAM, Gemini, gemini, text_of
+
+__all__ = ["gemini"]
+
+
+def by_command_line(gemini: Gemini) -> dict[str, Any]:
+    """gemini as any agent that speaks the protocol: in the user's home, with the user's settings."""
+    own = gemini.home / ".gemini"
+    own.mkdir()
+    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"maxAttempts": 2}}
+    (own / "settings.json").write_text(json.dumps(settings))
+    env = {**gemini.env, "GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    return {"driver": "acp", "program": str(PROGRAM), "args": ["--acp"], "cwd": str(gemini.work), "env": env}
+
+
+async def create(client: httpx.AsyncClient, text: str, **agent: Any) -> dict[str, Any]:
+    answer = await client.put("/session", json={"agent": agent, "messages": [{"role": "user", "content": text}]})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+async def test_gemini_by_its_command_line(gemini: Gemini) -> None:
+    async with gemini.gateway(agents={"any": by_command_line(gemini)}) as running:
+        made = await create(running.client, "hello [[plain]]", name="any", tools=[{"name": "execute"}])
+        assert text_of(made["messages"]) == "Hello from the model, this is plain text."
+        for granted in (False, True):
+            body: dict[str, Any] = {"messages": [{"role": "user", "content": "[[run:touch made.txt]]"}]}
+            answer = (await running.client.post(f"/session/{made['sessionId']}", json=body)).json()
+            call = answer["messages"][-1]["content"][-1]
+            assert (call["name"], call["input"]["title"]) == ("execute", "touch made.txt")
+            reply = {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted}
+            answer = (await running.client.post(f"/session/{made['sessionId']}", json={"messages": [reply]})).json()
+            assert answer["stopReason"] == "end_turn"
+            assert (gemini.work / "made.txt").exists() is granted
+
+
+async def test_a_small_agent_behind_a_daemon_that_is_killed(gemini: Gemini) -> None:
+    daemon = await gemini.daemon(agents={"small": small_agent(gemini.base)})
+    async with daemon.client() as client:
+        made = await create(client, "say one", name="small")
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client:
+        body = {"messages": [{"role": "user", "content": "recall"}]}
+        answer = (await client.post(f"/session/{made['sessionId']}", json=body)).json()
+    assert answer["messages"][-1]["content"] == "say one | recall"

@@ -1,0 +1,88 @@
+"""The real gemini by `POST /v1/execute`."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running
+from tests.real.gemini import Gemini, gemini, running
+from tests.real.processes import until
+
+__all__ = ["gemini", "running"]
+
+
+async def execute(running: Running, task: str, **more: str) -> list[dict[str, Any]]:
+    answer = await running.client.post("/v1/execute", json={"driver": "gemini", "task": task, **more})
+    assert answer.status_code == 200, answer.text
+    events = [json.loads(frame.removeprefix("data: ")) for frame in answer.text.split("\n\n") if frame.startswith("data: ")]
+    assert [event["kind"] for event in events].index("session_end") == len(events) - 1
+    return events
+
+
+def said(events: list[dict[str, Any]]) -> str:
+    return "".join(event["text"] for event in events if event["kind"] == "agent_token")
+
+
+@pytest.mark.parametrize("task", ["hello [[plain]]", "-hello [[plain]]", "/help [[plain]]", "--version [[plain]]"])
+async def test_a_task(gemini: Gemini, running: Running, task: str) -> None:
+    events = await execute(running, task)
+    assert said(events) == "Hello from the model, this is plain text."
+    assert events[-1]["exit_code"] == 0
+    assert [event["kind"] for event in events].count("usage") == 1
+    assert task in json.dumps(gemini.asked()["contents"])
+    await until(lambda: not list((gemini.base / "data" / "state").iterdir()), "of the task nothing is left")
+    assert list(gemini.home.iterdir()) == []
+
+
+async def test_a_task_and_an_answer_of_a_megabyte(gemini: Gemini, running: Running) -> None:
+    events = await execute(running, "x" * 1_000_000 + " [[bigtext]]")
+    assert said(events) == "X" * 1_200_000
+    assert events[-1]["exit_code"] == 0
+    assert "x" * 1_000_000 in json.dumps(gemini.asked()["contents"])
+
+
+async def test_its_tools(gemini: Gemini, running: Running) -> None:
+    (gemini.work / "f.txt").write_text("content")
+    events = await execute(running, "[[fileread:f.txt]]")
+    calls = [(event["name"], event["status"]) for event in events if event["kind"] == "tool_call"]
+    assert calls == [("read_file", "started"), ("read_file", "completed")]
+    events = await execute(running, "[[run:touch made.txt]]")
+    assert [event["is_error"] for event in events if event["kind"] == "tool_result"] == [True]
+    assert not (gemini.work / "made.txt").exists()
+
+
+async def test_its_tools_when_its_operator_lets_it(gemini: Gemini) -> None:
+    gemini.agent["args"] = ["--yolo"]
+    async with gemini.gateway() as running:
+        events = await execute(running, "[[parallel:one.txt]]")
+        assert [event["output"] for event in events if event["kind"] == "tool_result"][:2] == ["one", "two"]
+        assert (gemini.work / "one.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code", "told"), [("e400", 144, "bad request"), ("e401", 145, "invalid x-api-key"), ("cut", 1, "terminated")]
+)
+async def test_model_errors(gemini: Gemini, running: Running, scenario: str, code: int, told: str) -> None:
+    began = time.monotonic()
+    events = await execute(running, f"[[{scenario}]]")
+    assert events[-1]["exit_code"] == code
+    assert told in "".join(event["message"] for event in events if event["kind"] == "error")
+    assert time.monotonic() - began < 60
+
+
+async def test_a_model(gemini: Gemini, running: Running) -> None:
+    await execute(running, "[[plain]]", model="gemini-2.5-pro")
+    assert "gemini-2.5-pro" in gemini.model.requests[-1].path
+
+
+async def test_nobody_is_logged_in(gemini: Gemini) -> None:
+    del gemini.env["GEMINI_API_KEY"]
+    del gemini.env["GOOGLE_GEMINI_BASE_URL"]
+    async with gemini.gateway() as running:
+        events = await execute(running, "[[plain]]")
+    assert events[-1]["exit_code"] == 41
+    assert "not logged in" in events[-2]["message"]

@@ -1,0 +1,150 @@
+"""The real gemini in sessions over AAP v1: text, reasoning, tools, images, histories, and its errors."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running
+from tests.real.gemini import PIXEL, READ, SHELL, WRITE, Gemini, begin, gemini, running, text_of
+
+__all__ = ["gemini", "running"]
+
+
+async def test_a_conversation_in_one_process(gemini: Gemini, running: Running) -> None:
+    talk = await begin(running.client, "hello [[plain]]")
+    assert text_of(talk.last["messages"]) == "Hello from the model, this is plain text."
+    (process,) = gemini.processes("node")
+    assert await talk.say("and [[think]]") == "The answer is 42."
+    blocks = talk.last["messages"][0]["content"]
+    assert blocks[0]["type"] == "thinking"
+    assert "carefully" in blocks[0]["thinking"]
+    assert await talk.say("[[recall]]") == "I see 3 user texts. Before this one: hello [[plain]] | and [[think]]"
+    assert gemini.processes("node") == [process]
+    # The user's own home is not touched.
+    assert list(gemini.home.iterdir()) == []
+
+
+async def test_a_prompt_that_looks_like_a_command_is_text(gemini: Gemini, running: Running) -> None:
+    talk = await begin(running.client, "/help [[plain]]")
+    assert text_of(talk.last["messages"]).startswith("Hello from the model")
+
+
+async def test_trusted_tools_run_and_only_the_listed_are_there(gemini: Gemini, running: Running) -> None:
+    (gemini.work / "f.txt").write_text("content")
+    talk = await begin(running.client, "[[shell]]", tools={SHELL: True, READ: True})
+    assert talk.results() == [".\n..\nf.txt\nhi"]
+    assert sorted(gemini.tools()) == sorted([SHELL, READ])
+    assert await talk.say("[[toolfail]]") == "It failed as expected."
+    assert "File not found" in talk.results()[0]
+    assert await talk.say("[[parallel:f.txt]]") == "Three at once. All three done."
+    assert talk.results()[:2] == ["one", "two"]
+    assert {path.name for path in gemini.work.iterdir()} == {"f.txt", "one.txt", "two.txt"}
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_a_permission_for_each_of_the_tools(gemini: Gemini, running: Running, granted: bool) -> None:
+    (gemini.work / "f.txt").write_text("content")
+    talk = await begin(running.client, "[[run:touch made.txt]]", tools={SHELL: False, READ: False, WRITE: False})
+    call = talk.open_call()
+    assert (call["name"], call["input"]) == (SHELL, {"command": "touch made.txt"})
+    assert not (gemini.work / "made.txt").exists()
+    await talk.permit(granted)
+    assert talk.last["stopReason"] == "end_turn"
+    assert (gemini.work / "made.txt").exists() is granted
+    # `ls` is one of the commands that the CLI takes for safe, and reading one of the tools: neither slips past the client.
+    for prompt, name in (("[[run:ls]]", SHELL), ("[[fileread:f.txt]]", READ), ("[[filewrite:out.txt]]", WRITE)):
+        await talk.say(prompt, stop="tool_use")
+        assert talk.open_call()["name"] == name
+        await talk.permit(granted)
+        assert talk.last["stopReason"] == "end_turn"
+    assert (gemini.work / "out.txt").exists() is granted
+    model_saw = json.dumps(gemini.asked()["contents"][-1])
+    assert ("canceled by the user" in model_saw) is not granted
+
+
+async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: Running) -> None:
+    talk = await begin(running.client, "[[run:touch made.txt]]", tools={READ: True})
+    assert talk.last["stopReason"] == "end_turn"
+    assert gemini.tools() == [READ]
+    assert not (gemini.work / "made.txt").exists()
+    talk = await begin(running.client, "[[run:touch made.txt]]")
+    assert gemini.tools() == []
+    assert not (gemini.work / "made.txt").exists()
+
+
+async def test_the_folders_own_settings_bring_no_tools(gemini: Gemini, running: Running) -> None:
+    own = gemini.work / ".gemini"
+    (own / "policies").mkdir(parents=True)
+    evil = {"command": "touch", "args": [str(gemini.work / "evil.txt")]}
+    (own / "settings.json").write_text(
+        json.dumps({"tools": {"core": [SHELL, "glob"], "allowed": [SHELL]}, "mcpServers": {"e": evil}})
+    )
+    (own / "policies" / "x.toml").write_text('[[rule]]\ntoolName = "*"\ndecision = "allow"\npriority = 999\n')
+    (gemini.work / "GEMINI.md").write_text("PROJECT-MEMORY")
+    await begin(running.client, "[[run:touch made.txt]]", tools={READ: True})
+    # They may take tools away, which nobody is hurt by; what they allow is not there.
+    assert set(gemini.tools()) <= {READ}
+    assert "PROJECT-MEMORY" in json.dumps(gemini.asked())
+    talk = await begin(running.client, "[[run:ls]]", tools={SHELL: False}, settings="user")
+    assert talk.last["stopReason"] == "tool_use"
+    assert "PROJECT-MEMORY" not in json.dumps(gemini.asked())
+    assert {path.name for path in gemini.work.iterdir()} == {".gemini", "GEMINI.md"}
+
+
+async def test_a_tool_result_of_a_megabyte(gemini: Gemini, running: Running) -> None:
+    talk = await begin(running.client, "[[bigshell]]", tools={SHELL: True})
+    assert talk.results() == ["A" * 1_000_000]
+
+
+async def test_an_image(gemini: Gemini, running: Running) -> None:
+    await begin(
+        running.client, {"role": "user", "content": [{"type": "text", "text": "[[plain]]"}, {"type": "image", "url": PIXEL}]}
+    )
+    parts = gemini.asked()["contents"][-1]["parts"]
+    assert [part["inlineData"]["mimeType"] for part in parts if "inlineData" in part] == ["image/png"]
+
+
+async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -> None:
+    called = {"type": "tool_use", "toolCallId": "c1", "name": "get_weather", "input": {"location": "Tokyo"}}
+    history: list[Any] = [
+        {"role": "system", "content": "SYSTEM-MARK"},
+        "My name is Ada.",
+        {"role": "assistant", "content": [{"type": "text", "text": "Looking."}, called]},
+        {"role": "tool", "toolCallId": "c1", "content": "18C"},
+        {"role": "assistant", "content": "It is mild."},
+    ]
+    for mode in ("append", "replace"):
+        talk = await begin(running.client, *history, "[[recall]]", system_prompt=mode)
+        assert text_of(talk.last["messages"]) == "I see 2 user texts. Before this one: My name is Ada."
+        asked = gemini.asked()
+        said = json.dumps(asked["contents"])
+        assert '"functionCall"' in said
+        assert '"output": "18C"' in said
+        assert "It is mild." in said
+        system = asked["systemInstruction"]["parts"][0]["text"]
+        assert "SYSTEM-MARK" in system
+        assert (len(system) < 200) is (mode == "replace")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "told"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
+)
+async def test_model_errors_are_told_in_seconds(gemini: Gemini, running: Running, scenario: str, told: str) -> None:
+    talk = await begin(running.client, "[[plain]]")
+    began = time.monotonic()
+    await talk.say(f"[[{scenario}]]", stop="error")
+    assert time.monotonic() - began < 60
+    assert told in talk.last["error"]
+    assert await talk.say("[[plain]]") == "Hello from the model, this is plain text."
+
+
+async def test_the_key_of_a_session_and_a_model(gemini: Gemini, running: Running) -> None:
+    del gemini.env["GEMINI_API_KEY"]
+    async with gemini.gateway(server={"data_dir": str(gemini.base / "other")}) as gateway:
+        await begin(gateway.client, "[[plain]]", api_key="s3cret-key-0123456789", model="gemini-2.5-pro")
+    request = gemini.model.requests[-1]
+    assert "gemini-2.5-pro" in request.path
