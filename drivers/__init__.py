@@ -5,13 +5,8 @@ from drivers.base import (
     AgentGone,
     AgentSpec,
     AgentUnavailable,
-    Codec,
-    Command,
     DriverError,
     DriverInfo,
-    HostAnswer,
-    HostRequest,
-    Launch,
     Limits,
     Option,
     PermissionReply,
@@ -25,6 +20,7 @@ from drivers.base import (
     ToolReply,
     ToolSpec,
 )
+from drivers.codec import Codec, Command, HostAnswer, HostRequest, Launch
 from drivers.driver import CliDriver, Driver
 from drivers.process import Spawner
 

@@ -18,10 +18,8 @@ from drivers.base import (
     Agent,
     AgentSpec,
     AgentUnavailable,
-    Command,
     DriverError,
     DriverInfo,
-    Launch,
     Limits,
     Option,
     Probe,
@@ -30,6 +28,7 @@ from drivers.base import (
     TaskSpec,
     ToolSpec,
 )
+from drivers.codec import Command, Launch
 from drivers.driver import PROBE_SECONDS, CliDriver
 from drivers.process import Spawner
 

@@ -26,7 +26,8 @@ from drivers.acp_ending import failure, run_end
 from drivers.acp_opening import Opening, Wanted
 from drivers.acp_permissions import CANCELLED, SERVICES, Ask, Grants, outcome
 from drivers.acp_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, Rpc, said
-from drivers.base import Codec, DriverError, HostAnswer, HostRequest, PermissionReply, Prompt, Reply
+from drivers.base import DriverError, PermissionReply, Prompt, Reply
+from drivers.codec import Codec, HostAnswer, HostRequest
 from drivers.events import (
     AgentToken,
     AwaitedCall,

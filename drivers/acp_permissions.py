@@ -12,7 +12,8 @@ from typing import Any, Literal
 from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestPermissionResponse
 
 from drivers.acp_calls import Call
-from drivers.base import HostRequest, ToolGrant
+from drivers.base import ToolGrant
+from drivers.codec import HostRequest
 
 Verdict = Literal["allow", "ask", "deny"]
 

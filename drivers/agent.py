@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from drivers.base import Agent, AgentGone, AgentUnavailable, Codec, HostRequest, Launch, Limits, Prompt, Reply
+from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Reply
+from drivers.codec import Codec, HostRequest, Launch
 from drivers.events import Error, OutputEvent, SessionEnd, Stdout
 from drivers.host import Host
 from drivers.process import Process, Spawner

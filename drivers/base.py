@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from drivers.events import Error, OutputEvent, SessionEnd, Stderr
+from drivers.events import OutputEvent
 from drivers.messages import Content, Message, text_of
 
 # DriverError            something outside the gateway is not as it must be; the text says what to do
@@ -220,110 +220,3 @@ class Agent(ABC):
 
         `grace` is how many seconds it may take to end by itself; None is as long as the limits say. Idempotent.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A process to start. `files` are written first (mode 0600); `stdin` is written and closed, None leaves it open."""
-
-    argv: tuple[str, ...]
-    cwd: Path
-    env: Mapping[str, str]
-    stdin: bytes | None = None
-    files: Mapping[Path, bytes] = field(default_factory=dict)
-
-
-Phase = Literal["starting", "ready", "running", "waiting"]
-
-
-@dataclass(frozen=True, slots=True)
-class HostRequest:
-    """A service that the CLI asks of its client on this machine; drivers/host.py does it, in the working folder only."""
-
-    id: int | str
-    method: str
-    params: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class HostAnswer:
-    """What came of a HostRequest: its result, or an error's code (as of JSON-RPC) and text."""
-
-    result: Mapping[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    code: int = 0
-
-
-class Codec(ABC):
-    """One native conversation, translated both ways; sans-I/O: it never awaits, nor touches a file or a clock.
-
-    `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
-    is collected in `outbox`, events that no line brought (after a `reply`) in `pending`, and what the CLI asks of this
-    machine in `host_requests`: each is done, and its answer given to `answered`. `refusal` is why the CLI would not open
-    the session, where the codec can tell. `ending` is the end of a one-task run, if it is known before the process has
-    exited.
-    """
-
-    title = "the agent"
-
-    def __init__(self) -> None:
-        self.phase: Phase = "starting"
-        self.native_id: str | None = None
-        self.outbox = bytearray()
-        self.pending: list[OutputEvent] = []
-        self.host_requests: list[HostRequest] = []
-        self.refusal: DriverError | None = None
-        self.ending: SessionEnd | None = None
-
-    @abstractmethod
-    def receive(self, line: bytes) -> list[OutputEvent]:
-        """The events of one line; unknown lines become `stdout`, nothing raises."""
-
-    def settle_after(self) -> float | None:
-        """Seconds of silence after which `settle` is due; None while nothing is held back."""
-        return None
-
-    def settle(self) -> list[OutputEvent]:
-        """What was held back until the CLI fell silent, such as an `awaiting` that is to name all the calls that wait."""
-        return []
-
-    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        """The events that are left when the process has ended; with a run under way, `session_end` is the last.
-
-        `stderr` are the last lines of its standard error, shown only after a failure.
-        """
-        if self.phase not in ("running", "waiting"):
-            return []
-        self.phase = "ready"
-        events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
-        if self.ending is not None:
-            return [*events, self.ending.model_copy(update={"exit_code": exit_code or self.ending.exit_code})]
-        message = f"{self.title} ended in the middle of the run, with exit code {exit_code}"
-        return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
-
-    def prompt(self, prompt: Prompt) -> None:
-        """Ask for a run."""
-        raise NotImplementedError(f"{type(self).__name__} runs one task only")
-
-    def reply(self, reply: Reply) -> None:
-        """Answer an awaiting call."""
-        raise NotImplementedError(f"{type(self).__name__} never waits for the client")
-
-    def answered(self, request: HostRequest, answer: HostAnswer) -> None:
-        """Pass on what came of one of `host_requests`."""
-        raise NotImplementedError(f"{type(self).__name__} asks nothing of this machine")
-
-    def closing(self) -> None:  # noqa: B027 - most CLIs are told nothing
-        """The session is about to be ended: what the CLI is to be told before its input ends."""
-
-    def interrupt(self) -> bool:
-        """Ask the CLI to stop the run. False if it has no such request: then the process is ended."""
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A process and the codec that understands it."""
-
-    command: Command
-    codec: Codec

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from drivers.base import AgentSpec, Command, DriverError, DriverInfo, Launch, Option, Probe, SessionSpec, TaskSpec
+from drivers.base import AgentSpec, DriverError, DriverInfo, Option, Probe, SessionSpec, TaskSpec
 from drivers.claude_codec import ClaudeCodec
 from drivers.claude_content import native_messages, project_folder, session_file
 from drivers.claude_probe import logged_in, models
 from drivers.claude_tools import OWN_TOOLS, Toolset
+from drivers.codec import Command, Launch
 from drivers.driver import CliDriver, run_to_end
 from drivers.process import Spawner
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from drivers.base import AgentUnavailable, Codec, Prompt, Reply, ResumeFailed
+from drivers.base import AgentUnavailable, Prompt, Reply, ResumeFailed
 from drivers.claude_calls import Ask, Calls
 from drivers.claude_content import native_content
 from drivers.claude_control import HOOKS, failure, mcp_answer, refusal, success
 from drivers.claude_result import run_end, usage_of
 from drivers.claude_stream import MessageStream
 from drivers.claude_tools import PREFIX, Toolset
+from drivers.codec import Codec
 from drivers.events import Awaiting, Error, Hook, NativeSession, OutputEvent, Stdout
 from drivers.lines import parse_object, text_line
 

@@ -14,19 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from drivers.agent import CliAgent
-from drivers.base import (
-    AgentSpec,
-    AgentUnavailable,
-    Command,
-    DriverError,
-    DriverInfo,
-    Launch,
-    Limits,
-    Option,
-    Probe,
-    SessionSpec,
-    TaskSpec,
-)
+from drivers.base import AgentSpec, AgentUnavailable, DriverError, DriverInfo, Limits, Option, Probe, SessionSpec, TaskSpec
+from drivers.codec import Command, Launch
 from drivers.codex_app import CodexAppCodec
 from drivers.codex_exec import CodexExecCodec
 from drivers.codex_grants import TOOLS

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from drivers.base import Codec, Prompt, Reply
+from drivers.base import Prompt, Reply
+from drivers.codec import Codec
 from drivers.codex_asks import Asks
 from drivers.codex_content import user_input
 from drivers.codex_end import NO_TOKENS, failure, tokens, usage_of

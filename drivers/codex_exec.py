@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from drivers.base import Codec
+from drivers.codec import Codec
 from drivers.codex_end import failure, tokens, usage_of
 from drivers.codex_items import Call, call_of, outcome_of, snake
 from drivers.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Stdout, Thinking

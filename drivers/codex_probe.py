@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from drivers.base import AgentUnavailable, Codec
+from drivers.base import AgentUnavailable
+from drivers.codec import Codec
 from drivers.codex_handshake import CLIENT
 from drivers.codex_rpc import Rpc, error_of
 from drivers.events import OutputEvent

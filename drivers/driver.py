@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from drivers.agent import CliAgent
-from drivers.base import Agent, AgentSpec, Command, DriverError, DriverInfo, Launch, Limits, Probe, SessionSpec, TaskSpec
+from drivers.base import Agent, AgentSpec, DriverError, DriverInfo, Limits, Probe, SessionSpec, TaskSpec
+from drivers.codec import Command, Launch
 from drivers.lines import text_line
 from drivers.process import Spawner
 

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from drivers.base import Codec, PermissionReply, Prompt, Reply, SessionSpec
+from drivers.base import PermissionReply, Prompt, Reply, SessionSpec
+from drivers.codec import Codec
 from drivers.events import Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout, decode
 from drivers.lines import text_line
 

@@ -13,19 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drivers.acp import load, probe
-from drivers.base import (
-    Agent,
-    AgentSpec,
-    AgentUnavailable,
-    Command,
-    DriverInfo,
-    Launch,
-    Limits,
-    Option,
-    Probe,
-    SessionSpec,
-    TaskSpec,
-)
+from drivers.base import Agent, AgentSpec, AgentUnavailable, DriverInfo, Limits, Option, Probe, SessionSpec, TaskSpec
+from drivers.codec import Command, Launch
 from drivers.driver import CliDriver
 from drivers.gemini_codec import LOG_IN, GeminiCodec
 from drivers.gemini_history import chat, chat_file

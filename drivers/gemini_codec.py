@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from drivers.base import Codec
+from drivers.codec import Codec
 from drivers.events import (
     AgentToken,
     Error,

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from drivers.base import AgentUnavailable, Command, HostAnswer, HostRequest
+from drivers.base import AgentUnavailable
+from drivers.codec import Command, HostAnswer, HostRequest
 from drivers.process import Process, Spawner
 
 INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32002

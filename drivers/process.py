@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
 
-from drivers.base import AgentUnavailable, Command
+from drivers.base import AgentUnavailable
+from drivers.codec import Command
 from drivers.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
 from drivers.process_tree import MARKER, end_marked, family, runs, started_at
 

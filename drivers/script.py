@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from drivers.base import Command, DriverInfo, Launch, Option, SessionSpec, TaskSpec, ToolSpec
+from drivers.base import DriverInfo, Option, SessionSpec, TaskSpec, ToolSpec
+from drivers.codec import Command, Launch
 from drivers.driver import CliDriver
 from drivers.event_lines import EventLineCodec, open_request, request
 

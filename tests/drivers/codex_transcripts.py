@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drivers.base import Codec, PermissionReply, Prompt, SessionSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.base import PermissionReply, Prompt, SessionSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.codec import Codec
 from drivers.codex_app import CodexAppCodec
 from drivers.codex_exec import CodexExecCodec
 from drivers.codex_opening import Opening

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from drivers.agent import CliAgent
-from drivers.base import Codec, Command, Launch, Limits
+from drivers.base import Limits
+from drivers.codec import Codec, Command, Launch
 from drivers.event_lines import EventLineCodec
 from drivers.process import Ledger, Process, Spawner
 from tests.drivers.small_programs import LIMITS, OpenAgent, StartProcess, python

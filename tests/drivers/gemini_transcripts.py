@@ -13,7 +13,8 @@ from pathlib import Path
 from drivers.acp_codec import AcpCodec
 from drivers.acp_opening import Wanted
 from drivers.acp_permissions import Grants
-from drivers.base import Codec, PermissionReply, Prompt, ToolGrant
+from drivers.base import PermissionReply, Prompt, ToolGrant
+from drivers.codec import Codec
 from drivers.events import Awaiting, OutputEvent
 from drivers.gemini_codec import GeminiCodec
 from drivers.gemini_session import manner

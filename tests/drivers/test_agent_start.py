@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from drivers.agent import TIMED_OUT, CliAgent
-from drivers.base import AgentUnavailable, Command, Launch, Limits
+from drivers.base import AgentUnavailable, Limits
 from drivers.claude_codec import ClaudeCodec
+from drivers.codec import Command, Launch
 from drivers.event_lines import EventLineCodec
 from drivers.process import Spawner
 

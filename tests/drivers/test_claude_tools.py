@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from drivers.base import Launch, PermissionReply, Prompt, SessionSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.base import PermissionReply, Prompt, SessionSpec, ToolGrant, ToolReply, ToolSpec
 from drivers.claude import ClaudeDriver
 from drivers.claude_calls import SETTLED
 from drivers.claude_codec import ClaudeCodec
 from drivers.claude_control import call_result
 from drivers.claude_tools import OWN_TOOLS, Toolset
+from drivers.codec import Launch
 from drivers.events import AwaitedCall, Awaiting, Error, Hook, OutputEvent, SessionEnd, ToolCall, ToolResult
 from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from drivers.base import GO_ON, AgentUnavailable, Codec, ResumeFailed, SessionSpec, TaskSpec, ToolGrant, ToolSpec
+from drivers.base import GO_ON, AgentUnavailable, ResumeFailed, SessionSpec, TaskSpec, ToolGrant, ToolSpec
+from drivers.codec import Codec
 from drivers.codex import CodexDriver, native_program
 from drivers.codex_grants import Grants
 from drivers.codex_probe import CodexProbe

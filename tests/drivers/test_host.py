@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drivers.base import HostAnswer, HostRequest
+from drivers.codec import HostAnswer, HostRequest
 from drivers.host import INVALID_PARAMS, NOT_FOUND, Host
 from drivers.process import Spawner
 from drivers.process_tree import living, marked

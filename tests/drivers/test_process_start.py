@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drivers.base import AgentUnavailable, Command
+from drivers.base import AgentUnavailable
+from drivers.codec import Command
 from drivers.process import Spawner
 from drivers.process_tree import MARKER
 from tests.drivers.small_programs import StartProcess, lines_of, python

@@ -14,7 +14,8 @@ from typing import Any
 
 from drivers.acp import load
 from drivers.agent import CliAgent
-from drivers.base import Launch, Limits, PermissionReply, Prompt, SessionSpec, TaskSpec, ToolGrant
+from drivers.base import Limits, PermissionReply, Prompt, SessionSpec, TaskSpec, ToolGrant
+from drivers.codec import Launch
 from drivers.events import Awaiting, OutputEvent, SessionEnd
 from drivers.gemini import GeminiDriver
 from drivers.gemini_home import home_of, prepare

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drivers.base import Command, Launch, Limits, PermissionReply, Prompt, Reply, SessionSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.base import Limits, PermissionReply, Prompt, Reply, SessionSpec, ToolGrant, ToolReply, ToolSpec
 from drivers.claude import ClaudeDriver
+from drivers.codec import Command, Launch
 from drivers.events import Awaiting, OutputEvent, SessionEnd
 from drivers.process import Process, Spawner
 from tests.model_server.anthropic import model_server

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drivers.base import Codec, Launch, PermissionReply, Prompt, Reply, SessionSpec, TaskSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.base import PermissionReply, Prompt, Reply, SessionSpec, TaskSpec, ToolGrant, ToolReply, ToolSpec
+from drivers.codec import Codec, Launch
 from drivers.codex import CodexDriver
 from drivers.events import AgentToken, Awaiting, OutputEvent, ToolCall
 from drivers.process import Process, Spawner
