@@ -3,69 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
-from drivers.base import (
-    GO_ON,
-    Agent,
-    AgentGone,
-    AgentUnavailable,
-    Limits,
-    Prompt,
-    Reply,
-    ResumeFailed,
-    SessionSpec,
-)
-from drivers.messages import MESSAGE, Message, SystemMessage, ToolMessage, UserMessage
-from drivers.process import Spawner
+from drivers.base import GO_ON, Agent, AgentGone, Prompt, Reply
+from drivers.messages import MESSAGE, Message, ToolMessage, UserMessage
 from gateway.agents import ConfiguredAgent
-from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound
+from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import EventLog
+from gateway.live_agent import House, LiveAgent
 from gateway.parking import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
-from gateway.redaction import Redactor
 from gateway.run import Run, RunState, Turn
 from gateway.session_config import SessionConfig
-from gateway.store import RunRecord, SessionRecord, Store
-from gateway.vault import Vault
-
-log = logging.getLogger(__name__)
+from gateway.store import RunRecord, SessionRecord
 
 
-@dataclass(frozen=True)
-class House:
-    """What all sessions share."""
+class Places(Protocol):
+    """Who keeps count of the live agents."""
 
-    store: Store
-    vault: Vault
-    redactor: Redactor
-    spawner: Spawner
-    limits: Limits
-    states: Path
-    admit: Callable[[Session], None]
-    changed: Callable[[Session], None]
+    def admit(self, newcomer: Session) -> None:
+        """A place for a session's agent. Raises TooMany."""
+
+    def changed(self, session: Session) -> None:
+        """A session has begun or ended something."""
 
 
 class Session:
     """Made and found by `Sessions`. What changes it happens under its lock, one request after the other."""
 
-    def __init__(self, record: SessionRecord, config: SessionConfig, agent: ConfiguredAgent, house: House, last_seq: int) -> None:
+    def __init__(
+        self, record: SessionRecord, config: SessionConfig, agent: ConfiguredAgent, house: House, places: Places, last_seq: int
+    ) -> None:
         self.id, self.created_at = record.id, record.created_at
         self.agent, self.config = agent, config
         self.log = EventLog(record.id, house.store, last_seq)
         self.lock = asyncio.Lock()
         self.run: Run | None = None
-        self.live: Agent | None = None
         self.used_at = time.monotonic()
-        self.starting = self.deleted = False
-        self._native_id = record.native_id
-        self._outdated = False
-        self._house = house
+        self.deleted = False
+        self._agent = LiveAgent(record.id, agent, record.native_id, house)
+        self._house, self._places = house, places
+
+    @property
+    def live(self) -> Agent | None:
+        """Its agent's process, if there is one."""
+        return self._agent.now
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent of its own runs or starts."""
+        return self._agent.now is not None or self._agent.starting
 
     @property
     def busy(self) -> bool:
@@ -97,7 +86,7 @@ class Session:
         await self._house.store.update_session(self.id, config=config.to_json(), secrets=sealed)
         self.config = config
         # The CLI took its settings when it started; before the next run a fresh process resumes the native session.
-        self._outdated = True
+        self._agent.outdated = True
 
     async def say(self, message: UserMessage) -> Turn:
         """Start a run on a user message. Call it under the lock. Raises Conflict, AgentProblem; then nothing has changed."""
@@ -141,7 +130,7 @@ class Session:
                 await run.fail("the agent did not go on")
             raise
         run.start(self._run_ended)
-        self._house.changed(self)
+        self._places.changed(self)
         return turn
 
     async def refuse_wrong_answers(self, answered: Sequence[str]) -> None:
@@ -172,10 +161,8 @@ class Session:
     async def sleep(self) -> None:
         """End the live agent, if it is idle; the native session is resumed when it is needed."""
         if self.live is not None and self.state == "idle":
-            live, self.live = self.live, None
-            await self._note_native_id(live)
-            await live.close()
-            self._house.changed(self)
+            await self._agent.end()
+            self._places.changed(self)
 
     async def stop(self, why: str, *, forget: bool = False) -> None:
         """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).
@@ -184,7 +171,7 @@ class Session:
         """
         if self.run is not None and (forget or self.run.state is not RunState.WAITING):
             await self.run.fail(why)
-        live, self.live = self.live, None
+        live, self._agent.now = self._agent.now, None
         if live is not None:
             await live.close()
         if self.run is not None:
@@ -214,7 +201,7 @@ class Session:
             await run.fail("the agent did not take the prompt")
             raise
         run.start(self._run_ended)
-        house.changed(self)
+        self._places.changed(self)
         return turn
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
@@ -230,8 +217,8 @@ class Session:
     def _run_ended(self, run: Run) -> None:
         self.used_at = time.monotonic()
         if run.parked:
-            self.live = None
-        self._house.changed(self)
+            self._agent.now = None
+        self._places.changed(self)
 
     async def _awake(self, unsaid: int, more: Sequence[Message] | None = None) -> Agent:
         """The live agent; started, resumed or seeded if there is none. Raises AgentProblem, TooMany.
@@ -239,60 +226,16 @@ class Session:
         `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted. With `more` messages,
         which are not stored yet, it is always a fresh native session that is seeded.
         """
-        self._house.admit(self)
-        if self.live is not None and self.live.alive and not self._outdated and more is None:
-            return self.live
-        if self.live is not None:
-            await self._note_native_id(self.live)
-            await self.live.close()
-            self.live = None
-        self.starting = True
-        try:
-            self.live = await self._open(unsaid, more)
-        except AgentUnavailable as error:
-            raise AgentProblem(self._house.redactor.clean(f"agent {self.agent.name!r} cannot start: {error}")) from error
-        finally:
-            self.starting = False
-            # Held from here on, whatever comes next: an agent that nobody holds would never be closed.
-            self._house.changed(self)
-        self._outdated = False
-        await self._note_native_id(self.live)
-        return self.live
-
-    async def _note_native_id(self, agent: Agent) -> None:
-        if agent.native_id and agent.native_id != self._native_id:
-            self._native_id = agent.native_id
-            await self._house.store.update_session(self.id, native_id=self._native_id)
-
-    async def _open(self, unsaid: int, more: Sequence[Message] | None) -> Agent:
-        spec = await self._spec(unsaid, more or ())
-        if self._native_id is not None and more is None:
-            try:
-                return await self._start(replace(spec, resume=self._native_id, history=()))
-            except ResumeFailed:
-                log.info("session %s: its native session is gone, a fresh one is seeded with the history", self.id)
-        return await self._start(spec)
-
-    async def _start(self, spec: SessionSpec) -> Agent:
-        return await self.agent.driver.open(spec, self._house.spawner, self._house.limits)
-
-    async def _spec(self, unsaid: int, more: Sequence[Message]) -> SessionSpec:
+        self._places.admit(self)
+        if more is None and self._agent.ready and self._agent.now is not None:
+            return self._agent.now
         history = await self.history()
-        history = [*history[: len(history) - unsaid], *more]
-        base = self.agent.spec({**self.config.options, **self.config.secrets})
-        system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
-        return SessionSpec(
-            base.program,
-            base.cwd,
-            base.env,
-            base.args,
-            base.options,
-            self._house.states / self.id,
-            system=system or None,
-            tools=self.config.tools or (),
-            app_tools=self.config.app_tools or (),
-            history=tuple(message for message in history if not isinstance(message, SystemMessage)),
-        )
+        seed = [*history[: len(history) - unsaid], *(more or ())]
+        try:
+            return await self._agent.start(self.config, seed, resume=more is None)
+        finally:
+            # Held from here on, whatever comes next: an agent that nobody holds would never be closed.
+            self._places.changed(self)
 
     async def _keep(self, messages: Sequence[Message]) -> None:
         await self._house.store.append_messages(self.id, [_json(message) for message in messages])

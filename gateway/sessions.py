@@ -16,8 +16,9 @@ from drivers.messages import Message
 from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown, TooMany
+from gateway.live_agent import House
 from gateway.redaction import Redactor
-from gateway.session import House, Session
+from gateway.session import Session
 from gateway.session_config import SessionConfig
 from gateway.store import SessionRecord, Store
 from gateway.store.store import Cursor
@@ -33,7 +34,7 @@ class Sessions:
         self, agents: Agents, store: Store, vault: Vault, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path
     ) -> None:
         self._agents, self._store, self._vault, self._redactor = agents, store, vault, redactor
-        self._house = House(store, vault, redactor, spawner, limits, states, self._admit, self._changed)
+        self._house = House(store, vault, redactor, spawner, limits, states)
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._held: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -51,7 +52,7 @@ class Sessions:
             f"sess_{uuid.uuid4().hex}", agent.name, config.to_json(), self._vault.seal(config.secrets), None, time.time()
         )
         await self._store.create_session(record, [message.model_dump_json() for message in history])
-        session = Session(record, config, agent, self._house, 0)
+        session = Session(record, config, agent, self._house, self, 0)
         self._known[record.id] = session
         return session
 
@@ -71,7 +72,7 @@ class Sessions:
         last = await self._store.last_seq(session_id)
         # Another request may have found it meanwhile.
         config = SessionConfig.from_json(record.config, secrets)
-        session = Session(record, config, agent, self._house, last)
+        session = Session(record, config, agent, self._house, self, last)
         run = await self._store.last_run(session_id)
         if run is not None and run.state == "waiting":
             await session.wait_again(run)
@@ -92,7 +93,7 @@ class Sessions:
             session.deleted = True
             await asyncio.to_thread(shutil.rmtree, self._house.states / session_id, ignore_errors=True)
             self._known.pop(session_id, None)
-        self._changed(session)
+        self.changed(session)
 
     async def close(self, why: str) -> None:
         """End every run with a clean error and every agent; nothing new is taken."""
@@ -107,7 +108,7 @@ class Sessions:
         if self._closing:
             raise ShuttingDown("the gateway is shutting down; try again when it is back")
 
-    def _changed(self, session: Session) -> None:
+    def changed(self, session: Session) -> None:
         """Hold a session while it has a live agent or a run; see to its sleep when it is idle."""
         timer = self._sleepers.pop(session.id, None)
         if timer:
@@ -120,12 +121,12 @@ class Sessions:
             loop = asyncio.get_running_loop()
             self._sleepers[session.id] = loop.call_later(self.sleep_after, self._put_to_sleep, session)
 
-    def _admit(self, newcomer: Session) -> None:
+    def admit(self, newcomer: Session) -> None:
         """A place for a session's agent: the one that was idle for the longest sleeps if all are taken. Raises TooMany."""
         self.refuse_if_closing()
         if newcomer.live is not None:
             return
-        others = [s for s in self._held.values() if (s.live or s.starting) and s is not newcomer and s.id not in self._dozing]
+        others = [s for s in self._held.values() if s.has_agent and s is not newcomer and s.id not in self._dozing]
         if len(others) < self.live_agents:
             # Its place is taken from now on, not only when its agent is up.
             self._held[newcomer.id] = newcomer

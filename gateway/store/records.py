@@ -17,6 +17,7 @@ class SessionRecord:
     secrets: bytes | None = None
     native_id: str | None = None
     created_at: float = 0.0
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-VERSION = 1
+VERSION = 2
 metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
@@ -19,6 +19,8 @@ sessions = Table(
     Column("secrets", LargeBinary),
     Column("native_id", String(255)),
     Column("created_at", Float, nullable=False),
+    # The name of the key that made it; null is everybody's.
+    Column("owner", String(64)),
     Index("sessions_newest", "created_at", "id"),
 )
 

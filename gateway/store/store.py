@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from gateway.errors import ConfigError
 from gateway.store import schema
+from gateway.store.migrations import migrate
 from gateway.store.records import RunRecord, SessionRecord
 
 Cursor = tuple[float, str]
@@ -48,7 +49,7 @@ class Store:
 
     @classmethod
     async def open(cls, url: str) -> Store:
-        """Connect and make the tables. Raises ConfigError for a store that a newer version has written."""
+        """Connect; make the tables, or bring older ones up to date. Raises ConfigError for a store of a newer version."""
         # Messages do not belong in a log, which is where a failing statement's values would end.
         engine = create_async_engine(url, hide_parameters=True)
         if engine.dialect.name == "sqlite":
@@ -59,7 +60,9 @@ class Store:
             found = (await connection.execute(select(schema.schema_version.c.version))).scalar()
             if found is None:
                 await connection.execute(insert(schema.schema_version).values(version=schema.VERSION))
-        if found is not None and found != schema.VERSION:
+            elif found < schema.VERSION:
+                await connection.run_sync(migrate, found)
+        if found is not None and found > schema.VERSION:
             await engine.dispose()
             raise ConfigError(
                 f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"

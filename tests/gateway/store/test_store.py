@@ -31,6 +31,22 @@ async def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
         await Store.open(sqlite_url(tmp_path))
 
 
+async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    store = await Store.open(sqlite_url(tmp_path))
+    await store.create_session(SessionRecord("s", "echo", {"options": {}}), ["1"])
+    await store.close()
+    with sqlite3.connect(tmp_path / "portico.db") as connection:
+        connection.execute("UPDATE schema_version SET version = 1")
+        connection.execute("ALTER TABLE sessions DROP COLUMN owner")
+    connection.close()
+    for _ in range(2):
+        store = await Store.open(sqlite_url(tmp_path))
+        found = await store.session("s")
+        assert found == SessionRecord("s", "echo", {"options": {}}, owner=None)
+        assert await store.messages("s") == ["1"]
+        await store.close()
+
+
 async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     await (await Store.open(sqlite_url(tmp_path / "data"))).close()

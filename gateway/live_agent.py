@@ -1,0 +1,102 @@
+"""LiveAgent: a session's agent, started, resumed or seeded when it is needed, warm between turns, put to sleep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drivers.base import Agent, AgentUnavailable, Limits, ResumeFailed, SessionSpec
+from drivers.messages import Message, SystemMessage
+from drivers.process import Spawner
+from gateway.agents import ConfiguredAgent
+from gateway.errors import AgentProblem
+from gateway.redaction import Redactor
+from gateway.session_config import SessionConfig
+from gateway.store import Store
+from gateway.vault import Vault
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class House:
+    """What all sessions share."""
+
+    store: Store
+    vault: Vault
+    redactor: Redactor
+    spawner: Spawner
+    limits: Limits
+    states: Path
+
+
+class LiveAgent:
+    """`now` is the process, if there is one. Its methods are called under the session's lock."""
+
+    def __init__(self, session_id: str, agent: ConfiguredAgent, native_id: str | None, house: House) -> None:
+        self.now: Agent | None = None
+        self.starting = False
+        self.outdated = False
+        self._session_id, self._agent, self._house = session_id, agent, house
+        self._native_id = native_id
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be prompted as it is: alive, and started with the settings that are in force."""
+        return self.now is not None and self.now.alive and not self.outdated
+
+    async def start(self, config: SessionConfig, history: Sequence[Message], *, resume: bool) -> Agent:
+        """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
+
+        Without `resume` it is always a fresh native session that is seeded.
+        """
+        await self.end()
+        self.starting = True
+        try:
+            self.now = await self._open(self._spec(config, history), resume)
+        except AgentUnavailable as error:
+            raise AgentProblem(self._house.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
+        finally:
+            self.starting = False
+        self.outdated = False
+        await self._note_native_id(self.now)
+        return self.now
+
+    async def end(self) -> None:
+        """End the process, if there is one; what is needed to resume its session is kept."""
+        now, self.now = self.now, None
+        if now is not None:
+            await self._note_native_id(now)
+            await now.close()
+
+    async def _note_native_id(self, agent: Agent) -> None:
+        if agent.native_id and agent.native_id != self._native_id:
+            self._native_id = agent.native_id
+            await self._house.store.update_session(self._session_id, native_id=self._native_id)
+
+    async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
+        driver, house = self._agent.driver, self._house
+        if self._native_id is not None and resume:
+            try:
+                return await driver.open(replace(spec, resume=self._native_id, history=()), house.spawner, house.limits)
+            except ResumeFailed:
+                log.info("session %s: its native session is gone, a fresh one is seeded with the history", self._session_id)
+        return await driver.open(spec, house.spawner, house.limits)
+
+    def _spec(self, config: SessionConfig, history: Sequence[Message]) -> SessionSpec:
+        base = self._agent.spec({**config.options, **config.secrets})
+        system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
+        return SessionSpec(
+            base.program,
+            base.cwd,
+            base.env,
+            base.args,
+            base.options,
+            self._house.states / self._session_id,
+            system=system or None,
+            tools=config.tools or (),
+            app_tools=config.app_tools or (),
+            history=tuple(message for message in history if not isinstance(message, SystemMessage)),
+        )
