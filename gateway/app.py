@@ -11,10 +11,13 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
 from gateway.body_limit import BodyLimit
+from gateway.config import ServerSettings
 from gateway.errors import GatewayError, TooMany, Unauthorized
+from gateway.front_door import EXPOSED, METHODS, FrontDoor, origin_pattern
 from gateway.gateway import Gateway
 from gateway.protocols import drivers, execute
 from gateway.protocols.aap import v1
@@ -37,7 +40,7 @@ def create_app(gateway: Gateway) -> FastAPI:
             await gateway.close()
 
     app = FastAPI(title="Portico", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(BodyLimit, limit=gateway.settings.server.max_body)
+    _doors(app, gateway.settings.server)
     app.include_router(v1.router(gateway))
     app.include_router(execute.router(gateway))
     app.include_router(drivers.router(gateway))
@@ -57,6 +60,22 @@ def create_app(gateway: Gateway) -> FastAPI:
 
     _errors(app, gateway)
     return app
+
+
+def _doors(app: FastAPI, server: ServerSettings) -> None:
+    # The last one added is the first that a request meets.
+    origins = origin_pattern(server.origins)
+    app.add_middleware(BodyLimit, limit=server.max_body)
+    if origins is not None:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origin_regex=origins.pattern,
+            allow_methods=METHODS,
+            allow_headers=["*"],
+            expose_headers=EXPOSED,
+            allow_private_network=True,
+        )
+    app.add_middleware(FrontDoor, bind=server.host, hosts=server.hosts, origins=origins)
 
 
 def _errors(app: FastAPI, gateway: Gateway) -> None:

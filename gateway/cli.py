@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway import __version__
-from gateway.config import Settings, load
+from gateway.config import AGENT_NAME, Settings, load
 from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.named_keys import NamedKeys
 
 CONFIG = click.option("--config", type=click.Path(path_type=Path), help="A TOML file; config.example.toml explains every key.")
 DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), help="Where sessions and the key are kept.")
+
+_Given = tuple[Path | None, Path | None]
+"""--config and --data-dir, which may stand before a command of `portico key` or behind it."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,18 +55,73 @@ def serve(config: Path | None, data_dir: Path | None, host: str | None, port: in
     _or_refuse(start)
 
 
-@main.command()
+@main.group(invoke_without_command=True)
 @CONFIG
 @DATA_DIR
-def key(config: Path | None, data_dir: Path | None) -> None:
-    """Print the API key; make one at the first call."""
+@click.pass_context
+def key(context: click.Context, config: Path | None, data_dir: Path | None) -> None:
+    """Print the API key; make one at the first call. The commands are about further keys, one for each client."""
+    context.obj = (config, data_dir)
+    if context.invoked_subcommand is None:
+
+        def show() -> None:
+            from gateway.security import api_keys
+
+            click.echo(api_keys(_settings(config, data_dir))[0])
+
+        _or_refuse(show)
+
+
+@key.command()
+@CONFIG
+@DATA_DIR
+@click.argument("name")
+@click.pass_obj
+def add(given: _Given, name: str, config: Path | None, data_dir: Path | None) -> None:
+    """Make a key for the client NAME and print it, this once. It is in force at once."""
+
+    def make() -> None:
+        if not re.fullmatch(AGENT_NAME, name):
+            raise ConfigError("a key's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit")
+        click.echo(_named_keys(given, config, data_dir).add(name))
+        click.echo(f"Only its hash is kept: write it down now. `portico key remove {name}` takes it back.", err=True)
+
+    _or_refuse(make)
+
+
+@key.command("list")
+@CONFIG
+@DATA_DIR
+@click.pass_obj
+def list_keys(given: _Given, config: Path | None, data_dir: Path | None) -> None:
+    """Show the keys of clients: name, day of making, last use."""
 
     def show() -> None:
-        from gateway.security import api_keys
-
-        click.echo(api_keys(_settings(config, data_dir))[0])
+        for known in _named_keys(given, config, data_dir).listed():
+            used = f"last used {_when(known.used_at)}" if known.used_at else "never used"
+            click.echo(f"{known.name}\tmade {_when(known.created_at)}\t{used}")
 
     _or_refuse(show)
+
+
+@key.command()
+@CONFIG
+@DATA_DIR
+@click.argument("name")
+@click.pass_obj
+def remove(given: _Given, name: str, config: Path | None, data_dir: Path | None) -> None:
+    """Take the key of the client NAME back: its next request is refused. Its sessions stay."""
+    _or_refuse(lambda: _named_keys(given, config, data_dir).remove(name))
+
+
+def _named_keys(given: _Given, config: Path | None, data_dir: Path | None) -> NamedKeys:
+    from gateway.named_keys import NamedKeys
+
+    return NamedKeys(_settings(config or given[0], data_dir or given[1]).data_dir)
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 @main.command()

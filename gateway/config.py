@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from platformdirs import user_config_path, user_data_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.errors import ConfigError
 
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NAME = r"[A-Za-z0-9._-]+"
+_HOST = re.compile(rf"\*|(\*\.)?{_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+")
+# Of http and https each host must be named: `http://*` would be the whole web.
+_ORIGIN = re.compile(
+    rf"https?://({_NAME}|\[[0-9A-Fa-f:.]+\])(:(\d+|\*))?|(?!https?:|file:)[A-Za-z][A-Za-z0-9+.-]*://(\*|{_NAME}(:(\d+|\*))?)"
+)
+
+
+def _host(text: str) -> str:
+    if not _HOST.fullmatch(text):
+        raise ValueError("must be a host name or an address without a port, '*.NAME' for all below a name, or '*' for any")
+    return text
+
+
+def _origin(text: str) -> str:
+    if not _ORIGIN.fullmatch(text):
+        raise ValueError(
+            "must be an origin as browsers write it, such as 'http://localhost:*' or 'tauri://localhost': "
+            "a scheme and a host, no path, and '*' for the port only (for the host, where the scheme is an app's own)"
+        )
+    return text
 
 
 class _Table(BaseModel):
@@ -26,6 +48,8 @@ class ServerSettings(_Table):
 
     host: str = "127.0.0.1"
     port: int = Field(default=7700, ge=0, le=65535, strict=True)
+    hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
+    origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = ()
     data_dir: Path = Field(default_factory=lambda: user_data_path("portico", appauthor=False))
     keep_alive: float = Field(default=15.0, gt=0, strict=True)
     max_body: int = Field(default=64 * 1024 * 1024, ge=1024, strict=True)
@@ -36,6 +60,7 @@ class AuthSettings(_Table):
     """Who may call. No keys here: the one in PORTICO_API_KEY, or a generated one in the data directory."""
 
     keys: tuple[Annotated[str, Field(min_length=8)], ...] = ()
+    share_sessions: bool = Field(default=False, strict=True)
 
 
 class LimitSettings(_Table):
@@ -47,6 +72,8 @@ class LimitSettings(_Table):
     grace: float = Field(default=3.0, ge=0, strict=True)
     sleep_after: float = Field(default=900.0, ge=0, strict=True)
     live_agents: int = Field(default=16, ge=1, strict=True)
+    running_turns: int = Field(default=0, ge=0, strict=True)
+    turns_per_key: int = Field(default=0, ge=0, strict=True)
 
 
 class StoreSettings(_Table):
@@ -122,6 +149,8 @@ def _reason(item: Any) -> str:
         return f"unknown key; {hint}"
     if item["loc"] and item["loc"][-1] == "[key]":
         return "an agent's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit"
+    if item["type"] == "value_error":
+        return str(item["ctx"]["error"])
     return _WANTED.get(item["type"], str(item["msg"]).lower())
 
 

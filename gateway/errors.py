@@ -8,7 +8,7 @@ from __future__ import annotations
 # │   ├── Unauthorized      401
 # │   ├── NotFound          404
 # │   └── Conflict          409
-# ├── TooMany               429  every place for a live agent is taken
+# ├── TooMany               429  every place for a live agent or a turn is taken
 # ├── ShuttingDown          503  the daemon is going down
 # └── AgentProblem          503  the agent cannot start here
 # ConfigError               (not HTTP) the configuration is at fault

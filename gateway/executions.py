@@ -14,32 +14,37 @@ from weakref import WeakValueDictionary
 
 from pydantic_core import to_json
 
-from drivers.base import Agent, DriverError, Limits, TaskSpec
+from drivers.base import Agent, AgentSpec, DriverError, Limits, TaskSpec
 from drivers.events import Error, SessionEnd, decode
 from drivers.process import Spawner
-from gateway.agents import Agents
+from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, Conflict, ShuttingDown
 from gateway.event_log import EventLog
 from gateway.redaction import Redactor
 from gateway.run import Run, Turn
 from gateway.store import RunRecord, Store
+from gateway.turnstile import Turnstile
 
 CUT = "the gateway was stopped before the end of this stream was stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked for: a task for an agent, perhaps with a model and an idempotency key."""
+    """What is asked for: a task for an agent, perhaps with a model and an idempotency key; and the name of the key that asks."""
 
     agent: str
     task: str
     model: str | None = None
     idempotency_key: str | None = None
+    owner: str | None = None
 
     @property
     def key(self) -> str | None:
-        """The idempotency key, hashed: it is the client's word and may be of any length."""
-        return hashlib.sha256(self.idempotency_key.encode()).hexdigest() if self.idempotency_key is not None else None
+        """The idempotency key, hashed: it is the client's word and may be of any length. Each client has its own."""
+        if self.idempotency_key is None:
+            return None
+        whose = "" if self.owner is None else f"{self.owner}\0"
+        return hashlib.sha256(f"{whose}{self.idempotency_key}".encode()).hexdigest()
 
     @property
     def digest(self) -> str:
@@ -50,16 +55,25 @@ class Task:
 class Executions:
     """Runs tasks. The runs go on without their listeners."""
 
-    def __init__(self, agents: Agents, store: Store, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        store: Store,
+        redactor: Redactor,
+        spawner: Spawner,
+        limits: Limits,
+        states: Path,
+        turnstile: Turnstile,
+    ) -> None:
         self._agents, self._store, self._redactor, self._states = agents, store, redactor, states
-        self._spawner, self._limits = spawner, limits
+        self._spawner, self._limits, self._turnstile = spawner, limits, turnstile
         self._running: dict[str, Run] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     async def execute(self, task: Task) -> Turn:
-        """The stream of a task's events, from its first. Raises BadRequest, Conflict, AgentProblem."""
+        """The stream of a task's events, from its first. Raises BadRequest, Conflict, TooMany, AgentProblem."""
         if self._closing:
             raise ShuttingDown("the gateway is shutting down; try again when it is back")
         if task.key is None:
@@ -96,6 +110,11 @@ class Executions:
         entry = self._agents.get(task.agent)
         base = entry.spec({})
         execution_id = f"exec_{uuid.uuid4().hex}"
+        with self._turnstile.turn(execution_id, task.owner):
+            self._turnstile.take_agent(execution_id)
+            return await self._begin(task, execution_id, entry, base)
+
+    async def _begin(self, task: Task, execution_id: str, entry: ConfiguredAgent, base: AgentSpec) -> Turn:
         state = self._states / execution_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
@@ -113,13 +132,17 @@ class Executions:
             await self._forget(execution_id)
             raise
         self._running[execution_id] = run
+        self._turnstile.task_began(execution_id, task.owner)
         run.start()
         self._track(self._wind_up(execution_id, run, agent))
         return Turn(log, 0, through_waits=True)
 
     async def _wind_up(self, execution_id: str, run: Run, agent: Agent) -> None:
-        await run.wait()
-        await agent.close()
+        try:
+            await run.wait()
+            await agent.close()
+        finally:
+            self._turnstile.task_ended(execution_id)
         await self._forget(execution_id)
         # Only what is on disk can be read without the run.
         await run.log.written()

@@ -14,12 +14,14 @@ from gateway.agents import Agents
 from gateway.config import Settings
 from gateway.discovery import Discovery
 from gateway.executions import Executions, forget_executions
+from gateway.named_keys import NamedKeys
 from gateway.recovery import close_open_runs, end_left_behind
 from gateway.redaction import Redactor
 from gateway.security import Authenticator
 from gateway.sessions import Sessions
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
+from gateway.turnstile import Turnstile
 from gateway.vault import Vault, read_or_create
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ class Gateway:
 
     def __init__(self, settings: Settings, keys: tuple[str, ...], redactor: Redactor) -> None:
         self.settings = settings
-        self.auth = Authenticator(keys)
+        self.auth = Authenticator(keys, NamedKeys(settings.data_dir), share_sessions=settings.auth.share_sessions)
         self.agents = Agents(settings)
         self.keep_alive = settings.server.keep_alive
         self.redactor = redactor
@@ -62,9 +64,10 @@ class Gateway:
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
         await asyncio.to_thread(forget_executions, states)
-        self.sessions = Sessions(self.agents, self.store, Vault(data_dir), self.redactor, spawner, limits, states)
-        self.sessions.sleep_after, self.sessions.live_agents = chosen.sleep_after, chosen.live_agents
-        self.executions = Executions(self.agents, self.store, self.redactor, spawner, limits, states)
+        turnstile = Turnstile(chosen)
+        self.sessions = Sessions(self.agents, self.store, Vault(data_dir), self.redactor, spawner, limits, states, turnstile)
+        self.sessions.sleep_after = chosen.sleep_after
+        self.executions = Executions(self.agents, self.store, self.redactor, spawner, limits, states, turnstile)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
 

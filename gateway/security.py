@@ -7,9 +7,11 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from gateway.config import Settings
 from gateway.errors import ConfigError, Unauthorized
+from gateway.named_keys import NamedKeys
 from gateway.vault import read_or_create
 
 WHERE = "send 'Authorization: Bearer KEY'; `portico key` prints the key"
@@ -23,20 +25,40 @@ def api_keys(settings: Settings, environ: Mapping[str, str] = os.environ) -> tup
     return tuple(given) or (read_or_create(settings.data_dir / "api-key", lambda: "pk-" + secrets.token_urlsafe(32)),)
 
 
-class Authenticator:
-    """Checks keys in constant time. With no keys at all, authentication is off."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `name` is that of the key, None for the default ones, whose holder the gateway belongs to."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    name: str | None
+    all_sessions: bool
+
+    def sees(self, owner: str | None) -> bool:
+        """Whether a session of this owner is there for the caller."""
+        return self.all_sessions or owner == self.name
+
+
+HOUSEHOLDER = Caller(None, all_sessions=True)
+"""Whoever has a default key, or is asked for none: all sessions, those of named keys too."""
+
+
+class Authenticator:
+    """Checks keys in constant time. With no default keys at all, authentication is off.
+
+    `share_sessions`: the holders of named keys see every session.
+    """
+
+    def __init__(self, keys: Iterable[str], named: NamedKeys, *, share_sessions: bool = False) -> None:
         self._keys = [key.encode() for key in keys]
+        self._named, self._share = named, share_sessions
 
     @property
     def is_off(self) -> bool:
         return not self._keys
 
-    def check(self, authorization: str | None, token: str | None = None) -> None:
-        """Accept a bearer header or a token from the body. Raises Unauthorized that says what to send."""
+    def check(self, authorization: str | None, token: str | None = None) -> Caller:
+        """Whose bearer header, or token from the body, this is. Raises Unauthorized that says what to send."""
         if self.is_off:
-            return
+            return HOUSEHOLDER
         scheme, _, key = (authorization or "").partition(" ")
         offered = [key.strip()] if scheme.lower() == "bearer" else []
         if token is not None:
@@ -44,8 +66,12 @@ class Authenticator:
         if not offered:
             raise Unauthorized(f"no API key: {WHERE}")
         # Every key is compared with every offer, so that the time tells nothing.
-        if not any([hmac.compare_digest(o.encode(), known) for o in offered for known in self._keys]):
-            raise Unauthorized(f"this API key is not known here: {WHERE}")
+        if any([hmac.compare_digest(o.encode(), known) for o in offered for known in self._keys]):
+            return HOUSEHOLDER
+        for name in map(self._named.name_of, offered):
+            if name is not None:
+                return Caller(name, self._share)
+        raise Unauthorized(f"this API key is not known here: {WHERE}")
 
 
 def is_loopback(host: str) -> bool:

@@ -20,6 +20,7 @@ from gateway.app import create_app
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
+from gateway.http_limits import KEEP_ALIVE, LimitedHttp
 from gateway.redaction import RedactingFormatter, Redactor
 from gateway.security import api_keys, refuse_open_door
 
@@ -42,23 +43,29 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         set_up_logging(settings.server.log_level, redactor)
         keys = () if no_auth else api_keys(settings)
         gateway = Gateway(settings, keys, redactor)
-        config = uvicorn.Config(
-            create_app(gateway),
-            host=settings.server.host,
-            port=settings.server.port,
-            http="httptools",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(LAST_WORDS),
-        )
+        config = uvicorn_config(gateway, settings.server.host, settings.server.port)
         server = Server(config, gateway, hints)
         asyncio.run(server.serve())
         if not server.started:
             raise ConfigError(
                 f"the gateway could not start on {settings.server.host}:{settings.server.port}; its log above says why"
             )
+
+
+def uvicorn_config(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
+    """How uvicorn serves a gateway."""
+    return uvicorn.Config(
+        create_app(gateway),
+        host=host,
+        port=port,
+        http=LimitedHttp,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=int(LAST_WORDS),
+    )
 
 
 class Server(uvicorn.Server):

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from drivers.base import GO_ON, Agent, AgentGone, Prompt, Reply
@@ -21,10 +22,10 @@ from gateway.store import RunRecord, SessionRecord
 
 
 class Places(Protocol):
-    """Who keeps count of the live agents."""
+    """Who keeps count of the live agents and of the turns that run."""
 
-    def admit(self, newcomer: Session) -> None:
-        """A place for a session's agent. Raises TooMany."""
+    def entering(self, session: Session) -> AbstractContextManager[None]:
+        """A place for a session's agent and for its turn, before anything changes. Raises TooMany."""
 
     def changed(self, session: Session) -> None:
         """A session has begun or ended something."""
@@ -36,7 +37,7 @@ class Session:
     def __init__(
         self, record: SessionRecord, config: SessionConfig, agent: ConfiguredAgent, house: House, places: Places, last_seq: int
     ) -> None:
-        self.id, self.created_at = record.id, record.created_at
+        self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.agent, self.config = agent, config
         self.log = EventLog(record.id, house.store, last_seq)
         self.lock = asyncio.Lock()
@@ -78,6 +79,10 @@ class Session:
         if self.busy:
             raise Conflict("this session is at work on a turn; wait for its turn_stop, then send this again")
 
+    def entering(self) -> AbstractContextManager[None]:
+        """A place for a turn, held until it runs or has failed; whoever changes something for it enters first. Raises TooMany."""
+        return self._places.entering(self)
+
     async def configure(self, config: SessionConfig) -> None:
         """Replace the settings, for the session's life. Call it under the lock."""
         if config == self.config:
@@ -91,15 +96,17 @@ class Session:
     async def say(self, message: UserMessage) -> Turn:
         """Start a run on a user message. Call it under the lock. Raises Conflict, AgentProblem; then nothing has changed."""
         self.refuse_if_busy()
-        await self.cancel_open_calls()
-        return await self._begin(message, [message])
+        with self.entering():
+            await self.cancel_open_calls()
+            return await self._begin(message, [message])
 
     async def begin(self) -> Turn:
         """Start the first run, on the user message that the session was made with."""
         message = (await self.history())[-1]
         if not isinstance(message, UserMessage):
             raise BadRequest("the last message is not a user message, so there is nothing to answer")
-        return await self._begin(message, [])
+        with self.entering():
+            return await self._begin(message, [])
 
     async def answer(self, replies: Sequence[Reply], results: Sequence[Message]) -> Turn:
         """Go on with a run that waits, with all its calls answered. Call it under the lock, after `refuse_wrong_answers`.
@@ -109,11 +116,12 @@ class Session:
         run = self.run
         if run is None:
             raise Conflict("no tool call is open in this session")
-        if run.parked:
-            return await self._resume(run, replies, results)
-        turn = Turn(self.log, self.log.last)
-        await run.answer(replies, results)
-        return turn
+        with self.entering():
+            if run.parked:
+                return await self._resume(run, replies, results)
+            turn = Turn(self.log, self.log.last)
+            await run.answer(replies, results)
+            return turn
 
     async def _resume(self, run: Run, replies: Sequence[Reply], results: Sequence[Message]) -> Turn:
         """Its agent is gone: a fresh one is given the history with what became of the calls, and goes on from there."""
@@ -221,12 +229,11 @@ class Session:
         self._places.changed(self)
 
     async def _awake(self, unsaid: int, more: Sequence[Message] | None = None) -> Agent:
-        """The live agent; started, resumed or seeded if there is none. Raises AgentProblem, TooMany.
+        """The live agent; started, resumed or seeded if there is none. Raises AgentProblem.
 
         `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted. With `more` messages,
         which are not stored yet, it is always a fresh native session that is seeded.
         """
-        self._places.admit(self)
         if more is None and self._agent.ready and self._agent.now is not None:
             return self._agent.now
         # Nothing is awaited between the place and this: others count it from here on.

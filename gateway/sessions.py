@@ -7,7 +7,8 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -15,13 +16,15 @@ from drivers.base import Limits
 from drivers.messages import Message
 from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, NotFound, ShuttingDown, TooMany
+from gateway.errors import AgentProblem, NotFound, ShuttingDown
 from gateway.live_agent import House
 from gateway.redaction import Redactor
+from gateway.security import Caller
 from gateway.session import Session
 from gateway.session_config import SessionConfig
 from gateway.store import SessionRecord, Store
 from gateway.store.store import Cursor
+from gateway.turnstile import Turnstile
 from gateway.vault import Vault
 
 log = logging.getLogger(__name__)
@@ -31,7 +34,15 @@ class Sessions:
     """All sessions of the daemon. Only those with a live agent or a run stay in memory."""
 
     def __init__(
-        self, agents: Agents, store: Store, vault: Vault, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path
+        self,
+        agents: Agents,
+        store: Store,
+        vault: Vault,
+        redactor: Redactor,
+        spawner: Spawner,
+        limits: Limits,
+        states: Path,
+        turnstile: Turnstile,
     ) -> None:
         self._agents, self._store, self._vault, self._redactor = agents, store, vault, redactor
         self._house = House(store, vault, redactor, spawner, limits, states)
@@ -42,27 +53,33 @@ class Sessions:
         self._dozing: set[str] = set()
         self._closing = False
         self.sleep_after = 900.0
-        self.live_agents = 16
+        self._turnstile = turnstile
+        turnstile.residents = self
 
-    async def create(self, agent: ConfiguredAgent, config: SessionConfig, history: Sequence[Message]) -> Session:
+    async def create(self, caller: Caller, agent: ConfiguredAgent, config: SessionConfig, history: Sequence[Message]) -> Session:
         """Make a session with its first messages; nothing runs yet."""
         self.refuse_if_closing()
         self._redactor.register(config.secrets.values())
         record = SessionRecord(
-            f"sess_{uuid.uuid4().hex}", agent.name, config.to_json(), self._vault.seal(config.secrets), None, time.time()
+            f"sess_{uuid.uuid4().hex}",
+            agent.name,
+            config.to_json(),
+            self._vault.seal(config.secrets),
+            created_at=time.time(),
+            owner=caller.name,
         )
         await self._store.create_session(record, [message.model_dump_json() for message in history])
         session = Session(record, config, agent, self._house, self, 0)
         self._known[record.id] = session
         return session
 
-    async def get(self, session_id: str) -> Session:
-        """The session of that id. Raises NotFound, or AgentProblem if its agent is no longer configured."""
+    async def get(self, caller: Caller, session_id: str) -> Session:
+        """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured."""
         known = self._known.get(session_id)
-        if known is not None:
+        if known is not None and caller.sees(known.owner):
             return known
         record = await self._store.session(session_id)
-        if record is None:
+        if record is None or not caller.sees(record.owner):
             raise NotFound(f"there is no session {session_id!r}; GET the list of sessions for those there are")
         agent = self._agents.find(record.agent)
         if agent is None:
@@ -78,13 +95,13 @@ class Sessions:
             await session.wait_again(run)
         return self._known.setdefault(session_id, session)
 
-    async def page(self, limit: int, after: Cursor | None) -> list[tuple[float, str]]:
-        """(created_at, id), newest first."""
-        return await self._store.session_ids(limit, after)
+    async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[tuple[float, str]]:
+        """(created_at, id) of those that are there for the caller, newest first."""
+        return await self._store.session_ids(limit, after, None if caller.all_sessions else caller.name)
 
-    async def delete(self, session_id: str) -> None:
+    async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and forget a session. Raises NotFound."""
-        session = await self.get(session_id)
+        session = await self.get(caller, session_id)
         async with session.lock:
             if session.deleted:
                 raise NotFound(f"session {session_id!r} was deleted")
@@ -121,22 +138,36 @@ class Sessions:
             loop = asyncio.get_running_loop()
             self._sleepers[session.id] = loop.call_later(self.sleep_after, self._put_to_sleep, session)
 
-    def admit(self, newcomer: Session) -> None:
-        """A place for a session's agent: the one that was idle for the longest sleeps if all are taken. Raises TooMany."""
+    @contextmanager
+    def entering(self, session: Session) -> Iterator[None]:
+        """A place for a session's agent and for its turn; the agent that was idle for the longest sleeps if all are taken.
+
+        Raises TooMany.
+        """
         self.refuse_if_closing()
-        if newcomer.live is not None:
-            return
-        others = [s for s in self._held.values() if s.has_agent and s is not newcomer and s.id not in self._dozing]
-        if len(others) < self.live_agents:
-            # Its place is taken from now on, not only when its agent is up.
-            self._held[newcomer.id] = newcomer
-            return
-        idle = [s for s in others if s.state == "idle" and not s.lock.locked()]
-        if not idle:
-            taken = f"all {self.live_agents} places for live agents are taken by running turns (limits.live_agents)"
-            raise TooMany(f"{taken}; try again later")
-        self._put_to_sleep(min(idle, key=lambda session: session.used_at))
-        self._held[newcomer.id] = newcomer
+        with self._turnstile.turn(session.id, session.owner):
+            if session.live is None:
+                self._turnstile.take_agent(session.id)
+            self._held[session.id] = session
+            try:
+                yield
+            finally:
+                self.changed(session)
+
+    def at_work(self) -> Mapping[str, str | None]:
+        return {session.id: session.owner for session in self._held.values() if session.busy}
+
+    def with_agents(self) -> list[str]:
+        return [session.id for session in self._awake()]
+
+    def make_room(self, newcomer: str) -> bool:
+        idle = [s for s in self._awake() if s.id != newcomer and s.state == "idle" and not s.lock.locked()]
+        if idle:
+            self._put_to_sleep(min(idle, key=lambda session: session.used_at))
+        return bool(idle)
+
+    def _awake(self) -> list[Session]:
+        return [session for session in self._held.values() if session.has_agent and session.id not in self._dozing]
 
     def _put_to_sleep(self, session: Session) -> None:
         async def sleep() -> None:

@@ -15,11 +15,10 @@ from typing import Any
 import httpx
 import uvicorn
 
-from gateway.app import create_app
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.redaction import Redactor
-from gateway.serve import Server
+from gateway.serve import Server, uvicorn_config
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -49,9 +48,7 @@ async def gateway_on(config: Mapping[str, Any]) -> AsyncIterator[Running]:
     """Run a gateway in this loop, on a free port of 127.0.0.1."""
     settings = parse(config)
     gateway = Gateway(settings, settings.auth.keys, Redactor())
-    app = create_app(gateway)
-    uv = uvicorn.Config(app, host="127.0.0.1", port=0, http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=5)
-    server = _Quiet(uv, gateway)
+    server = _Quiet(uvicorn_config(gateway, "127.0.0.1", 0), gateway)
     task = asyncio.create_task(server.serve())
     while not server.started:
         if task.done():

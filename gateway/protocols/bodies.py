@@ -1,4 +1,7 @@
-"""Request bodies: strict JSON, so that whatever is taken can be stored and given back as it came."""
+"""Request bodies: JSON by its content type, and strict, so that whatever is taken can be stored and given back as it came.
+
+A body of another type is what a form on any web page can send without being asked about it.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,21 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class StrictRoute(APIRoute):
-    """A route whose JSON has no NaN, no lone surrogates and no bottomless nesting; anything else is a 400."""
+    """A route whose JSON has no NaN, no lone surrogates and no bottomless nesting (400), and that takes nothing else (415)."""
 
     def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
+            if _has_body(request.headers) and not _is_json(request.headers.get("content-type", "")):
+                raise HTTPException(415, "the body must be a JSON object, sent with Content-Type: application/json")
             return await handler(_StrictRequest(request.scope, request.receive))
 
         return strict
@@ -31,3 +38,12 @@ class _StrictRequest(Request):
             return from_json(await self.body(), allow_inf_nan=False)
         except ValueError as error:
             raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

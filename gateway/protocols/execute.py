@@ -36,8 +36,8 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.post("/v1/execute")
     async def execute(request: ExecuteRequest, authorization: str | None = Header(default=None)) -> Response:
         """Run a task and stream its events until `session_end`. The run goes on if the client drops off."""
-        gateway.auth.check(authorization, request.auth_token)
-        task = Task(request.driver, request.task, request.model, request.idempotency_key)
+        caller = gateway.auth.check(authorization, request.auth_token)
+        task = Task(request.driver, request.task, request.model, request.idempotency_key, caller.name)
         turn = await gateway.executions.execute(task)
         return event_stream(_frames(turn), gateway.keep_alive)
 

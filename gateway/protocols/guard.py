@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import Request, Response
+from typing import Annotated
+
+from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from gateway.protocols.bodies import Handler, StrictRoute
-from gateway.security import Authenticator
+from gateway.security import Authenticator, Caller
 
 
 def guarded(auth: Authenticator) -> type[APIRoute]:
@@ -17,9 +19,18 @@ def guarded(auth: Authenticator) -> type[APIRoute]:
             handler = super().get_route_handler()
 
             async def checked(request: Request) -> Response:
-                auth.check(request.headers.get("authorization"))
+                request.state.caller = auth.check(request.headers.get("authorization"))
                 return await handler(request)
 
             return checked
 
     return GuardedRoute
+
+
+def _caller(request: Request) -> Caller:
+    found: Caller = request.state.caller
+    return found
+
+
+CallerOf = Annotated[Caller, Depends(_caller)]
+"""The parameter of a guarded endpoint that is told who asks."""

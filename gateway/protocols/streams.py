@@ -21,5 +21,6 @@ def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSource
         ping=keep_alive,
         sep="\n",
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep="\n"),
-        headers={"Cache-Control": "no-cache"},
+        # Nothing in between may keep it, pack it or gather it; sse-starlette adds X-Accel-Buffering: no.
+        headers={"Cache-Control": "no-cache, no-transform"},
     )

@@ -19,7 +19,7 @@ sessions = Table(
     Column("secrets", LargeBinary),
     Column("native_id", String(255)),
     Column("created_at", Float, nullable=False),
-    # The name of the key that made it; null is everybody's.
+    # The name of the key that made it; null is a default key, or none.
     Column("owner", String(64)),
     Index("sessions_newest", "created_at", "id"),
 )

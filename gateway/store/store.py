@@ -115,12 +115,14 @@ class Store:
             row = (await connection.execute(select(schema.sessions).where(schema.sessions.c.id == session_id))).mappings().first()
         return SessionRecord(**{**row, "config": json.loads(row["config"])}) if row else None
 
-    async def session_ids(self, limit: int, after: Cursor | None = None) -> list[tuple[float, str]]:
-        """(created_at, id) of sessions, newest first, those after the cursor only."""
+    async def session_ids(self, limit: int, after: Cursor | None = None, owner: str | None = None) -> list[tuple[float, str]]:
+        """(created_at, id) of sessions, newest first, those after the cursor only; with an owner, that one's only."""
         table = schema.sessions
         query = select(table.c.created_at, table.c.id).order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
         if after is not None:
             query = query.where(tuple_(table.c.created_at, table.c.id) < tuple_(*after))
+        if owner is not None:
+            query = query.where(table.c.owner == owner)
         async with self._engine.connect() as connection:
             return [(row.created_at, row.id) for row in await connection.execute(query)]
 

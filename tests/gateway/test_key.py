@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from gateway.cli import main
 from gateway.config import parse
 from gateway.errors import ConfigError
-from gateway.security import Authenticator, api_keys, is_loopback
+from gateway.named_keys import NamedKeys
+from gateway.security import HOUSEHOLDER, Authenticator, api_keys, is_loopback
 from gateway.vault import read_or_create
 from tests.conftest import write_config
 from tests.gateway.command import Command
@@ -63,9 +64,9 @@ def test_given_keys_win_over_a_made_one(tmp_path: Path) -> None:
 def test_all_given_keys_are_valid(tmp_path: Path) -> None:
     settings = parse({"auth": {"keys": ["first-of-config", "second-of-config"]}})
     assert api_keys(settings, {"PORTICO_API_KEY": "from-env"}) == ("from-env", "first-of-config", "second-of-config")
-    auth = Authenticator(api_keys(settings, {}))
+    auth = Authenticator(api_keys(settings, {}), NamedKeys(tmp_path))
     for valid in ("first-of-config", "second-of-config"):
-        auth.check(f"Bearer {valid}")
+        assert auth.check(f"Bearer {valid}") == HOUSEHOLDER
 
 
 def test_a_file_that_was_left_empty_is_no_key(tmp_path: Path) -> None:

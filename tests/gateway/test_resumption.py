@@ -12,6 +12,7 @@ import httpx
 import psutil
 import pytest
 
+from gateway.security import HOUSEHOLDER
 from tests.daemon import Daemon, Running
 
 Json = dict[str, Any]
@@ -110,11 +111,11 @@ async def test_it_goes_away_twice(daemon: Daemon, scene: Scene, tmp_path: Path) 
 
 async def test_the_agent_goes_away(portico: Running, scene: Scene, tmp_path: Path) -> None:
     session = await begin(portico.client, scene(STEPS))
-    live = (await portico.gateway.sessions.get(session)).live
+    live = (await portico.gateway.sessions.get(HOUSEHOLDER, session)).live
     assert live is not None
     process = psutil.Process(live.pid)  # type: ignore[attr-defined]
     process.kill()
-    run = (await portico.gateway.sessions.get(session)).run
+    run = (await portico.gateway.sessions.get(HOUSEHOLDER, session)).run
     assert run is not None
     await run.wait()
     await went_on(portico.client, session, tmp_path / "scenes")

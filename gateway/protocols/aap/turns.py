@@ -40,14 +40,16 @@ async def take_turn(
         check_messages(session.agent, results if said is None else [said])
         if said is not None:
             check_prompt(said)
-            await session.cancel_open_calls()
-        await session.configure(config)
-        try:
-            return await (session.answer(replies, results) if said is None else session.say(said))
-        except GatewayError:
-            # With settings that the agent does not start with, the session would be of no use any more.
-            await session.configure(before)
-            raise
+        with session.entering():
+            if said is not None:
+                await session.cancel_open_calls()
+            await session.configure(config)
+            try:
+                return await (session.answer(replies, results) if said is None else session.say(said))
+            except GatewayError:
+                # With settings that the agent does not start with, the session would be of no use any more.
+                await session.configure(before)
+                raise
 
 
 def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None) -> SessionConfig:

@@ -24,7 +24,7 @@ from gateway.protocols.aap.shapes import (
 )
 from gateway.protocols.aap.turns import answer, check_new, take_turn
 from gateway.protocols.aap.views import STOP_REASONS
-from gateway.protocols.guard import guarded
+from gateway.protocols.guard import CallerOf, guarded
 from gateway.redaction import HIDDEN
 from gateway.session import Session
 from gateway.session_config import SessionConfig
@@ -46,46 +46,50 @@ def router(gateway: Gateway) -> APIRouter:
         return MetaResponse(version=VERSION, agents=[agent_info(finding) for finding in found])
 
     @routes.get("/sessions")
-    async def list_sessions(after: str | None = None, limit: int = Query(default=PAGE, ge=1, le=1000)) -> SessionListResponse:
+    async def list_sessions(
+        caller: CallerOf, after: str | None = None, limit: int = Query(default=PAGE, ge=1, le=1000)
+    ) -> SessionListResponse:
         """Session ids, newest first, a page at a time."""
-        rows = await gateway.sessions.page(limit + 1, _cursor(after))
+        rows = await gateway.sessions.page(caller, limit + 1, _cursor(after))
         more = _mark(rows[limit - 1]) if len(rows) > limit else None
         return SessionListResponse(sessions=[session_id for _, session_id in rows[:limit]], next=more)
 
     @routes.put("/session", response_model=AgentResponse, status_code=201)
-    async def create_session(request: CreateSessionRequest) -> Response:
+    async def create_session(caller: CallerOf, request: CreateSessionRequest) -> Response:
         """Make a session and answer its last user message."""
         agent = gateway.agents.get(request.agent.name)
         config = merged(SessionConfig(), agent, request.agent, request.tools)
         check_new(agent, request.messages)
         agent.spec({**config.options, **config.secrets})
-        session = await gateway.sessions.create(agent, config, request.messages)
+        session = await gateway.sessions.create(caller, agent, config, request.messages)
         try:
             async with session.lock:
                 turn = await session.begin()
         except BaseException:
-            await gateway.sessions.delete(session.id)
+            await gateway.sessions.delete(caller, session.id)
             raise
         return await answer(turn, request.stream, gateway.keep_alive, created=session.id, status=201)
 
     @routes.post("/session/{session_id}", response_model=AgentResponse)
-    async def turn(session_id: str, request: SessionTurnRequest) -> Response:
+    async def turn(caller: CallerOf, session_id: str, request: SessionTurnRequest) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
-        session = await gateway.sessions.get(session_id)
+        session = await gateway.sessions.get(caller, session_id)
         started = await take_turn(session, request.messages, request.agent, request.tools)
         return await answer(started, request.stream, gateway.keep_alive)
 
     @routes.get("/session/{session_id}")
-    async def get_session(session_id: str, history: Literal["compacted", "full"] | None = None) -> SessionResponse:
+    async def get_session(
+        caller: CallerOf, session_id: str, history: Literal["compacted", "full"] | None = None
+    ) -> SessionResponse:
         """A session's settings and its history."""
         if history == "compacted":
             raise NotFound("this agent declares no compacted history; ask for history=full")
-        return await _session_response(gateway, await gateway.sessions.get(session_id))
+        return await _session_response(gateway, await gateway.sessions.get(caller, session_id))
 
     @routes.delete("/session/{session_id}", status_code=204)
-    async def delete_session(session_id: str) -> Response:
+    async def delete_session(caller: CallerOf, session_id: str) -> Response:
         """Stop a session and forget it."""
-        await gateway.sessions.delete(session_id)
+        await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
     routes.include_router(everybody)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.security import HOUSEHOLDER
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
@@ -104,7 +105,7 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
 async def test_usage_is_of_each_turn_alone(portico: Running) -> None:
     talk = await begin(portico.client, "[[plain]] one")
     await talk.say("[[usage]] two")
-    session = await portico.gateway.sessions.get(talk.id)
+    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
     used = [e.event for e in await session.log.read(0) if e.event.kind == "usage"]
     assert [(u.input_tokens, u.cache_read, u.output_tokens) for u in used] == [(100, 7, 42), (1000, 200, 40)]
 

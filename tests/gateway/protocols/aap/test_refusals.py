@@ -122,7 +122,7 @@ async def test_malformed_bodies_are_refused(portico: Running, session: str) -> N
 async def test_another_content_type_is_refused(portico: Running, session: str) -> None:
     body = json.dumps(opening("echo", SECRET))
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", ""):
-        text = await error(portico.client.put("/session", content=body, headers={"Content-Type": kind}), 400)
+        text = await error(portico.client.put("/session", content=body, headers={"Content-Type": kind}), 415)
         assert "Content-Type: application/json" in text
         assert SECRET not in text
 
