@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -20,7 +22,7 @@ from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.front_door import EXPOSED, METHODS, FrontDoor, origin_pattern
 from gateway.gateway import Gateway
 from gateway.protocols import drivers, execute
-from gateway.protocols.aap import v1
+from gateway.protocols.aap import versions
 from gateway.protocols.guard import guarded
 
 log = logging.getLogger(__name__)
@@ -39,9 +41,17 @@ def create_app(gateway: Gateway) -> FastAPI:
         finally:
             await gateway.close()
 
-    app = FastAPI(title="Portico", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Portico",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        generate_unique_id_function=_operation_id,
+    )
     _doors(app, gateway.settings.server)
-    app.include_router(v1.router(gateway))
+    versions.include(app, gateway)
     app.include_router(execute.router(gateway))
     app.include_router(drivers.router(gateway))
 
@@ -78,6 +88,12 @@ def _doors(app: FastAPI, server: ServerSettings) -> None:
     app.add_middleware(FrontDoor, bind=server.host, hosts=server.hosts, origins=origins)
 
 
+def _operation_id(route: APIRoute) -> str:
+    """The name of an endpoint in a generated client: its version of AAP, if it is of one, and its function."""
+    version = re.match(r"/aap/(v\d+)/", route.path_format)
+    return f"aap_{version[1]}_{route.name}" if version else route.name
+
+
 def _errors(app: FastAPI, gateway: Gateway) -> None:
     def refuse(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
         return JSONResponse({"error": gateway.redactor.clean(text)}, status, headers)
@@ -95,7 +111,8 @@ def _errors(app: FastAPI, gateway: Gateway) -> None:
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         text = str(error.detail)
         if error.status_code in (404, 405):
-            text = f"{request.method} {request.url.path}: {text.lower()} here; /openapi.json lists every endpoint"
+            where = versions.right_base(app, request.method, request.url.path) or "/openapi.json lists every endpoint"
+            text = f"{request.method} {request.url.path}: {text.lower()} here; {where}"
         return refuse(error.status_code, text, dict(error.headers or {}))
 
     @app.exception_handler(Exception)

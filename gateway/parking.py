@@ -64,6 +64,12 @@ def ids(call_ids: Iterable[str]) -> str:
     return ", ".join(repr(call_id) for call_id in call_ids)
 
 
+def ends_open(history: Sequence[Message]) -> bool:
+    """Whether a history stops at calls that wait for their answers: after them come only those of other calls."""
+    tail = next((m for m in reversed(history) if not isinstance(m, ToolMessage)), None)
+    return isinstance(tail, AssistantMessage) and bool(open_calls(history))
+
+
 def unanswered(history: Iterable[Message]) -> dict[str, ToolUseBlock]:
     """Every call without a result, wherever it stands; while a sub-agent asks, its own call is an earlier one."""
     found: dict[str, ToolUseBlock] = {}

@@ -7,8 +7,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from drivers.events import Error, OutputEvent, SessionEnd, decode
-from drivers.messages import MESSAGE, AssistantMessage, Message, ToolMessage, UserMessage, open_calls
+from drivers.events import Error, OutputEvent, SessionEnd, ToolCall, decode
+from drivers.messages import (
+    MESSAGE,
+    AssistantMessage,
+    Message,
+    ToolMessage,
+    ToolUseBlock,
+    UserMessage,
+    blocks,
+    open_calls,
+)
 from drivers.process_tree import end_marked, end_tree
 from gateway.history import Fold
 from gateway.store import RunRecord, Store
@@ -59,12 +68,12 @@ async def _close(store: Store, run: RunRecord) -> None:
 async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:
     """What the stored events of a run tell beyond its stored messages."""
     stored = [MESSAGE.validate_json(body) for body in await store.messages(run.log_id)]
-    since = len(stored) - next((n for n, m in enumerate(reversed(stored)) if isinstance(m, UserMessage)), len(stored))
-    known = stored[since:]
+    folded, before = await _fold(store, run, ending)
+    known = stored[max((n for n, m in enumerate(stored, 1) if isinstance(m, UserMessage) or _calls(m) & before), default=0) :]
     answered = {m.tool_call_id for m in known if isinstance(m, ToolMessage)}
     assistants = sum(isinstance(m, AssistantMessage) for m in known)
     missing: list[Message] = []
-    for message in await _fold(store, run, ending):
+    for message in folded:
         if isinstance(message, AssistantMessage):
             assistants -= 1
             if assistants < 0:
@@ -74,14 +83,26 @@ async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEve
     return missing
 
 
-async def _fold(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:
+def _calls(message: Message) -> set[str]:
+    content = blocks(message.content) if isinstance(message, AssistantMessage) else ()
+    return {block.tool_call_id for block in content if isinstance(block, ToolUseBlock)}
+
+
+async def _fold(store: Store, run: RunRecord, ending: list[OutputEvent]) -> tuple[list[Message], set[str]]:
+    """The messages of a run's stored events, and the calls that end in it but began before it, in the history it was given."""
     fold, folded, after = Fold(), list[Message](), run.first_seq - 1
+    began, before = set[str](), set[str]()
     while rows := await store.events(run.log_id, after):
         for first, body in rows:
             for seq, line in enumerate(body.split(b"\n"), first):
                 if seq > after:
-                    folded += fold.feed(decode(line))
+                    event = decode(line)
+                    folded += fold.feed(event)
+                    if isinstance(event, ToolCall) and event.status == "started":
+                        began.add(event.id)
+                    elif isinstance(event, ToolCall) and event.id not in began:
+                        before.add(event.id)
                     after = seq
     for event in ending:
         folded += fold.feed(event)
-    return folded
+    return folded, before

@@ -1,10 +1,10 @@
-"""What a client has set for a session, and its form in the store."""
+"""What a client has set for a session, its form in the store, and what is told of a session."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from drivers.base import ToolGrant, ToolSpec
 
@@ -31,3 +31,14 @@ class SessionConfig:
         tools = None if data.get("tools") is None else tuple(ToolGrant(*grant) for grant in data["tools"])
         app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
         return cls(dict(data.get("options", {})), dict(secrets), tools, app_tools)
+
+
+@dataclass(frozen=True)
+class SessionSummary:
+    """A session without its history: `waiting` is for the client, `stop_reason` is of its last run."""
+
+    id: str
+    agent: str
+    config: SessionConfig
+    state: Literal["idle", "running", "waiting"]
+    stop_reason: str | None

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 from weakref import WeakValueDictionary
 
 from drivers.base import Limits
@@ -18,16 +19,20 @@ from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown
 from gateway.live_agent import House
+from gateway.parking import ends_open
 from gateway.redaction import Redactor
 from gateway.security import Caller
 from gateway.session import Session
-from gateway.session_config import SessionConfig
-from gateway.store import SessionRecord, Store
+from gateway.session_config import SessionConfig, SessionSummary
+from gateway.store import RunRecord, SessionRecord, Store
 from gateway.store.store import Cursor
 from gateway.turnstile import Turnstile
 from gateway.vault import Vault
 
 log = logging.getLogger(__name__)
+
+STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "running", "waiting": "waiting", "ended": "idle"}
+"""A session's state by that of its last run."""
 
 
 class Sessions:
@@ -57,7 +62,7 @@ class Sessions:
         turnstile.residents = self
 
     async def create(self, caller: Caller, agent: ConfiguredAgent, config: SessionConfig, history: Sequence[Message]) -> Session:
-        """Make a session with its first messages; nothing runs yet."""
+        """Make a session with its first messages; nothing runs yet. A history that ends in open calls waits for their answers."""
         self.refuse_if_closing()
         self._redactor.register(config.secrets.values())
         record = SessionRecord(
@@ -68,8 +73,11 @@ class Sessions:
             created_at=time.time(),
             owner=caller.name,
         )
-        await self._store.create_session(record, [message.model_dump_json() for message in history])
+        waits = RunRecord(f"run_{uuid.uuid4().hex}", record.id, "waiting", None, 1) if ends_open(history) else None
+        await self._store.create_session(record, [message.model_dump_json() for message in history], waits)
         session = Session(record, config, agent, self._house, self, 0)
+        if waits is not None:
+            await session.wait_again(waits)
         self._known[record.id] = session
         return session
 
@@ -95,9 +103,26 @@ class Sessions:
             await session.wait_again(run)
         return self._known.setdefault(session_id, session)
 
-    async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[tuple[float, str]]:
-        """(created_at, id) of those that are there for the caller, newest first."""
-        return await self._store.session_ids(limit, after, None if caller.all_sessions else caller.name)
+    async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[SessionRecord]:
+        """Those that are there for the caller, as stored, newest first."""
+        return await self._store.sessions(limit, after, None if caller.all_sessions else caller.name)
+
+    async def summaries(self, records: Sequence[SessionRecord]) -> list[SessionSummary]:
+        """What can be told of stored sessions, also of those whose agent is no longer configured."""
+        runs = await self._store.last_runs([record.id for record in records])
+        return [self._summary(record, runs.get(record.id)) for record in records]
+
+    def _summary(self, record: SessionRecord, run: RunRecord | None) -> SessionSummary:
+        config = SessionConfig.from_json(record.config, self._vault.open(record.secrets))
+        state = STATES[run.state] if run else "idle"
+        return SessionSummary(record.id, record.agent, config, state, run.stop_reason if run else None)
+
+    async def summary(self, session: Session) -> SessionSummary:
+        """What can be told of a session."""
+        # The state first: what has ended by now is stored by now, and the other way round it would be told in halves.
+        config, state = session.config, session.state
+        run = await self._store.last_run(session.id)
+        return SessionSummary(session.id, session.agent.name, config, state, run.stop_reason if run else None)
 
     async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and forget a session. Raises NotFound."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import wraps
 from typing import Any, ParamSpec
 
-from sqlalchemy import bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import Select, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gateway.errors import ConfigError
@@ -103,28 +103,31 @@ class Store:
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     @_whole
-    async def create_session(self, record: SessionRecord, history: Sequence[str]) -> None:
-        """Store a session with its first messages (JSON texts)."""
+    async def create_session(self, record: SessionRecord, history: Sequence[str], run: RunRecord | None = None) -> None:
+        """Store a session with its first messages (JSON texts), and the run that they leave waiting for the client."""
         values = {**asdict(record), "config": json.dumps(record.config)}
         async with self._write() as connection:
             await connection.execute(insert(schema.sessions).values(**values))
             await _append_messages(connection, record.id, history)
+            if run is not None:
+                await connection.execute(_START_RUN, {**asdict(run), "started_at": time.time()})
 
     async def session(self, session_id: str) -> SessionRecord | None:
-        async with self._engine.connect() as connection:
-            row = (await connection.execute(select(schema.sessions).where(schema.sessions.c.id == session_id))).mappings().first()
-        return SessionRecord(**{**row, "config": json.loads(row["config"])}) if row else None
+        found = await self._sessions(select(schema.sessions).where(schema.sessions.c.id == session_id))
+        return found[0] if found else None
 
-    async def session_ids(self, limit: int, after: Cursor | None = None, owner: str | None = None) -> list[tuple[float, str]]:
-        """(created_at, id) of sessions, newest first, those after the cursor only; with an owner, that one's only."""
+    async def sessions(self, limit: int, after: Cursor | None = None, owner: str | None = None) -> list[SessionRecord]:
+        """Sessions, newest first, those after the cursor (created_at, id) only; with an owner, that one's only."""
         table = schema.sessions
-        query = select(table.c.created_at, table.c.id).order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+        query = select(table).order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
         if after is not None:
             query = query.where(tuple_(table.c.created_at, table.c.id) < tuple_(*after))
-        if owner is not None:
-            query = query.where(table.c.owner == owner)
+        return await self._sessions(query if owner is None else query.where(table.c.owner == owner))
+
+    async def _sessions(self, query: Select[Any]) -> list[SessionRecord]:
         async with self._engine.connect() as connection:
-            return [(row.created_at, row.id) for row in await connection.execute(query)]
+            rows = (await connection.execute(query)).mappings()
+            return [SessionRecord(**{**row, "config": json.loads(row["config"])}) for row in rows]
 
     @_whole
     async def update_session(self, session_id: str, **values: Any) -> None:
@@ -194,8 +197,13 @@ class Store:
         return await self._runs(schema.runs.c.state != "ended")
 
     async def last_run(self, log_id: str) -> RunRecord | None:
-        found = await self._runs(schema.runs.c.log_id == log_id)
-        return found[-1] if found else None
+        return (await self.last_runs([log_id])).get(log_id)
+
+    async def last_runs(self, log_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """The last run of each of these logs that has any, by log."""
+        table = schema.runs
+        newest = select(table.c.log_id, func.max(table.c.first_seq)).where(table.c.log_id.in_(log_ids)).group_by(table.c.log_id)
+        return {run.log_id: run for run in await self._runs(tuple_(table.c.log_id, table.c.first_seq).in_(newest))}
 
     async def _runs(self, condition: Any) -> list[RunRecord]:
         table = schema.runs

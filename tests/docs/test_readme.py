@@ -1,4 +1,4 @@
-"""Every request that the README prints works as printed."""
+"""Every request that the pages print works as printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.daemon import KEY, Running
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/protocols/execute.md")
+PAGES = ("README.md", "docs/protocols/aap.md", "docs/protocols/execute.md")
 
 
 def commands(page: str) -> list[str]:

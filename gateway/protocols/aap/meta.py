@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from drivers.base import Option, ToolGrant, ToolSpec
 from drivers.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks
 from gateway.agents import ConfiguredAgent
 from gateway.discovery import Finding
 from gateway.errors import BadRequest
-from gateway.protocols.aap.shapes import AgentOverrides, ApplicationTool
+from gateway.gateway import Gateway
+from gateway.protocols.aap.shapes import AgentOverrides, HistoryType, Shape, Tool
 from gateway.redaction import HIDDEN
 from gateway.session_config import SessionConfig
 
+Meta = TypeVar("Meta", bound=Shape)
 
-def agent_info(finding: Finding, schema_key: str = "inputSchema") -> dict[str, Any]:
+
+async def meta_of(gateway: Gateway, version: int, kind: type[Meta], tool: type[Tool]) -> Meta:
+    """What `/meta` says, in a version's words."""
+    found = await gateway.discovery.offered()
+    return kind.model_validate({"version": version, "agents": [_agent_info(finding, tool) for finding in found]})
+
+
+def declared_histories(agent: ConfiguredAgent) -> tuple[HistoryType, ...]:
+    """The histories that can be asked for."""
+    return ("full",)
+
+
+def _agent_info(finding: Finding, tool: type[Tool]) -> dict[str, Any]:
     """AgentInfo of the protocol; nothing that the agent cannot do."""
     agent, info = finding.agent, finding.agent.info
     images: dict[str, Any] = {name: {} for name, takes in (("http", info.image_http), ("data", info.image_data)) if takes}
     capabilities = {
-        "history": {"full": {}},
+        "history": {kind: {} for kind in declared_histories(agent)},
         "stream": {"delta": {}, "message": {}, "none": {}},
         **({"application": {"tools": {}}} if info.app_tools else {}),
         **({"image": images} if images else {}),
@@ -31,16 +45,10 @@ def agent_info(finding: Finding, schema_key: str = "inputSchema") -> dict[str, A
         "title": agent.settings.title or info.title,
         "version": finding.version,
         "description": agent.settings.description or info.description,
-        "tools": [tool_json(tool, schema_key) for tool in info.tools],
+        "tools": [tool.of(spec) for spec in info.tools],
         "options": [_option(_with_models(option, finding.probe.models)) for option in agent.options],
         "capabilities": capabilities,
     }
-
-
-def tool_json(tool: ToolSpec, schema_key: str = "inputSchema") -> dict[str, Any]:
-    """ToolSpec of the protocol."""
-    title = {"title": tool.title} if tool.title is not None else {}
-    return {"name": tool.name, **title, "description": tool.description, schema_key: dict(tool.input_schema)}
 
 
 def _with_models(option: Option, models: tuple[str, ...]) -> Option:
@@ -60,7 +68,7 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def merged(
-    config: SessionConfig, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None
+    config: SessionConfig, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[Tool] | None
 ) -> SessionConfig:
     """A session's settings with a request's over them: options merge by key, tool lists replace. Raises BadRequest."""
     given = dict(overrides.options or {}) if overrides else {}

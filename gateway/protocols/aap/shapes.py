@@ -1,29 +1,37 @@
-"""What AAP clients send and get, as of the protocol's page "Schema", version 1."""
+"""What AAP clients send and get, as of the protocol's page "Schema"; what only one version has stands in its file."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+from drivers.base import ToolSpec
 from drivers.messages import Message, ToolMessage, UserMessage
 
 StreamMode = Literal["delta", "message", "none"]
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "error"]
+SessionState = Literal["idle", "running", "waiting"]
+HistoryType = Literal["compacted", "full"]
+
+T = TypeVar("T")
+Maybe = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
+"""A field that is left out where it has no value."""
 
 
-class _Shape(BaseModel):
+class Shape(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, serialize_by_alias=True)
 
 
-class ServerToolRef(_Shape):
+class ServerToolRef(Shape):
     """One of the agent's own tools, enabled; `trust` lets it run without asking."""
 
     name: str
     trust: bool = False
 
 
-class AgentOverrides(_Shape):
+class AgentOverrides(Shape):
     """Settings of a turn: what is left out keeps its value. A name, if given, must be the session's own."""
 
     name: str | None = None
@@ -37,18 +45,42 @@ class AgentConfig(AgentOverrides):
     name: str
 
 
-class ApplicationTool(BaseModel):
-    """A tool of the client's; kept as it came."""
+class Tool(BaseModel):
+    """A tool as JSON. The versions differ in the name of its schema; unknown fields of a request are taken."""
 
     model_config = ConfigDict(extra="allow", frozen=True, validate_by_name=True, serialize_by_alias=True)
+    elsewhere: ClassVar[tuple[str, str]] = ("", "")
+    """The schema's name in other versions, and where those are."""
 
     name: str = Field(min_length=1)
-    title: str | None = None
+    title: Maybe[str] = None
     description: str
+    input_schema: dict[str, Any]
+
+    @classmethod
+    def of(cls, spec: ToolSpec) -> Self:
+        """A tool that the gateway knows, in this version's words."""
+        return cls(name=spec.name, title=spec.title, description=spec.description, input_schema=dict(spec.input_schema))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, given: Any) -> Any:
+        name, (other, where) = cls.model_fields["input_schema"].alias, cls.elsewhere
+        if isinstance(given, dict) and name not in given and "input_schema" not in given and other in given:
+            text = "a tool's schema is `{name}` in this version; `{other}` is of {where}"
+            raise PydanticCustomError("version", text, {"name": name, "other": other, "where": where})
+        return given
+
+
+class ApplicationTool(Tool):
+    """A tool as of versions 1 and 2."""
+
+    elsewhere = ("parameters", "AAP v3, at the base URL /aap/v3")
+
     input_schema: dict[str, Any] = Field(alias="inputSchema")
 
 
-class ToolPermissionMessage(_Shape):
+class ToolPermissionMessage(Shape):
     """The client's word on a call of one of the agent's own tools; never stored."""
 
     role: Literal["tool_permission"] = "tool_permission"
@@ -60,8 +92,16 @@ class ToolPermissionMessage(_Shape):
 TurnMessage = Annotated[UserMessage | ToolMessage | ToolPermissionMessage, Field(discriminator="role")]
 
 
-class CreateSessionRequest(_Shape):
-    """`PUT /session`. The last message must be the user's."""
+class TurnRequest(Shape):
+    """One user message, or the answers to all open tool calls. Each version adds `tools`."""
+
+    agent: AgentOverrides | None = None
+    stream: StreamMode = "none"
+    messages: tuple[TurnMessage, ...]
+
+
+class CreateSessionRequest(Shape):
+    """`PUT /session` of versions 1 and 2. The last message must be the user's."""
 
     agent: AgentConfig
     stream: StreamMode = "none"
@@ -69,60 +109,52 @@ class CreateSessionRequest(_Shape):
     tools: tuple[ApplicationTool, ...] | None = None
 
 
-class SessionTurnRequest(_Shape):
-    """`POST /session/:id`: one user message, or the answers to all open tool calls."""
+class SessionTurnRequest(TurnRequest):
+    """`POST /session/:id` of versions 1 and 2."""
 
-    agent: AgentOverrides | None = None
-    stream: StreamMode = "none"
-    messages: tuple[TurnMessage, ...]
     tools: tuple[ApplicationTool, ...] | None = None
 
 
-class AgentResponse(_Shape):
+class AgentResponse(Shape):
     """The JSON answer of `stream: none`. `error` says why, where the stop reason is `error`."""
 
-    session_id: str | None = Field(default=None, alias="sessionId", exclude_if=lambda v: v is None)
+    session_id: Maybe[str] = Field(default=None, alias="sessionId")
     stop_reason: StopReason = Field(alias="stopReason")
     messages: list[Message]
-    error: str | None = Field(default=None, exclude_if=lambda v: v is None)
+    error: Maybe[str] = None
 
 
-class SessionListResponse(_Shape):
-    """A page of session ids, newest first; `next` is absent on the last."""
+class SessionHistory(Shape):
+    """The histories that were asked for."""
 
-    sessions: list[str]
-    next: str | None = Field(default=None, exclude_if=lambda v: v is None)
-
-
-class SessionHistory(_Shape):
-    full: list[Message] | None = Field(default=None, exclude_if=lambda v: v is None)
+    compacted: Maybe[list[Message]] = None
+    full: Maybe[list[Message]] = None
 
 
-class SessionAgent(_Shape):
+class SessionHistoryResponse(Shape):
+    """The history of a session, as of versions 2 and 3."""
+
+    history: SessionHistory
+
+
+class SessionAgent(Shape):
+    """A session's settings; secret options are `***`."""
+
     name: str
-    tools: list[ServerToolRef] | None = Field(default=None, exclude_if=lambda v: v is None)
-    options: dict[str, str] | None = Field(default=None, exclude_if=lambda v: v is None)
+    tools: Maybe[list[ServerToolRef]] = None
+    options: Maybe[dict[str, str]] = None
 
 
-class SessionResponse(_Shape):
-    """`GET /session/:id`; secret options are `***`. `state` is the gateway's own: idle, running or waiting."""
+class SessionInfo(Shape):
+    """A session. `state` and `stopReason` (of the last turn) are the gateway's own. Each version adds `tools`."""
 
     session_id: str = Field(alias="sessionId")
     agent: SessionAgent
-    tools: list[dict[str, Any]] | None = Field(default=None, exclude_if=lambda v: v is None)
-    history: SessionHistory
-    state: Literal["idle", "running", "waiting"]
-    stop_reason: StopReason | None = Field(default=None, alias="stopReason", exclude_if=lambda v: v is None)
+    state: SessionState
+    stop_reason: Maybe[StopReason] = Field(default=None, alias="stopReason")
 
 
-class MetaResponse(_Shape):
-    """`GET /meta`. Each agent is an AgentInfo of the page "Schema"."""
-
-    version: int
-    agents: list[dict[str, Any]]
-
-
-class ErrorResponse(_Shape):
+class ErrorResponse(Shape):
     """Every refusal: a text for people."""
 
     error: str

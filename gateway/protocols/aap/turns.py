@@ -14,8 +14,8 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.protocols.aap.meta import check_messages, merged
 from gateway.protocols.aap.shapes import (
     AgentOverrides,
-    ApplicationTool,
     StreamMode,
+    Tool,
     ToolPermissionMessage,
     TurnMessage,
 )
@@ -27,7 +27,7 @@ from gateway.session_config import SessionConfig
 
 
 async def take_turn(
-    session: Session, messages: Sequence[TurnMessage], overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None
+    session: Session, messages: Sequence[TurnMessage], overrides: AgentOverrides | None, tools: Iterable[Tool] | None
 ) -> Turn:
     """Start or go on with the session's run. Raises BadRequest, Conflict and others; then nothing has changed."""
     said = _user_message(messages)
@@ -52,7 +52,7 @@ async def take_turn(
                 raise
 
 
-def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[ApplicationTool] | None) -> SessionConfig:
+def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[Tool] | None) -> SessionConfig:
     if overrides and overrides.name is not None and overrides.name != session.agent.name:
         raise BadRequest(
             f"agent.name: this session is of agent {session.agent.name!r} and stays so; make a new session for {overrides.name!r}"
@@ -86,10 +86,16 @@ def check_new(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
     if not messages or not isinstance(messages[-1], UserMessage):
         raise BadRequest("messages: the last message must be a user message, which the agent then answers")
     check_prompt(messages[-1])
+    check_seed(agent, messages[:-1])
+    check_messages(agent, messages[-1:])
+
+
+def check_seed(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
+    """Raises BadRequest unless the agent can be given these as a history."""
     if not agent.info.system and any(isinstance(message, SystemMessage) for message in messages):
         raise BadRequest(f"messages: agent {agent.name!r} takes no system message; leave it out")
-    if not agent.info.seeds and sum(not isinstance(message, SystemMessage) for message in messages) > 1:
-        raise BadRequest(f"messages: agent {agent.name!r} cannot be given a history; send one user message")
+    if not agent.info.seeds and any(not isinstance(message, SystemMessage) for message in messages):
+        raise BadRequest(f"messages: agent {agent.name!r} cannot be given a history; begin with one user message, in a turn")
     check_messages(agent, messages)
 
 

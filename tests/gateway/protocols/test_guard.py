@@ -6,10 +6,11 @@ import itertools
 from typing import Any
 
 from tests.daemon import KEY, Running
+from tests.gateway.aap_client import BASES
 from tests.gateway.talk import error, opening
 
 JSON = {"Content-Type": "application/json"}
-ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
+OF_V2: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions", {}),
     ("PUT", "/session", {"json": opening("echo")}),
     ("PUT", "/session", {"content": b"{", "headers": JSON}),
@@ -19,8 +20,23 @@ ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/session/sess_x", {}),
     ("GET", "/session/sess_x?history=junk", {}),
     ("DELETE", "/session/sess_x", {}),
+    ("GET", "/session/sess_x/history?type=junk", {}),
+]
+OF_V3: list[tuple[str, str, dict[str, Any]]] = [
+    ("GET", "/sessions", {}),
+    ("POST", "/sessions", {"json": {}}),
+    ("POST", "/sessions", {"json": {"agent": {"name": "echo"}}}),
+    ("POST", "/sessions/sess_x/turns", {"content": b"{", "headers": JSON}),
+    ("GET", "/sessions/sess_x", {}),
+    ("GET", "/sessions/sess_x/history?type=junk", {}),
+    ("DELETE", "/sessions/sess_x", {}),
+]
+ENDPOINTS = [
+    *OF_V2[:-1],
+    *[(method, "/aap/v1" + path, request) for method, path, request in OF_V2[:-1]],
+    *[(method, "/aap/v2" + path, request) for method, path, request in OF_V2],
+    *[(method, "/aap/v3" + path, request) for method, path, request in OF_V3],
     ("POST", "/v1/execute", {"json": {"driver": "echo", "task": "x"}}),
-    ("GET", "/v1/drivers", {}),
     ("GET", "/v1/drivers", {}),
     ("GET", "/openapi.json", {}),
 ]
@@ -43,8 +59,8 @@ async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: Running) ->
     described = (await portico.client.get("/openapi.json")).json()["paths"]
     named = {(method, path.split("?")[0].replace("sess_x", "{session_id}")) for method, path, _ in ENDPOINTS}
     offered = {(method.upper(), path) for path, methods in described.items() for method in methods}
-    assert offered - named == {("GET", "/meta"), ("GET", "/healthz")}
-    assert len(offered) == 9
+    assert offered - named == {("GET", "/healthz"), *(("GET", f"{base.url}/meta") for base in BASES)}
+    assert named - offered == {("GET", "/openapi.json")}
 
 
 async def test_the_scheme_may_be_written_in_any_case(portico: Running) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.daemon import Running
-from tests.gateway.talk import create, error, history, look, opening, say, user
+from tests.gateway.aap_client import Aap
+from tests.gateway.talk import error, opening, user
 
 Scene = Callable[..., str]
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -31,9 +32,9 @@ SEED: list[dict[str, Any]] = [
 ]
 
 
-async def test_messages_come_back_exactly_as_they_were_given(portico: Running) -> None:
-    session = (await create(portico.client, "script", *SEED, options={"pace": "fast"}))["sessionId"]
-    stored = await history(portico.client, session)
+async def test_messages_come_back_exactly_as_they_were_given(aap: Aap) -> None:
+    session = (await aap.create("script", *SEED, options={"pace": "fast"}))["sessionId"]
+    stored = await aap.history(session)
     assert stored[:-1] == SEED
     assert stored[-1]["role"] == "assistant"
     later = [
@@ -42,18 +43,18 @@ async def test_messages_come_back_exactly_as_they_were_given(portico: Running) -
         user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
     ]
     for message in later:
-        await say(portico.client, session, message)
-    given = [message for message in await history(portico.client, session) if message["role"] == "user"]
+        await aap.say(session, message)
+    given = [message for message in await aap.history(session) if message["role"] == "user"]
     assert given[-3:] == later
 
 
-async def test_a_seed_reaches_the_agent(portico: Running, scene: Scene) -> None:
+async def test_a_seed_reaches_the_agent(aap: Aap, scene: Scene) -> None:
     name = scene([{"text": "{system}|{images}|"}, {"remember": True}])
-    answer = await create(portico.client, "script", *SEED, options={"scenario": name})
+    answer = await aap.create("script", *SEED, options={"scenario": name})
     assert answer["messages"] == [{"role": "assistant", "content": 'Answer briefly.\n\nAnd politely.|1|["first"]'}]
 
 
-async def test_the_whole_seed_reaches_the_agent(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_whole_seed_reaches_the_agent(portico: Running, aap: Aap, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = portico.gateway.agents.get("script")
     specs = []
     opens = entry.driver.open
@@ -63,58 +64,62 @@ async def test_the_whole_seed_reaches_the_agent(portico: Running, monkeypatch: p
         return await opens(spec, *rest)
 
     monkeypatch.setattr(entry.driver, "open", noting)
-    await create(portico.client, "script", *SEED, options={"pace": "fast"})
+    await aap.create("script", *SEED, options={"pace": "fast"})
     (spec,) = specs
     seeded = [json.loads(message.model_dump_json()) for message in spec.history]
     assert seeded == [message for message in SEED[:-1] if message["role"] != "system"]
 
 
-async def test_history_full_is_the_same(portico: Running) -> None:
-    session = (await create(portico.client, "echo"))["sessionId"]
-    plain = await look(portico.client, session)
-    assert (await portico.client.get(f"/session/{session}", params={"history": "full"})).json() == plain
+async def test_history_full_is_the_same(aap: Aap) -> None:
+    session = (await aap.create("echo"))["sessionId"]
+    plain = await aap.look(session)
+    asked = (await aap.asked_history(session, "full")).json()
+    assert asked == (plain if aap.base.version == 1 else {"history": plain["history"]})
     assert plain["history"] == {"full": [user(), {"role": "assistant", "content": "hello"}]}
 
 
-async def test_a_history_that_is_not_declared_is_not_there(portico: Running) -> None:
-    session = (await create(portico.client, "echo"))["sessionId"]
-    assert "full" in await error(portico.client.get(f"/session/{session}?history=compacted"), 404)
-    assert "history" in await error(portico.client.get(f"/session/{session}?history=junk"), 400)
-    assert "history" in await error(portico.client.get(f"/session/{session}?history="), 400)
+async def test_a_history_that_is_not_declared_is_not_there(aap: Aap) -> None:
+    session = (await aap.create("echo"))["sessionId"]
+    query = "history" if aap.base.version == 1 else "type"
+    assert "full" in await error(aap.asked_history(session, "compacted"), 404)
+    for wrong in ("junk", "", *([] if aap.base.version == 1 else [None])):
+        assert query in await error(aap.asked_history(session, wrong), 400)
 
 
-async def test_an_unknown_session_is_not_there(portico: Running) -> None:
-    for path in ("/session/sess_unknown", "/session/x%00y", "/session/" + "x" * 2000):
-        await error(portico.client.get(path), 404)
-        await error(portico.client.post(path, json={"messages": [user()]}), 404)
-        await error(portico.client.delete(path), 404)
+async def test_an_unknown_session_is_not_there(aap: Aap) -> None:
+    for session in ("sess_unknown", "x%00y", "x" * 2000):
+        assert "there is no session" in await error(aap.get(session), 404)
+        assert "there is no session" in await error(aap.asked_history(session, "full"), 404)
+        assert "there is no session" in await error(aap.post(session, {"messages": [user()]}), 404)
+        assert "there is no session" in await error(aap.delete(session), 404)
 
 
-async def test_a_turn_without_an_answer_leaves_its_question(portico: Running, scene: Scene) -> None:
+async def test_a_turn_without_an_answer_leaves_its_question(aap: Aap, scene: Scene) -> None:
     name = scene([{"usage": {}}])
-    answer = await create(portico.client, options={"scenario": name})
+    answer = await aap.create(options={"scenario": name})
     assert (answer["stopReason"], answer["messages"]) == ("end_turn", [])
-    assert await history(portico.client, answer["sessionId"]) == [user()]
+    assert await aap.history(answer["sessionId"]) == [user()]
 
 
 @pytest.mark.parametrize("kind", ["https://example.org/cat.png", PIXEL])
-async def test_images_are_taken_where_they_are_declared(portico: Running, scene: Scene, kind: str) -> None:
+async def test_images_are_taken_where_they_are_declared(aap: Aap, scene: Scene, kind: str) -> None:
     name = scene([{"text": "{images} in: {prompt}"}])
     picture = user([{"type": "image", "url": kind}, {"type": "text", "text": "look"}])
-    answer = await create(portico.client, "script", picture, options={"scenario": name})
+    answer = await aap.create("script", picture, options={"scenario": name})
     assert answer["messages"][0]["content"] == "1 in: look"
-    assert (await history(portico.client, answer["sessionId"]))[0] == picture
+    assert (await aap.history(answer["sessionId"]))[0] == picture
 
 
-async def test_images_are_refused_where_they_are_not(portico: Running) -> None:
+async def test_images_are_refused_where_they_are_not(aap: Aap) -> None:
     for url in ("https://example.org/cat.png", PIXEL):
-        text = await error(portico.client.put("/session", json=opening("echo", user([{"type": "image", "url": url}]))), 400)
+        text = await error(aap.put(opening("echo", user([{"type": "image", "url": url}]))), 400)
         assert "image" in text and "'echo'" in text
     for url in ("http://example.org/cat.png", "file:///etc/passwd", "cat.png", ""):
-        text = await error(portico.client.put("/session", json=opening("script", user([{"type": "image", "url": url}]))), 400)
+        text = await error(aap.put(opening("script", user([{"type": "image", "url": url}]))), 400)
         assert "https://" in text
-    session = (await create(portico.client, "echo"))["sessionId"]
+    session = (await aap.create("echo"))["sessionId"]
     body = {"messages": [user([{"type": "text", "text": "see"}, {"type": "image", "url": PIXEL}])]}
-    await error(portico.client.post(f"/session/{session}", json=body), 400)
-    assert len(await history(portico.client, session)) == 2
-    assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
+    await error(aap.post(session, body), 400)
+    assert len(await aap.history(session)) == 2
+    if not aap.three:
+        assert await aap.page() == {"sessions": [session]}

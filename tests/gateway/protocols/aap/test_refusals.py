@@ -161,7 +161,7 @@ async def test_a_failure_of_the_gateway_is_told_without_its_details(portico: Run
     async def broken(*_: Any) -> None:
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(portico.gateway.store, "session_ids", broken)
+    monkeypatch.setattr(portico.gateway.store, "sessions", broken)
     text = await error(portico.client.get("/sessions"), 500)
     assert "log" in text
     assert SECRET not in text

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import create, error, look, opening, say, user
+from tests.gateway.aap_client import Aap, Base
+from tests.gateway.talk import error, opening, user
 
 Scene = Callable[..., str]
 SAY_OPTIONS = [{"text": "{options.pace} {options.token}"}]
@@ -19,81 +20,82 @@ def _said(answer: dict[str, Any]) -> str:
     return str(answer["messages"][0]["content"])
 
 
-async def test_options_merge_by_key(portico: Running, scene: Scene) -> None:
+async def test_options_merge_by_key(aap: Aap, scene: Scene) -> None:
     name = scene(SAY_OPTIONS)
-    first = await create(portico.client, options={"scenario": name, "pace": "fast"})
+    first = await aap.create(options={"scenario": name, "pace": "fast"})
     session = first["sessionId"]
     assert _said(first) == "fast "
-    assert _said(await say(portico.client, session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
-    assert _said(await say(portico.client, session, "x")) == "fast tok-1234"
-    assert _said(await say(portico.client, session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
-    assert _said(await say(portico.client, session, "x", agent={"options": {}})) == "recorded tok-1234"
-    config = (await look(portico.client, session))["agent"]
+    assert _said(await aap.say(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
+    assert _said(await aap.say(session, "x")) == "fast tok-1234"
+    assert _said(await aap.say(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
+    assert _said(await aap.say(session, "x", agent={"options": {}})) == "recorded tok-1234"
+    config = (await aap.look(session))["agent"]
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
 
 
-async def test_an_option_that_was_never_given_has_its_default(tmp_path: Path, scene: Scene) -> None:
+async def test_an_option_that_was_never_given_has_its_default(base: Base, tmp_path: Path, scene: Scene) -> None:
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
         "options": {"scenario": scene(SAY_OPTIONS), "token": "from-config"},
     }
     async with gateway_on(table(tmp_path, agents={"demo": entry})) as portico:
-        answer = await create(portico.client, "demo")
+        aap = Aap(portico.client, base)
+        answer = await aap.create("demo")
         assert _said(answer) == "recorded from-config"
-        assert (await look(portico.client, answer["sessionId"]))["agent"] == {"name": "demo"}
-        answer = await create(portico.client, "demo", options={"token": "of-session", "pace": "fast"})
+        assert (await aap.look(answer["sessionId"]))["agent"] == {"name": "demo"}
+        answer = await aap.create("demo", options={"token": "of-session", "pace": "fast"})
         assert _said(answer) == "fast of-session"
         reset = {"options": {"pace": "recorded"}}
-        assert _said(await say(portico.client, answer["sessionId"], "x", agent=reset)) == "recorded of-session"
+        assert _said(await aap.say(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
 
 
-async def test_stars_sent_back_leave_a_secret_as_it_is(portico: Running, scene: Scene) -> None:
-    first = await create(portico.client, options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"})
+async def test_stars_sent_back_leave_a_secret_as_it_is(aap: Aap, scene: Scene) -> None:
+    first = await aap.create(options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"})
     session = first["sessionId"]
-    shown = (await look(portico.client, session))["agent"]["options"]
+    shown = (await aap.look(session))["agent"]["options"]
     assert shown["token"] == "***"
-    assert _said(await say(portico.client, session, "x", agent={"options": shown})) == "recorded tok-1234"
-    assert _said(await say(portico.client, session, "x", agent={"options": {"token": ""}})) == "recorded "
-    fresh = await create(portico.client, options=shown)
+    assert _said(await aap.say(session, "x", agent={"options": shown})) == "recorded tok-1234"
+    assert _said(await aap.say(session, "x", agent={"options": {"token": ""}})) == "recorded "
+    fresh = await aap.create(options=shown)
     assert _said(fresh) == "recorded "
 
 
-async def test_other_options_may_be_stars(portico: Running, scene: Scene) -> None:
-    text = await error(portico.client.put("/session", json=opening(options={"scenario": "***"})), 503)
+async def test_other_options_may_be_stars(aap: Aap, scene: Scene) -> None:
+    text = await error(aap.put(opening(options={"scenario": "***"})), 503)
     assert "***" in text
 
 
-async def test_settings_outlive_the_daemon(tmp_path: Path, scene: Scene) -> None:
+async def test_settings_outlive_the_daemon(base: Base, tmp_path: Path, scene: Scene) -> None:
     config = table(tmp_path)
     options = {"scenario": scene(SAY_OPTIONS), "token": "tok-1234"}
     async with gateway_on(config) as portico:
-        session = (await create(portico.client, options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))[
-            "sessionId"
-        ]
-        before = await look(portico.client, session)
+        aap = Aap(portico.client, base)
+        session = (await aap.create(options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))["sessionId"]
+        before = await aap.look(session)
     async with gateway_on(config) as portico:
-        assert await look(portico.client, session) == before
-        assert _said(await say(portico.client, session, "x")) == "recorded tok-1234"
+        aap = Aap(portico.client, base)
+        assert await aap.look(session) == before
+        assert _said(await aap.say(session, "x")) == "recorded tok-1234"
     assert before["tools"] == [WEATHER]
     assert before["agent"]["tools"] == [{"name": "lookup", "trust": True}]
 
 
-async def test_tools_replace_the_tools_before(portico: Running, scene: Scene) -> None:
+async def test_tools_replace_the_tools_before(aap: Aap, scene: Scene) -> None:
     own = {"tool_call": {"name": "lookup", "result": "3 hits"}}
     name = scene([own, {"text": "{last_result}"}])
-    answer = await create(portico.client, options={"scenario": name})
+    answer = await aap.create(options={"scenario": name})
     session = answer["sessionId"]
     assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools every tool of the agent's is off"
-    assert "tools" not in await look(portico.client, session)
+    assert "tools" not in await aap.look(session)
     granted = {"tools": [{"name": "lookup", "trust": True}, {"name": "shell"}]}
-    assert (await say(portico.client, session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
-    found = await look(portico.client, session)
+    assert (await aap.say(session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
+    found = await aap.look(session)
     assert found["agent"]["tools"] == [{"name": "lookup", "trust": True}, {"name": "shell", "trust": False}]
-    assert (await say(portico.client, session, "x"))["messages"][-1]["content"] == "3 hits"
-    none = await say(portico.client, session, "x", agent={"tools": []}, tools=[WEATHER])
+    assert (await aap.say(session, "x"))["messages"][-1]["content"] == "3 hits"
+    none = await aap.say(session, "x", agent={"tools": []}, tools=[WEATHER])
     assert "not enabled" in none["messages"][-1]["content"]
-    found = await look(portico.client, session)
+    found = await aap.look(session)
     assert found["agent"]["tools"] == []
     assert found["tools"] == [WEATHER]
 
@@ -112,17 +114,17 @@ BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_bad_settings_are_named_and_change_nothing(portico: Running) -> None:
-    session = (await create(portico.client, options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
-    before = await look(portico.client, session)
+async def test_bad_settings_are_named_and_change_nothing(aap: Aap) -> None:
+    session = (await aap.create(options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
+    before = await aap.look(session)
     for agent, named in BAD_AGENTS:
         turn = {"messages": [user()], "agent": agent}
-        refused = await error(portico.client.post(f"/session/{session}", json=turn), 400)
-        refused += await error(portico.client.put("/session", json=opening() | {"agent": {"name": "script", **agent}}), 400)
+        refused = await error(aap.post(session, turn), 400)
+        refused += await error(aap.put(opening() | {"agent": {"name": "script", **agent}}), 400)
         assert all(refused.count(word) >= 2 for word in named), refused
         assert "tok-1234" not in refused
-    assert await look(portico.client, session) == before
-    assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
+    assert await aap.look(session) == before
+    assert await aap.page() == {"sessions": [session]}
 
 
 BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
@@ -136,53 +138,54 @@ BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-async def test_bad_application_tools_are_named(portico: Running) -> None:
-    sessions = {name: (await create(portico.client, name))["sessionId"] for name in ("script", "echo")}
-    before = [await look(portico.client, session) for session in sessions.values()]
+async def test_bad_application_tools_are_named(aap: Aap) -> None:
+    sessions = {name: (await aap.create(name))["sessionId"] for name in ("script", "echo")}
+    before = [await aap.look(session) for session in sessions.values()]
     for agent, tools, named in BAD_TOOLS:
         turn = {"messages": [user()], "tools": tools}
-        refused = await error(portico.client.post(f"/session/{sessions[agent]}", json=turn), 400)
-        refused += await error(portico.client.put("/session", json=opening(agent, tools=tools)), 400)
+        named = [word.replace("inputSchema", aap.schema) for word in named]
+        refused = await error(aap.post(sessions[agent], turn), 400)
+        refused += await error(aap.put(opening(agent, tools=tools)), 400)
         assert all(refused.count(word) >= 2 for word in named), refused
-    assert [await look(portico.client, session) for session in sessions.values()] == before
-    assert len((await portico.client.get("/sessions")).json()["sessions"]) == 2
+    assert [await aap.look(session) for session in sessions.values()] == before
+    assert len((await aap.page())["sessions"]) == 2
 
 
-async def test_an_unknown_agent_is_named(portico: Running) -> None:
-    text = await error(portico.client.put("/session", json=opening("nobody")), 400)
+async def test_an_unknown_agent_is_named(aap: Aap) -> None:
+    text = await error(aap.put(opening("nobody")), 400)
     assert "'nobody'" in text
     assert "echo" in text and "script" in text
-    assert (await portico.client.get("/sessions")).json() == {"sessions": []}
+    assert await aap.page() == {"sessions": []}
 
 
-async def test_the_agent_of_a_session_stays(portico: Running) -> None:
-    session = (await create(portico.client, "script", options={"pace": "fast"}))["sessionId"]
-    before = await look(portico.client, session)
+async def test_the_agent_of_a_session_stays(aap: Aap) -> None:
+    session = (await aap.create("script", options={"pace": "fast"}))["sessionId"]
+    before = await aap.look(session)
     body = {"messages": [user()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
-    text = await error(portico.client.post(f"/session/{session}", json=body), 400)
+    text = await error(aap.post(session, body), 400)
     assert "'script'" in text and "'echo'" in text
-    assert await look(portico.client, session) == before
-    assert (await say(portico.client, session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
+    assert await aap.look(session) == before
+    assert (await aap.say(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
 
 
-async def test_settings_with_which_the_agent_does_not_start_are_not_kept(portico: Running, scene: Scene) -> None:
-    session = (await create(portico.client, options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
-    before = await look(portico.client, session)
+async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: Aap, scene: Scene) -> None:
+    session = (await aap.create(options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
+    before = await aap.look(session)
     body = {"messages": [user()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
-    assert "missing.json" in await error(portico.client.post(f"/session/{session}", json=body), 503)
-    assert await look(portico.client, session) == before
-    assert _said(await say(portico.client, session, "x")) == "recorded tok-1234"
+    assert "missing.json" in await error(aap.post(session, body), 503)
+    assert await aap.look(session) == before
+    assert _said(await aap.say(session, "x")) == "recorded tok-1234"
 
 
-async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: Running) -> None:
-    text = await error(portico.client.put("/session", json=opening(options={"scenario": "missing.json"})), 503)
+async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: Running, aap: Aap) -> None:
+    text = await error(aap.put(opening(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
-    assert (await portico.client.get("/sessions")).json() == {"sessions": []}
+    assert len((await aap.page())["sessions"]) == int(aap.three), "in version 3 it was made by a request of its own"
     assert not await portico.gateway.store.processes()
 
 
-async def test_a_tool_keeps_every_word_of_its_schema(portico: Running) -> None:
+async def test_a_tool_keeps_every_word_of_its_schema(aap: Aap) -> None:
     schema = json.loads('{"type":"object","properties":{"a":{"enum":[1,2.5,null,true]}},"x-own":{"deep":[[]]},"$defs":{}}')
     tool = {"name": "t", "title": "A tool", "description": "", "inputSchema": schema}
-    session = (await create(portico.client, tools=[tool], options={"pace": "fast"}))["sessionId"]
-    assert (await look(portico.client, session))["tools"] == [tool]
+    session = (await aap.create(tools=[tool], options={"pace": "fast"}))["sessionId"]
+    assert (await aap.look(session))["tools"] == [tool]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import Frame, create, frames, history, idle, joined, opening, say, streamed, user
+from tests.gateway.aap_client import Aap
+from tests.gateway.talk import Frame, frames, joined, opening, user
 
 Scene = Callable[..., str]
 STEPS = [
@@ -41,69 +42,64 @@ MESSAGES = [
 ]
 
 
-async def turn(portico: Running, scenario: str, mode: str) -> tuple[str, list[Frame]]:
-    """The session and the events between `session_start` and the end of a new session's first turn."""
-    events = await streamed(portico.client, "PUT", "/session", opening(options={"scenario": scenario}, stream=mode))
-    assert events[0][0] == "session_start"
-    assert list(events[0][1]) == ["sessionId"]
-    assert events[1] == ("turn_start", {})
+async def turn(aap: Aap, scenario: str, mode: str) -> tuple[str, list[Frame]]:
+    """The session and the events between `turn_start` and the end of a new session's first turn."""
+    session, events = await aap.begin(options={"scenario": scenario}, stream=mode)
+    assert events[0] == ("turn_start", {})
     assert [name for name, _ in events].count("turn_stop") == 1
     assert events[-1][0] == "turn_stop"
-    return events[0][1]["sessionId"], events[2:]
+    return session, events[1:]
 
 
-async def test_delta_sends_text_and_thinking_as_they_come(portico: Running, scene: Scene) -> None:
-    session, events = await turn(portico, scene(STEPS), "delta")
+async def test_delta_sends_text_and_thinking_as_they_come(aap: Aap, scene: Scene) -> None:
+    session, events = await turn(aap, scene(STEPS), "delta")
     assert [name for name, _ in events[:6]] == ["thinking_delta"] * 6
     assert {name for name, _ in events} == {"thinking_delta", "text_delta", "turn_stop"}
     assert joined(events, "text_delta") == "A first message: äöü 🙂\nA second message."
     assert joined(events, "thinking_delta") == "First a thought.A second thought."
     assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
-    assert await history(portico.client, session) == [user(), *MESSAGES]
+    assert await aap.history(session) == [user(), *MESSAGES]
 
 
-async def test_message_sends_each_whole_text_in_order(portico: Running, scene: Scene) -> None:
-    session, events = await turn(portico, scene(STEPS), "message")
+async def test_message_sends_each_whole_text_in_order(aap: Aap, scene: Scene) -> None:
+    session, events = await turn(aap, scene(STEPS), "message")
     assert events == [*WHOLE, ("turn_stop", {"stopReason": "end_turn"})]
-    assert await history(portico.client, session) == [user(), *MESSAGES]
+    assert await aap.history(session) == [user(), *MESSAGES]
 
 
-async def test_none_sends_one_json_answer(portico: Running, scene: Scene) -> None:
-    answer = await portico.client.put("/session", json=opening(options={"scenario": scene(STEPS)}, stream="none"))
-    assert answer.status_code == 201
-    assert answer.headers["content-type"] == "application/json"
-    body = answer.json()
+async def test_none_sends_one_json_answer(aap: Aap, scene: Scene) -> None:
+    body = await aap.create(options={"scenario": scene(STEPS)}, stream="none")
     session = body.pop("sessionId")
     assert body == {"stopReason": "end_turn", "messages": MESSAGES}
-    assert await history(portico.client, session) == [user(), *MESSAGES]
+    assert await aap.history(session) == [user(), *MESSAGES]
 
 
-async def test_none_is_the_default(portico: Running) -> None:
-    answer = await portico.client.put("/session", json=opening("echo", "hi"))
-    assert (answer.status_code, answer.headers["content-type"]) == (201, "application/json")
-    again = await portico.client.post(f"/session/{answer.json()['sessionId']}", json={"messages": [user("ho")]})
+async def test_none_is_the_default(aap: Aap) -> None:
+    answer = await aap.put(opening("echo", "hi"))
+    assert (answer.status_code, answer.headers["content-type"]) == (200 if aap.three else 201, "application/json")
+    session = answer.extensions["session"] if aap.three else answer.json()["sessionId"]
+    again = await aap.post(session, {"messages": [user("ho")]})
     assert again.status_code == 200
     assert again.json() == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "ho"}]}
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_a_later_turn_starts_with_turn_start(portico: Running, mode: str) -> None:
-    session = (await create(portico.client, "echo", "one"))["sessionId"]
-    body = {"messages": [user("two")], "stream": mode}
-    events = await streamed(portico.client, "POST", f"/session/{session}", body)
+async def test_a_later_turn_starts_with_turn_start(aap: Aap, mode: str) -> None:
+    session = (await aap.create("echo", "one"))["sessionId"]
+    events = await aap.streamed(session, user("two"), stream=mode)
     text = ("text_delta", {"delta": "two"}) if mode == "delta" else ("text", {"text": "two"})
     assert events == [("turn_start", {}), text, ("turn_stop", {"stopReason": "end_turn"})]
 
 
-async def test_a_session_goes_on_over_many_turns_in_every_mode(portico: Running, scene: Scene) -> None:
+async def test_a_session_goes_on_over_many_turns_in_every_mode(aap: Aap, scene: Scene) -> None:
     name = scene([{"text": "{turn}:"}, {"remember": True}])
-    session = (await create(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
+    session = (await aap.create("script", "a", options={"scenario": name}))["sessionId"]
     for number, mode in enumerate(("delta", "message", "none"), 2):
         body = {"messages": [user("a" * number)], "stream": mode}
-        assert (await portico.client.post(f"/session/{session}", json=body)).status_code == 200
-    answer = await say(portico.client, session, "last")
+        assert (await aap.post(session, body)).status_code == 200
+    answer = await aap.say(session, "last")
     assert answer["messages"] == [{"role": "assistant", "content": '5:["a", "aa", "aaa", "aaaa"]'}]
-    stored = await history(portico.client, session)
+    stored = await aap.history(session)
     assert [message["role"] for message in stored] == ["user", "assistant"] * 5
 
 
@@ -116,28 +112,28 @@ async def test_a_session_goes_on_over_many_turns_in_every_mode(portico: Running,
         ([{"text": "x"}, {"exit": 3}], "error"),
     ],
 )
-async def test_every_end_has_its_stop_reason(portico: Running, scene: Scene, steps: Any, reason: str) -> None:
+async def test_every_end_has_its_stop_reason(aap: Aap, scene: Scene, steps: Any, reason: str) -> None:
     name = scene(steps)
     for mode in ("delta", "message"):
-        session, events = await turn(portico, name, mode)
+        session, events = await turn(aap, name, mode)
         assert events[-1][1]["stopReason"] == reason
         assert ("error" in events[-1][1]) == (reason == "error")
-    body = await create(portico.client, options={"scenario": name})
+    body = await aap.create(options={"scenario": name})
     assert body["stopReason"] == reason
     assert body["messages"] == [{"role": "assistant", "content": "x"}]
     assert ("error" in body) == (reason == "error")
     if name and steps[-1] == {"stop": {"reason": "error", "message": "the model is away"}}:
         assert body["error"] == "the model is away"
-    found = await idle(portico.client, session)
+    found = await aap.idle(session)
     assert found["stopReason"] == reason
     assert found["history"]["full"][1:] == [{"role": "assistant", "content": "x"}]
 
 
-async def test_a_message_that_the_agent_lost_does_not_count(portico: Running, scene: Scene) -> None:
+async def test_a_message_that_the_agent_lost_does_not_count(aap: Aap, scene: Scene) -> None:
     name = scene([{"text": "Half a mess"}, {"message_end": {"discarded": True}}, {"text": "A whole message."}])
-    session, events = await turn(portico, name, "message")
+    session, events = await turn(aap, name, "message")
     assert events[:-1] == [("text", {"text": "A whole message."})]
-    assert (await history(portico.client, session))[1:] == [{"role": "assistant", "content": "A whole message."}]
+    assert (await aap.history(session))[1:] == [{"role": "assistant", "content": "A whole message."}]
 
 
 async def test_frames_are_exactly_as_the_protocol_writes_them(portico: Running) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.daemon import SCENARIOS, Running
-from tests.gateway.talk import create, error, history, look, opening, say, streamed, user
+from tests.gateway.aap_client import Aap
+from tests.gateway.talk import error, user
 
 Scene = Callable[..., str]
 OFFERED = [
@@ -38,56 +39,54 @@ LOOKED_UP = {"role": "tool", "toolCallId": "call_1_1", "content": "3 hits"}
 
 
 @pytest.fixture
-async def asked(portico: Running, tmp_path: Path) -> dict[str, Any]:
+async def asked(aap: Aap, tmp_path: Path) -> dict[str, Any]:
     """A session of the scenario `tools`, which waits for two results and one permission."""
     (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
-    return await create(portico.client, options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS)
+    return await aap.create(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS)
 
 
-async def test_the_turn_stops_for_the_calls_that_need_the_client(portico: Running, asked: dict[str, Any]) -> None:
+async def test_the_turn_stops_for_the_calls_that_need_the_client(aap: Aap, asked: dict[str, Any]) -> None:
     assert asked["stopReason"] == "tool_use"
     assert asked["messages"] == [{"role": "assistant", "content": CALLS}, LOOKED_UP]
-    found = await look(portico.client, asked["sessionId"])
+    found = await aap.look(asked["sessionId"])
     assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
     assert found["history"]["full"] == [user(), *asked["messages"]]
 
 
-async def test_results_and_permission_together_let_it_go_on(portico: Running, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_results_and_permission_together_let_it_go_on(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
     note = tmp_path / "scenes" / "notes" / "tokyo.md"
     assert not note.exists()
-    answer = await say(portico.client, session, CLOCK, YES, WEATHER)
+    answer = await aap.say(session, CLOCK, YES, WEATHER)
     end = {"role": "assistant", "content": 'The weather: rain. The time: noon. The note: {"written": 5}.'}
     result = {"role": "tool", "toolCallId": "note", "content": '{"written":5}'}
     assert answer == {"stopReason": "end_turn", "messages": [result, end]}
     assert note.read_text() == "Tokyo"
-    assert await history(portico.client, session) == [user(), *asked["messages"], CLOCK, WEATHER, result, end]
-    assert (await look(portico.client, session))["state"] == "idle"
+    assert await aap.history(session) == [user(), *asked["messages"], CLOCK, WEATHER, result, end]
+    assert (await aap.look(session))["state"] == "idle"
 
 
-async def test_a_denial_is_told_to_the_agent_and_kept(portico: Running, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_denial_is_told_to_the_agent_and_kept(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
-    answer = await say(portico.client, session, WEATHER, CLOCK, NO)
+    answer = await aap.say(session, WEATHER, CLOCK, NO)
     denied = {"role": "tool", "toolCallId": "note", "content": "Tool call denied: not today"}
     assert answer["messages"][0] == denied
     assert "Tool call denied: not today" in answer["messages"][1]["content"]
     assert not (tmp_path / "scenes" / "notes").exists()
-    stored = await history(portico.client, session)
+    stored = await aap.history(session)
     assert denied in stored
     assert all(message["role"] != "tool_permission" for message in stored)
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_the_stream_shows_calls_and_results(portico: Running, tmp_path: Path, mode: str) -> None:
+async def test_the_stream_shows_calls_and_results(aap: Aap, tmp_path: Path, mode: str) -> None:
     (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
-    body = opening(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS, stream=mode)
-    events = await streamed(portico.client, "PUT", "/session", body)
-    session = events[0][1]["sessionId"]
+    session, events = await aap.begin(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS, stream=mode)
     text = ("text_delta", {"delta": "I ask around."}) if mode == "delta" else ("text", {"text": "I ask around."})
     calls = [("tool_call", {key: value for key, value in call.items() if key != "type"}) for call in CALLS[1:]]
     looked_up = ("tool_result", {"toolCallId": "call_1_1", "content": "3 hits"})
-    assert events[1:] == [("turn_start", {}), text, *calls, looked_up, ("turn_stop", {"stopReason": "tool_use"})]
-    events = await streamed(portico.client, "POST", f"/session/{session}", {"messages": [WEATHER, CLOCK, YES], "stream": mode})
+    assert events == [("turn_start", {}), text, *calls, looked_up, ("turn_stop", {"stopReason": "tool_use"})]
+    events = await aap.streamed(session, WEATHER, CLOCK, YES, stream=mode)
     assert events[:2] == [("turn_start", {}), ("tool_result", {"toolCallId": "note", "content": '{"written":5}'})]
     assert [name for name, _ in events].count("tool_result") == 1, "a result that the client sent is not echoed"
     assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
@@ -104,56 +103,56 @@ WRONG_ANSWERS: list[tuple[list[dict[str, Any]], list[str]]] = [
 ]
 
 
-async def test_wrong_answers_are_named_and_the_session_still_waits(portico: Running, asked: dict[str, Any]) -> None:
+async def test_wrong_answers_are_named_and_the_session_still_waits(aap: Aap, asked: dict[str, Any]) -> None:
     session = asked["sessionId"]
-    before = await look(portico.client, session)
+    before = await aap.look(session)
     for messages, named in WRONG_ANSWERS:
-        text = await error(portico.client.post(f"/session/{session}", json={"messages": messages}), 400)
+        text = await error(aap.post(session, {"messages": messages}), 400)
         assert all(word in text for word in named), text
-        assert await look(portico.client, session) == before
-    assert (await say(portico.client, session, WEATHER, CLOCK, YES))["stopReason"] == "end_turn"
-    text = await error(portico.client.post(f"/session/{session}", json={"messages": [WEATHER]}), 400)
+        assert await aap.look(session) == before
+    assert (await aap.say(session, WEATHER, CLOCK, YES))["stopReason"] == "end_turn"
+    text = await error(aap.post(session, {"messages": [WEATHER]}), 400)
     assert "'weather'" in text
 
 
-async def test_a_user_message_gives_the_open_calls_up(portico: Running, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_user_message_gives_the_open_calls_up(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
     scene = {"turns": [{"steps": [{"text": "{turn}"}]}]}
     (tmp_path / "scenes" / "tools.json").write_text(json.dumps(scene))
-    answer = await say(portico.client, session, "never mind", agent={"options": {"pace": "fast"}})
+    answer = await aap.say(session, "never mind", agent={"options": {"pace": "fast"}})
     assert answer == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "2"}]}
     cancelled = [{"role": "tool", "toolCallId": call, "content": "Tool call cancelled"} for call in ("weather", "clock", "note")]
-    stored = await history(portico.client, session)
+    stored = await aap.history(session)
     assert stored == [user(), *asked["messages"], *cancelled, user("never mind"), *answer["messages"]]
     assert not (tmp_path / "scenes" / "notes").exists()
 
 
-async def test_the_same_agent_goes_on_after_calls_were_given_up(portico: Running, scene: Scene) -> None:
+async def test_the_same_agent_goes_on_after_calls_were_given_up(portico: Running, aap: Aap, scene: Scene) -> None:
     ask = {"when": "ask", "steps": [{"app_tool": {"id": "w", "name": "get_weather"}}, {"text": "not said"}]}
     name = scene(ask, [{"text": "{turn}"}, {"remember": True}])
-    session = (await create(portico.client, "script", "ask", options={"scenario": name}, tools=OFFERED))["sessionId"]
+    session = (await aap.create("script", "ask", options={"scenario": name}, tools=OFFERED))["sessionId"]
     (before,) = await portico.gateway.store.processes()
-    assert (await say(portico.client, session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
+    assert (await aap.say(session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
     assert (before,) == tuple(await portico.gateway.store.processes())
 
 
-async def test_settings_that_come_with_answers_are_kept(portico: Running, scene: Scene) -> None:
+async def test_settings_that_come_with_answers_are_kept(aap: Aap, scene: Scene) -> None:
     name = scene([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{options.token}"}])
-    session = (await create(portico.client, options={"scenario": name}, tools=OFFERED))["sessionId"]
+    session = (await aap.create(options={"scenario": name}, tools=OFFERED))["sessionId"]
     answer = {"role": "tool", "toolCallId": "w1", "content": "x"}
-    await say(portico.client, session, answer, agent={"options": {"token": "later"}}, tools=OFFERED[:1])
-    found = await look(portico.client, session)
+    await aap.say(session, answer, agent={"options": {"token": "later"}}, tools=OFFERED[:1])
+    found = await aap.look(session)
     assert found["agent"]["options"]["token"] == "***"
     assert found["tools"] == OFFERED[:1]
-    assert (await say(portico.client, session, "again"))["stopReason"] == "tool_use"
-    done = await say(portico.client, session, answer | {"toolCallId": "w2"})
+    assert (await aap.say(session, "again"))["stopReason"] == "tool_use"
+    done = await aap.say(session, answer | {"toolCallId": "w2"})
     assert done["messages"] == [{"role": "assistant", "content": "later"}]
 
 
-async def test_trusted_tools_run_inline(portico: Running, scene: Scene) -> None:
+async def test_trusted_tools_run_inline(aap: Aap, scene: Scene) -> None:
     call = {"tool_call": {"id": "l", "name": "lookup", "input": {"query": "{prompt}"}, "result": "3 hits"}}
     name = scene([call, {"text": "found"}])
-    answer = await create(portico.client, options={"scenario": name}, grants=[{"name": "lookup", "trust": True}])
+    answer = await aap.create(options={"scenario": name}, grants=[{"name": "lookup", "trust": True}])
     assert answer["stopReason"] == "end_turn"
     assert answer["messages"] == [
         {
@@ -165,15 +164,15 @@ async def test_trusted_tools_run_inline(portico: Running, scene: Scene) -> None:
     ]
 
 
-async def test_text_before_a_granted_result_stays_before_it(portico: Running, scene: Scene) -> None:
+async def test_text_before_a_granted_result_stays_before_it(aap: Aap, scene: Scene) -> None:
     first, second = ({"tool_call": {"id": i, "name": "shell", "result": i}} for i in ("a", "b"))
     name = scene([first, {"text": "between"}, second, {"text": "after"}])
-    session = (await create(portico.client, options={"scenario": name}, grants=[{"name": "shell"}]))["sessionId"]
-    allowed = await say(portico.client, session, YES | {"toolCallId": "a"})
+    session = (await aap.create(options={"scenario": name}, grants=[{"name": "shell"}]))["sessionId"]
+    allowed = await aap.say(session, YES | {"toolCallId": "a"})
     assert [message["role"] for message in allowed["messages"]] == ["tool", "assistant"]
-    last = await say(portico.client, session, YES | {"toolCallId": "b"})
+    last = await aap.say(session, YES | {"toolCallId": "b"})
     assert [message["role"] for message in last["messages"]] == ["tool", "assistant"]
-    assert [m["role"] for m in await history(portico.client, session)] == [
+    assert [m["role"] for m in await aap.history(session)] == [
         "user",
         "assistant",
         "tool",

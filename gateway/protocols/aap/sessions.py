@@ -1,0 +1,105 @@
+"""What every version does with a session: make, list, show. Which fields a client sees of it is the version's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from drivers.messages import Message
+from gateway.errors import BadRequest, NotFound
+from gateway.gateway import Gateway
+from gateway.protocols.aap.meta import declared_histories, merged
+from gateway.protocols.aap.shapes import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
+from gateway.protocols.aap.turns import check_new, check_seed
+from gateway.protocols.aap.views import STOP_REASONS
+from gateway.redaction import HIDDEN
+from gateway.run import Turn
+from gateway.security import Caller
+from gateway.session import Session
+from gateway.session_config import SessionConfig, SessionSummary
+from gateway.store import SessionRecord
+from gateway.store.store import Cursor
+
+Shown = TypeVar("Shown", bound=SessionInfo)
+
+_HISTORIES: Mapping[HistoryType, Callable[[Session], Awaitable[list[Message]]]] = {"full": Session.history}
+
+
+async def make(
+    gateway: Gateway, caller: Caller, wanted: AgentConfig, tools: Iterable[Tool] | None, messages: Sequence[Message]
+) -> Session:
+    """A session with a history; nothing runs. Raises BadRequest, AgentProblem; then there is none."""
+    agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
+    check_seed(agent, messages)
+    return await gateway.sessions.create(caller, agent, config, messages)
+
+
+async def make_and_begin(
+    gateway: Gateway, caller: Caller, wanted: AgentConfig, tools: Iterable[Tool] | None, messages: Sequence[Message]
+) -> tuple[Session, Turn]:
+    """A session whose last message, the user's, is being answered. Raises BadRequest, AgentProblem; then there is none."""
+    agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
+    check_new(agent, messages)
+    session = await gateway.sessions.create(caller, agent, config, messages)
+    try:
+        async with session.lock:
+            return session, await session.begin()
+    except BaseException:
+        await gateway.sessions.delete(caller, session.id)
+        raise
+
+
+def _config(gateway: Gateway, wanted: AgentConfig, tools: Iterable[Tool] | None) -> SessionConfig:
+    agent = gateway.agents.get(wanted.name)
+    config = merged(SessionConfig(), agent, wanted, tools)
+    agent.spec({**config.options, **config.secrets})
+    return config
+
+
+async def page(gateway: Gateway, caller: Caller, after: str | None, limit: int) -> tuple[list[SessionRecord], str | None]:
+    """Sessions, newest first, and the cursor of the page after them, if there is one."""
+    records = await gateway.sessions.page(caller, limit + 1, _cursor(after))
+    return records[:limit], _mark(records[limit - 1]) if len(records) > limit else None
+
+
+def shown(kind: type[Shown], tool: type[Tool], summary: SessionSummary, **more: Any) -> Shown:
+    """A session in a version's words."""
+    config = summary.config
+    options = {**config.options, **dict.fromkeys(config.secrets, HIDDEN)}
+    grants = None if config.tools is None else [{"name": grant.name, "trust": grant.trust} for grant in config.tools]
+    return kind.model_validate(
+        {
+            "session_id": summary.id,
+            "agent": {"name": summary.agent, "tools": grants, "options": options or None},
+            "tools": None if config.app_tools is None else [tool.of(spec) for spec in config.app_tools],
+            "state": summary.state,
+            "stop_reason": "tool_use" if summary.state == "waiting" else STOP_REASONS.get(summary.stop_reason or ""),
+            **more,
+        }
+    )
+
+
+async def histories(session: Session, wanted: HistoryType | None) -> SessionHistory:
+    """The wanted history, or all that its agent declares. Raises NotFound for one that it does not."""
+    declared = declared_histories(session.agent)
+    if wanted is not None and wanted not in declared:
+        offer = f"ask for {' or '.join(declared)}" if declared else "it has none"
+        raise NotFound(f"agent {session.agent.name!r} declares no {wanted} history; {offer}")
+    kinds = declared if wanted is None else (wanted,)
+    return SessionHistory.model_validate({kind: await _HISTORIES[kind](session) for kind in kinds})
+
+
+def _mark(record: SessionRecord) -> str:
+    return base64.urlsafe_b64encode(f"{record.created_at!r} {record.id}".encode()).decode()
+
+
+def _cursor(mark: str | None) -> Cursor | None:
+    if mark is None:
+        return None
+    try:
+        created, session_id = base64.urlsafe_b64decode(mark.encode()).decode().split(" ")
+        return float(created), session_id
+    except (ValueError, binascii.Error) as error:
+        raise BadRequest("after: not a cursor of this gateway; pass the `next` of the page before, unchanged") from error

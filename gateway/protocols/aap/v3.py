@@ -1,0 +1,136 @@
+"""AAP version 3: its paths and its shapes. A session is made without a turn; turns have a path of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from drivers.messages import Message
+from gateway.gateway import Gateway
+from gateway.protocols.aap.agent_shapes import Described
+from gateway.protocols.aap.meta import meta_of
+from gateway.protocols.aap.routes import PAGE, STREAMED, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.sessions import histories, make, page, shown
+from gateway.protocols.aap.shapes import (
+    AgentConfig,
+    AgentResponse,
+    HistoryType,
+    Maybe,
+    SessionHistoryResponse,
+    SessionInfo,
+    Shape,
+    Tool,
+    TurnRequest,
+)
+from gateway.protocols.aap.turns import answer, take_turn
+from gateway.protocols.guard import CallerOf
+
+VERSION = 3
+BASE = "/aap/v3"
+SESSION = "/sessions/{session_id}"
+
+
+class ClientTool(Tool):
+    """A tool as of version 3."""
+
+    elsewhere = ("inputSchema", "AAP v1 and v2, at the base URLs /aap/v1 and /aap/v2")
+
+    input_schema: dict[str, Any] = Field(alias="parameters")
+
+
+class AgentInfoV3(Described):
+    """An agent, with the tools that it exposes."""
+
+    tools: list[ClientTool]
+
+
+class MetaResponseV3(Shape):
+    """`GET /meta`."""
+
+    version: int
+    agents: list[AgentInfoV3]
+
+
+class PostSessionsRequest(Shape):
+    """`POST /sessions`. The messages are history: nothing runs yet."""
+
+    agent: AgentConfig
+    messages: tuple[Message, ...] = ()
+    tools: tuple[ClientTool, ...] | None = None
+
+
+class PostSessionsResponse(Shape):
+    """The new session's id."""
+
+    session_id: str = Field(alias="sessionId")
+
+
+class PostSessionTurnRequest(TurnRequest):
+    """`POST /sessions/:id/turns`."""
+
+    tools: tuple[ClientTool, ...] | None = None
+
+
+class SessionInfoV3(SessionInfo):
+    """`GET /sessions/:id`, and an item of the list."""
+
+    tools: Maybe[list[ClientTool]] = None
+
+
+class SessionListV3(Shape):
+    """A page of sessions, newest first; `next` is absent on the last."""
+
+    sessions: list[SessionInfoV3]
+    next: Maybe[str] = None
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """The routes of this version over a gateway."""
+    open_to_all, routes = version_router(gateway)
+
+    @open_to_all.get("/meta")
+    async def meta() -> MetaResponseV3:
+        """The protocol's version, and the agents that can be used here and now."""
+        return await meta_of(gateway, VERSION, MetaResponseV3, ClientTool)
+
+    @routes.get("/sessions")
+    async def list_sessions(caller: CallerOf, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV3:
+        """Sessions with their settings, newest first, a page at a time."""
+        records, more = await page(gateway, caller, after, limit)
+        found = await gateway.sessions.summaries(records)
+        return SessionListV3(sessions=[shown(SessionInfoV3, ClientTool, one) for one in found], next=more)
+
+    @routes.post("/sessions", status_code=201)
+    async def create_session(caller: CallerOf, request: PostSessionsRequest) -> PostSessionsResponse:
+        """Make a session; the agent does not run."""
+        session = await make(gateway, caller, request.agent, request.tools, request.messages)
+        return PostSessionsResponse(session_id=session.id)
+
+    @routes.post(SESSION + "/turns", response_model=AgentResponse, responses=STREAMED)
+    async def create_turn(caller: CallerOf, session_id: str, request: PostSessionTurnRequest) -> Response:
+        """Say something, or answer the open tool calls; the agent goes on."""
+        session = await gateway.sessions.get(caller, session_id)
+        turn = await take_turn(session, request.messages, request.agent, request.tools)
+        return await answer(turn, request.stream, gateway.keep_alive)
+
+    @routes.get(SESSION)
+    async def get_session(caller: CallerOf, session_id: str) -> SessionInfoV3:
+        """A session's settings."""
+        summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
+        return shown(SessionInfoV3, ClientTool, summary)
+
+    @routes.get(SESSION + "/history")
+    async def get_history(caller: CallerOf, session_id: str, type: HistoryType) -> SessionHistoryResponse:
+        """One of the histories that the agent declares."""
+        return SessionHistoryResponse(history=await histories(await gateway.sessions.get(caller, session_id), type))
+
+    @routes.delete(SESSION, status_code=204)
+    async def delete_session(caller: CallerOf, session_id: str) -> Response:
+        """Stop a session and forget it."""
+        await gateway.sessions.delete(caller, session_id)
+        return Response(status_code=204)
+
+    routes.include_router(open_to_all)
+    return routes

@@ -1,0 +1,47 @@
+"""Every version under its base URL, and a word to clients that look for one version at another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fastapi import FastAPI
+from starlette.routing import Match
+
+from gateway.gateway import Gateway
+from gateway.protocols.aap import v1, v2, v3
+
+_VERSIONS = {f"v{module.VERSION}": module for module in (v3, v2, v1)}
+_ROOT = "v1"
+"""The version that the root serves as well."""
+
+
+def include(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes of every version."""
+    for name, module in _VERSIONS.items():
+        app.include_router(module.router(gateway), prefix=module.BASE, tags=[f"AAP {name}"])
+    app.include_router(_VERSIONS[_ROOT].router(gateway), tags=[f"AAP {_ROOT} at the root"])
+
+
+def right_base(app: FastAPI, method: str, path: str) -> str | None:
+    """For a request that no route takes: which versions would under their base URLs. None if AAP has nothing to do with it."""
+    here = next((name for name, module in _VERSIONS.items() if _below(path, module.BASE)), None)
+    rest = path.removeprefix(_VERSIONS[here].BASE) if here else path
+    others = [name for name in sorted(_VERSIONS) if name != (here or _ROOT)]
+    speak = [name for name in others if _answers(app, method, _VERSIONS[name].BASE + rest)]
+    if speak:
+        what = f"{method} {rest} is of AAP {' and '.join(speak)}, this is the base URL of AAP {here or _ROOT}"
+        return f"{what}; set the client's base URL to {_bases(speak)}"
+    return f"AAP has the base URLs {_bases(_VERSIONS)}" if _below(path, "/aap") and here is None else None
+
+
+def _below(path: str, base: str) -> bool:
+    return path == base or path.startswith(base + "/")
+
+
+def _answers(app: FastAPI, method: str, path: str) -> bool:
+    scope = {"type": "http", "method": method, "path": path, "root_path": ""}
+    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+
+
+def _bases(names: Iterable[str]) -> str:
+    return " or ".join(_VERSIONS[name].BASE for name in names)

@@ -1,0 +1,270 @@
+"""What the versions have of their own, one session in all of them, and a client at the wrong base URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.store import Store
+from gateway.store.store import sqlite_url
+from tests.daemon import Daemon, Running
+from tests.gateway.aap_client import BASES, Aap, Base
+from tests.gateway.talk import error, opening, until, user
+
+Scene = Callable[..., str]
+V1, V3 = BASES[0], BASES[3]
+WEATHER = {"name": "get_weather", "title": "Weather", "description": "The weather.", "inputSchema": {"type": "object"}}
+CALL = {"app_tool": {"id": "w", "name": "get_weather", "input": {"location": "Tokyo"}}}
+RAIN = {"role": "tool", "toolCallId": "w", "content": "rain"}
+
+
+@pytest.fixture
+def three(portico: Running) -> Aap:
+    return Aap(portico.client, V3)
+
+
+async def test_each_base_says_its_version(aap: Aap) -> None:
+    body = (await aap.http.get(aap.base.url + "/meta")).json()
+    assert body["version"] == aap.base.version
+    (script,) = [agent for agent in body["agents"] if agent["name"] == "script"]
+    assert {key for tool in script["tools"] for key in tool} == {"name", "description", aap.schema}
+    assert script["capabilities"]["history"] == {"full": {}}
+
+
+async def test_a_session_of_one_version_is_one_of_all(portico: Running, base: Base, scene: Scene) -> None:
+    name = scene({"when": "go", "steps": [CALL, {"text": "{results.w}"}]}, [{"text": "{turn}"}])
+    clients = [Aap(portico.client, other) for other in BASES]
+    made = await Aap(portico.client, base).create(options={"scenario": name, "token": "tok-1234"}, tools=[WEATHER])
+    session = made["sessionId"]
+    for asking, answering in zip(clients, [*clients[1:], clients[0]], strict=True):
+        assert (await asking.say(session, "go"))["stopReason"] == "tool_use"
+        seen = [await client.look(session) for client in clients]
+        assert all(found == seen[0] for found in seen), "the same in each version's words"
+        assert (seen[0]["state"], seen[0]["tools"]) == ("waiting", [WEATHER])
+        assert seen[0]["agent"]["options"]["token"] == "***"
+        answer = await answering.say(session, RAIN)
+        assert answer["messages"] == [{"role": "assistant", "content": "rain"}]
+    for client in clients:
+        assert await client.page() == {"sessions": [session]}
+    assert (await clients[-1].delete(session)).status_code == 204
+    for client in clients:
+        await error(client.get(session), 404)
+
+
+async def test_the_list_shows_each_session_as_it_is(portico: Running, base: Base, scene: Scene) -> None:
+    aap = Aap(portico.client, base)
+    options = {"scenario": scene({"when": "call", "steps": [CALL]}, [{"text": "a"}, {"stop": "refusal"}]), "token": "tok-1234"}
+    made = [(await aap.create("script", said, options=options, tools=[WEATHER]))["sessionId"] for said in ("call", "hello")]
+    made.append((await aap.create("echo"))["sessionId"])
+    listed = (await portico.client.get(base.url + "/sessions")).json()["sessions"]
+    if base.version == 1:
+        assert listed == made[::-1]
+        return
+    assert listed == [(await aap.get(session)).json() for session in made[::-1]]
+    assert [one["state"] for one in listed] == ["idle", "idle", "waiting"]
+    assert [one["stopReason"] for one in listed] == ["end_turn", "refusal", "tool_use"]
+    assert list(listed[-1]["tools"][0]) == ["name", "title", "description", aap.schema]
+    assert "tok-1234" not in str(listed)
+
+
+async def test_version_3_makes_a_session_without_a_turn(portico: Running, three: Aap, scene: Scene) -> None:
+    answer = await three.make(agent={"name": "script", "options": {"scenario": scene([{"text": "{turn}"}])}})
+    assert answer.status_code == 201
+    assert list(answer.json()) == ["sessionId"]
+    session = answer.json()["sessionId"]
+    assert not await portico.gateway.store.processes(), "the agent does not run"
+    found = await three.look(session)
+    assert (found["state"], found["history"]) == ("idle", {"full": []})
+    assert "stopReason" not in found
+    assert await three.streamed(session, user(), stream="delta") == [
+        ("turn_start", {}),
+        ("text_delta", {"delta": "1"}),
+        ("turn_stop", {"stopReason": "end_turn"}),
+    ]
+
+
+async def test_version_3_seeds_a_history(three: Aap, scene: Scene) -> None:
+    name = scene([{"text": "{system}|"}, {"remember": True}])
+    seed = [
+        {"role": "system", "content": "Answer briefly."},
+        user("first"),
+        {"role": "assistant", "content": [{"type": "tool_use", "toolCallId": "old", "name": "lookup", "input": {}}]},
+        {"role": "tool", "toolCallId": "old", "content": "3 hits"},
+        {"role": "assistant", "content": "found"},
+    ]
+    made = await three.make(agent={"name": "script", "options": {"scenario": name}}, messages=seed)
+    session = made.json()["sessionId"]
+    assert (await three.look(session))["history"]["full"] == seed
+    answer = await three.say(session, "second")
+    assert answer["messages"] == [{"role": "assistant", "content": 'Answer briefly.|["first"]'}]
+    assert await three.history(session) == [*seed, user("second"), *answer["messages"]]
+
+
+OPEN_CALLS = [
+    user("How is it?"),
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I ask."},
+            {"type": "tool_use", "toolCallId": "w", "name": "get_weather", "input": {"location": "Tokyo"}},
+            {"type": "tool_use", "toolCallId": "l", "name": "lookup", "input": {"query": "x"}},
+            {"type": "tool_use", "toolCallId": "n", "name": "write_note", "input": {"path": "n", "text": "x"}},
+        ],
+    },
+    {"role": "tool", "toolCallId": "l", "content": "3 hits"},
+]
+ASKS = [
+    {"text": "I ask."},
+    {
+        "parallel": [
+            CALL,
+            {"tool_call": {"id": "l", "name": "lookup", "input": {"query": "x"}, "result": "3 hits"}},
+            {"tool_call": {"id": "n", "name": "write_note", "input": {"path": "n", "text": "x"}, "result": "written"}},
+        ]
+    },
+]
+NO = {"role": "tool_permission", "toolCallId": "n", "granted": False, "reason": "no"}
+
+
+async def seeded(three: Aap, scenario: str) -> str:
+    agent = {"name": "script", "options": {"scenario": scenario}, "tools": [{"name": "lookup"}, {"name": "write_note"}]}
+    made = await three.make(agent=agent, messages=OPEN_CALLS, tools=[WEATHER])
+    assert made.status_code == 201, made.text
+    return str(made.json()["sessionId"])
+
+
+async def test_a_seed_that_ends_in_open_calls_can_be_answered(three: Aap, scene: Scene) -> None:
+    session = await seeded(three, scene([*ASKS, {"text": "Rain: {results.w}."}]))
+    before = await three.look(session)
+    assert (before["state"], before["stopReason"]) == ("waiting", "tool_use")
+    assert "'n' is still open" in await error(three.post(session, {"messages": [RAIN]}), 400)
+    assert "'x' is not an open" in await error(three.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400)
+    assert await three.look(session) == before
+    answer = await three.say(session, RAIN, NO)
+    assert answer["stopReason"] == "end_turn"
+    denied = {"role": "tool", "toolCallId": "n", "content": "Tool call denied: no"}
+    assert answer["messages"] == [denied, {"role": "assistant", "content": "Rain: rain."}]
+    assert await three.history(session) == [*OPEN_CALLS, RAIN, *answer["messages"]]
+
+
+async def test_a_seed_that_ends_in_open_calls_can_be_given_up(three: Aap, scene: Scene) -> None:
+    session = await seeded(three, scene([{"text": "Well."}]))
+    assert (await three.say(session, "Never mind"))["messages"] == [{"role": "assistant", "content": "Well."}]
+    assert [m["content"] for m in (await three.history(session))[3:5]] == ["Tool call cancelled"] * 2
+
+
+async def test_a_call_that_a_user_message_follows_is_not_open(three: Aap, scene: Scene) -> None:
+    agent = {"name": "script", "options": {"scenario": scene([{"text": "Well."}])}}
+    made = await three.make(agent=agent, messages=[*OPEN_CALLS, user("never mind")])
+    assert (await three.look(made.json()["sessionId"]))["state"] == "idle"
+
+
+async def test_version_3_refuses_what_cannot_be_a_history(three: Aap) -> None:
+    agent = {"name": "script"}
+    for body, named in (
+        ({}, "agent: "),
+        ({"agent": {"name": "nobody"}}, "'nobody'"),
+        ({"agent": agent, "messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}]}, "messages.0: role"),
+        ({"agent": agent, "messages": [user([{"type": "image", "url": "file:///etc/passwd"}])]}, "https://"),
+        ({"agent": {**agent, "options": {"pace": "slow"}}}, "'pace'"),
+        ({"agent": {**agent, "tools": [{"name": "hammer"}]}}, "'hammer'"),
+    ):
+        assert named in await error(three.http.post("/aap/v3/sessions", json=body), 400)
+    assert await three.page() == {"sessions": []}
+
+
+WRONG_BASES = [
+    ("POST", "/sessions", 405, "v3", ["/aap/v3"]),
+    ("POST", "/sessions/sess_x/turns", 404, "v3", ["/aap/v3"]),
+    ("GET", "/sessions/sess_x", 404, "v3", ["/aap/v3"]),
+    ("GET", "/session/sess_x/history", 404, "v2", ["/aap/v2"]),
+    ("POST", "/aap/v1/sessions", 405, "v3", ["/aap/v3"]),
+    ("GET", "/aap/v1/session/sess_x/history?type=full", 404, "v2", ["/aap/v2"]),
+    ("POST", "/aap/v2/sessions", 405, "v3", ["/aap/v3"]),
+    ("DELETE", "/aap/v2/sessions/sess_x", 404, "v3", ["/aap/v3"]),
+    ("PUT", "/aap/v3/session", 404, "v1 and v2", ["/aap/v1", "/aap/v2"]),
+    ("POST", "/aap/v3/session/sess_x", 404, "v1 and v2", ["/aap/v1", "/aap/v2"]),
+    ("GET", "/aap/v3/session/sess_x", 404, "v1 and v2", ["/aap/v1", "/aap/v2"]),
+]
+
+
+async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: Running) -> None:
+    for method, path, status, versions, bases in WRONG_BASES:
+        text = await error(portico.client.request(method, path), status)
+        assert f"is of AAP {versions}," in text, text
+        assert all(base in text.split("base URL to ")[1] for base in bases), text
+    for method, path in (("GET", "/aap"), ("GET", "/aap/v4/meta"), ("PUT", "/aap/session")):
+        text = await error(portico.client.request(method, path), 404)
+        assert "/aap/v3 or /aap/v2 or /aap/v1" in text
+    for path in ("/aap/v3", "/aap/v3/nothing", "/aap/v1x/meta", "/aapx"):
+        assert "base URL to" not in await error(portico.client.get(path), 404)
+
+
+async def test_a_tool_in_another_versions_words_is_named(portico: Running) -> None:
+    other = {"name": "t", "description": "", "parameters": {"type": "object"}}
+    for base in BASES[:3]:
+        body = opening("script", tools=[other])
+        text = await error(portico.client.put(base.url + "/session", json=body), 400)
+        assert text.startswith("tools.0: ") and "`inputSchema`" in text and "/aap/v3" in text, text
+    body = {"agent": {"name": "script"}, "tools": [WEATHER]}
+    text = await error(portico.client.post("/aap/v3/sessions", json=body), 400)
+    assert text.startswith("tools.0: ") and "`parameters`" in text and "/aap/v1" in text, text
+
+
+def _operations(described: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(path, operation) for path, methods in described["paths"].items() for operation in methods.values()]
+
+
+async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: Running) -> None:
+    described = (await portico.client.get("/openapi.json")).json()
+    operations = _operations(described)
+    names = [operation["operationId"] for _, operation in operations]
+    assert len(set(names)) == len(names)
+    assert {"create_session", "aap_v1_create_session", "aap_v2_create_turn", "aap_v3_create_turn", "execute"} <= set(names)
+    for path, operation in operations:
+        (tag,) = operation["tags"]
+        if path.startswith("/aap/"):
+            assert tag == f"AAP {path.split('/')[2]}"
+            assert "422" not in operation["responses"], "a bad request is a 400"
+    assert all("__" not in name for name in described["components"]["schemas"])
+    tools = {name: described["components"]["schemas"][name]["required"] for name in ("ApplicationTool", "ClientTool")}
+    assert tools == {
+        "ApplicationTool": ["name", "description", "inputSchema"],
+        "ClientTool": ["name", "description", "parameters"],
+    }
+
+
+async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, scene: Scene) -> None:
+    name = scene(
+        [*ASKS, {"text": "Rain: {results.w}."}, {"message_end": True}, {"text": "And"}, {"hang": True}], name="hang.json"
+    )
+    await daemon.start()
+    async with daemon.client() as client:
+        session = await seeded(Aap(client, V3), name)
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client:
+        three = Aap(client, V3)
+        assert (await three.look(session))["state"] == "waiting"
+        async with three.stream(session, RAIN, NO) as answer:
+            async for line in answer.aiter_lines():
+                if '"And"' in line:
+                    break
+        await until(lambda: _stored(daemon, session))
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client:
+        found = await Aap(client, V3).look(session)
+    said = [message["content"] for message in found["history"]["full"][len(OPEN_CALLS) :]]
+    assert said == ["rain", "Tool call denied: no", "Rain: rain.", "And"]
+    assert (found["state"], found["stopReason"]) == ("idle", "error")
+
+
+async def _stored(daemon: Daemon, session: str) -> bool:
+    store = await Store.open(sqlite_url(daemon.home / "data"))
+    try:
+        return any(b'"And"' in body for _, body in await store.events(session, 0))
+    finally:
+        await store.close()
