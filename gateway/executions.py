@@ -20,6 +20,7 @@ from drivers.process import Spawner
 from gateway.agents import Agents
 from gateway.errors import AgentProblem, Conflict, ShuttingDown
 from gateway.event_log import EventLog
+from gateway.metrics import Metrics
 from gateway.redaction import Redactor
 from gateway.run import Run, Turn
 from gateway.store import RunRecord, Store
@@ -50,9 +51,18 @@ class Task:
 class Executions:
     """Runs tasks. The runs go on without their listeners."""
 
-    def __init__(self, agents: Agents, store: Store, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        store: Store,
+        redactor: Redactor,
+        spawner: Spawner,
+        limits: Limits,
+        states: Path,
+        metrics: Metrics,
+    ) -> None:
         self._agents, self._store, self._redactor, self._states = agents, store, redactor, states
-        self._spawner, self._limits = spawner, limits
+        self._spawner, self._limits, self._metrics = spawner, limits, metrics
         self._running: dict[str, Run] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,6 +77,11 @@ class Executions:
         async with self._asking.setdefault(task.key, asyncio.Lock()):
             known = await self._store.execution(task.key)
             return await (self._again(task, *known) if known else self._start(task))
+
+    @property
+    def running(self) -> list[Run]:
+        """The runs that are under way."""
+        return list(self._running.values())
 
     async def close(self, why: str) -> None:
         """End every run with a clean error."""
@@ -95,17 +110,20 @@ class Executions:
     async def _start(self, task: Task) -> Turn:
         entry = self._agents.get(task.agent)
         base = entry.spec({})
+        figures = self._metrics.of(entry.name)
         execution_id = f"exec_{uuid.uuid4().hex}"
         state = self._states / execution_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
             agent = await entry.driver.execute(spec, self._spawner, self._limits)
         except DriverError as error:
+            figures.failed_to_start()
             await self._forget(execution_id)
             raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
+        figures.started(spec)
         log = EventLog(execution_id, self._store)
         record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
-        run = Run(record, agent, log, self._store, self._redactor)
+        run = Run(record, agent, log, self._store, self._redactor, meter=figures.run(session=False))
         try:
             await self._store.start_execution(record, task.key, task.digest)
         except BaseException:

@@ -205,7 +205,9 @@ class Session:
         return turn
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
-        return Run(record, agent, self.log, self._house.store, self._house.redactor, self._keep, parkable=True)
+        house = self._house
+        meter = house.metrics.of(self.agent.name).run(session=True)
+        return Run(record, agent, self.log, house.store, house.redactor, self._keep, meter=meter, parkable=True)
 
     async def _takes(self, agent: Agent, prompt: Prompt) -> bool:
         try:

@@ -17,6 +17,7 @@ from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown, TooMany
 from gateway.live_agent import House
+from gateway.metrics import Metrics
 from gateway.redaction import Redactor
 from gateway.session import Session
 from gateway.session_config import SessionConfig
@@ -31,10 +32,18 @@ class Sessions:
     """All sessions of the daemon. Only those with a live agent or a run stay in memory."""
 
     def __init__(
-        self, agents: Agents, store: Store, vault: Vault, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path
+        self,
+        agents: Agents,
+        store: Store,
+        vault: Vault,
+        redactor: Redactor,
+        spawner: Spawner,
+        limits: Limits,
+        states: Path,
+        metrics: Metrics,
     ) -> None:
         self._agents, self._store, self._vault, self._redactor = agents, store, vault, redactor
-        self._house = House(store, vault, redactor, spawner, limits, states)
+        self._house = House(store, vault, redactor, spawner, limits, states, metrics)
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._held: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,6 +111,11 @@ class Sessions:
             timer.cancel()
         await asyncio.gather(*(session.stop(why) for session in list(self._held.values())))
         await asyncio.gather(*self._tasks)
+
+    @property
+    def held(self) -> list[Session]:
+        """Those with a live agent or a run."""
+        return list(self._held.values())
 
     def refuse_if_closing(self) -> None:
         """Raises ShuttingDown once `close` has begun."""
