@@ -11,18 +11,29 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols import drivers, execute
+from gateway.protocols import drivers, execute, operations
 from gateway.protocols.aap import v1
 from gateway.protocols.guard import guarded
+from gateway.request_log import RequestLog
 
 log = logging.getLogger(__name__)
 
 _HEADERS: dict[type[GatewayError], dict[str, str]] = {Unauthorized: {"WWW-Authenticate": "Bearer"}, TooMany: {"Retry-After": "5"}}
+
+
+class App(FastAPI):
+    """Everything, failures of the innermost and the outermost included, is seen by the request log."""
+
+    gateway: Gateway
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return RequestLog(super().build_middleware_stack(), self.gateway.metrics)
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -36,16 +47,13 @@ def create_app(gateway: Gateway) -> FastAPI:
         finally:
             await gateway.close()
 
-    app = FastAPI(title="Portico", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = App(title="Portico", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.gateway = gateway
     app.add_middleware(BodyLimit, limit=gateway.settings.server.max_body)
     app.include_router(v1.router(gateway))
     app.include_router(execute.router(gateway))
     app.include_router(drivers.router(gateway))
-
-    @app.get("/healthz", tags=["operations"])
-    async def healthz() -> dict[str, str]:
-        """The daemon is up."""
-        return {"status": "ok", "version": __version__}
+    app.include_router(operations.router(gateway))
 
     described = APIRouter(route_class=guarded(gateway.auth))
 

@@ -20,6 +20,7 @@ from drivers.process import Spawner
 from gateway.agents import Agents
 from gateway.errors import AgentProblem, Conflict, ShuttingDown
 from gateway.event_log import EventLog
+from gateway.logs import about_session
 from gateway.metrics import Metrics
 from gateway.redaction import Redactor
 from gateway.run import Run, Turn
@@ -91,6 +92,7 @@ class Executions:
         await asyncio.gather(*self._tasks)
 
     async def _again(self, task: Task, execution_id: str, digest: str) -> Turn:
+        about_session(execution_id)
         if digest != task.digest:
             raise Conflict("this idempotency_key belongs to another task, driver or model; a new task takes a new key")
         running = self._running.get(execution_id)
@@ -112,6 +114,7 @@ class Executions:
         base = entry.spec({})
         figures = self._metrics.of(entry.name)
         execution_id = f"exec_{uuid.uuid4().hex}"
+        about_session(execution_id)
         state = self._states / execution_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:

@@ -44,6 +44,7 @@ class LiveAgent:
         self._session_id, self._agent, self._house = session_id, agent, house
         self._native_id = native_id
         self._figures = house.metrics.of(agent.name)
+        self._had_one = native_id is not None
 
     @property
     def ready(self) -> bool:
@@ -90,7 +91,8 @@ class LiveAgent:
 
     async def _launch(self, spec: SessionSpec) -> Agent:
         agent = await self._agent.driver.open(spec, self._house.spawner, self._house.limits)
-        self._figures.started(spec, again=self._native_id is not None)
+        self._figures.started(spec, again=self._had_one)
+        self._had_one = True
         return agent
 
     def _spec(self, config: SessionConfig, history: Sequence[Message]) -> SessionSpec:

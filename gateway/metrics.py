@@ -45,7 +45,7 @@ class Metrics:
         self.turns = counter("turns", "Turns that are over, by how they stopped.", "agent", "stop_reason")
         self.events = counter("events", "Events of agents, by kind.", "agent", "kind")
         self.tokens = counter("tokens", "Tokens of models, as the agents report them.", "agent", "kind")
-        self.starts = counter("agent_starts", "Agents started, by how: new, resumed, seeded, task, failed.", "agent", "how")
+        self.starts = counter("agent_starts", "Agents started, by how.", "agent", "how")
         self.restarts = counter("agent_restarts", "Agents started for a session that had one before.", *agent)
         self.crashes = counter("agent_crashes", "Agents whose process ended by itself in the middle of their work.", *agent)
         self.first_event = Histogram(

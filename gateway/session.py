@@ -82,6 +82,7 @@ class Session:
         """Replace the settings, for the session's life. Call it under the lock."""
         if config == self.config:
             return
+        self._house.redactor.register(config.secrets.values())
         sealed = self._house.vault.seal(config.secrets)
         await self._house.store.update_session(self.id, config=config.to_json(), secrets=sealed)
         self.config = config

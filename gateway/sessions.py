@@ -17,6 +17,7 @@ from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown, TooMany
 from gateway.live_agent import House
+from gateway.logs import about_session
 from gateway.metrics import Metrics
 from gateway.redaction import Redactor
 from gateway.session import Session
@@ -60,6 +61,7 @@ class Sessions:
         record = SessionRecord(
             f"sess_{uuid.uuid4().hex}", agent.name, config.to_json(), self._vault.seal(config.secrets), None, time.time()
         )
+        about_session(record.id)
         await self._store.create_session(record, [message.model_dump_json() for message in history])
         session = Session(record, config, agent, self._house, self, 0)
         self._known[record.id] = session
@@ -69,6 +71,7 @@ class Sessions:
         """The session of that id. Raises NotFound, or AgentProblem if its agent is no longer configured."""
         known = self._known.get(session_id)
         if known is not None:
+            about_session(known.id)
             return known
         record = await self._store.session(session_id)
         if record is None:
@@ -76,6 +79,7 @@ class Sessions:
         agent = self._agents.find(record.agent)
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
+        about_session(record.id)
         secrets = self._vault.open(record.secrets)
         self._redactor.register(secrets.values())
         last = await self._store.last_seq(session_id)
@@ -154,6 +158,7 @@ class Sessions:
 
     def _put_to_sleep(self, session: Session) -> None:
         async def sleep() -> None:
+            about_session(session.id)
             try:
                 async with session.lock:
                     await session.sleep()

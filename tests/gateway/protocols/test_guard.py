@@ -1,4 +1,4 @@
-"""Everything but `/meta` and `/healthz` asks for the key, before it looks at anything else."""
+"""Everything but `/meta`, `/healthz` and `/readyz` asks for the key, before it looks at anything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
     ("DELETE", "/session/sess_x", {}),
     ("POST", "/v1/execute", {"json": {"driver": "echo", "task": "x"}}),
     ("GET", "/v1/drivers", {}),
-    ("GET", "/v1/drivers", {}),
+    ("GET", "/metrics", {}),
     ("GET", "/openapi.json", {}),
 ]
 WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
@@ -43,8 +43,8 @@ async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: Running) ->
     described = (await portico.client.get("/openapi.json")).json()["paths"]
     named = {(method, path.split("?")[0].replace("sess_x", "{session_id}")) for method, path, _ in ENDPOINTS}
     offered = {(method.upper(), path) for path, methods in described.items() for method in methods}
-    assert offered - named == {("GET", "/meta"), ("GET", "/healthz")}
-    assert len(offered) == 9
+    assert offered - named == {("GET", "/meta"), ("GET", "/healthz"), ("GET", "/readyz")}
+    assert len(offered) == 11
 
 
 async def test_the_scheme_may_be_written_in_any_case(portico: Running) -> None:
