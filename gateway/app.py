@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.body_limit import BodyLimit
@@ -21,13 +22,23 @@ from gateway.config import ServerSettings
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.front_door import EXPOSED, METHODS, FrontDoor, origin_pattern
 from gateway.gateway import Gateway
-from gateway.protocols import drivers, execute
+from gateway.protocols import drivers, execute, operations
 from gateway.protocols.aap import versions
 from gateway.protocols.guard import guarded
+from gateway.request_log import RequestLog
 
 log = logging.getLogger(__name__)
 
 _HEADERS: dict[type[GatewayError], dict[str, str]] = {Unauthorized: {"WWW-Authenticate": "Bearer"}, TooMany: {"Retry-After": "5"}}
+
+
+class App(FastAPI):
+    """Everything, failures of the innermost and the outermost included, is seen by the request log."""
+
+    gateway: Gateway
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return RequestLog(super().build_middleware_stack(), self.gateway.metrics)
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -41,7 +52,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         finally:
             await gateway.close()
 
-    app = FastAPI(
+    app = App(
         title="Portico",
         version=__version__,
         lifespan=lifespan,
@@ -50,15 +61,12 @@ def create_app(gateway: Gateway) -> FastAPI:
         openapi_url=None,
         generate_unique_id_function=_operation_id,
     )
+    app.gateway = gateway
     _doors(app, gateway.settings.server)
     versions.include(app, gateway)
     app.include_router(execute.router(gateway))
     app.include_router(drivers.router(gateway))
-
-    @app.get("/healthz", tags=["operations"])
-    async def healthz() -> dict[str, str]:
-        """The daemon is up."""
-        return {"status": "ok", "version": __version__}
+    app.include_router(operations.router(gateway))
 
     described = APIRouter(route_class=guarded(gateway.auth))
 

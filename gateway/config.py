@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from platformdirs import user_config_path, user_data_path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -54,6 +54,8 @@ class ServerSettings(_Table):
     keep_alive: float = Field(default=15.0, gt=0, strict=True)
     max_body: int = Field(default=64 * 1024 * 1024, ge=1024, strict=True)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    log_format: Literal["text", "json"] = "text"
+    open_metrics: bool = Field(default=False, strict=True)
 
 
 class AuthSettings(_Table):

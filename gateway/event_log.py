@@ -88,6 +88,11 @@ class EventLog:
         self._recent.append(entry)
         self._kept += len(entry.data) + OVERHEAD
 
+    @property
+    def unwritten(self) -> int:
+        """Bytes that wait to be stored, about."""
+        return self._unwritten_bytes
+
     async def room(self) -> None:
         """Wait until there is room for more; at once unless the store is far behind."""
         while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None:

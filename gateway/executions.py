@@ -14,15 +14,15 @@ from weakref import WeakValueDictionary
 
 from pydantic_core import to_json
 
-from drivers.base import Agent, AgentSpec, DriverError, Limits, TaskSpec
+from drivers.base import Agent, AgentSpec, DriverError, TaskSpec
 from drivers.events import Error, SessionEnd, decode
-from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, Conflict, ShuttingDown
 from gateway.event_log import EventLog
-from gateway.redaction import Redactor
+from gateway.house import House
+from gateway.logs import about_session
 from gateway.run import Run, Turn
-from gateway.store import RunRecord, Store
+from gateway.store import RunRecord
 from gateway.turnstile import Turnstile
 
 CUT = "the gateway was stopped before the end of this stream was stored"
@@ -55,18 +55,9 @@ class Task:
 class Executions:
     """Runs tasks. The runs go on without their listeners."""
 
-    def __init__(
-        self,
-        agents: Agents,
-        store: Store,
-        redactor: Redactor,
-        spawner: Spawner,
-        limits: Limits,
-        states: Path,
-        turnstile: Turnstile,
-    ) -> None:
-        self._agents, self._store, self._redactor, self._states = agents, store, redactor, states
-        self._spawner, self._limits, self._turnstile = spawner, limits, turnstile
+    def __init__(self, agents: Agents, house: House, turnstile: Turnstile) -> None:
+        self._agents, self._house, self._turnstile = agents, house, turnstile
+        self._store, self._redactor, self._states = house.store, house.redactor, house.states
         self._running: dict[str, Run] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,6 +73,11 @@ class Executions:
             known = await self._store.execution(task.key)
             return await (self._again(task, *known) if known else self._start(task))
 
+    @property
+    def running(self) -> list[Run]:
+        """The runs that are under way."""
+        return list(self._running.values())
+
     async def close(self, why: str) -> None:
         """End every run with a clean error."""
         self._closing = True
@@ -90,6 +86,7 @@ class Executions:
         await asyncio.gather(*self._tasks)
 
     async def _again(self, task: Task, execution_id: str, digest: str) -> Turn:
+        about_session(execution_id)
         if digest != task.digest:
             raise Conflict("this idempotency_key belongs to another task, driver or model; a new task takes a new key")
         running = self._running.get(execution_id)
@@ -110,21 +107,25 @@ class Executions:
         entry = self._agents.get(task.agent)
         base = entry.spec({})
         execution_id = f"exec_{uuid.uuid4().hex}"
+        about_session(execution_id)
         with self._turnstile.turn(execution_id, task.owner):
             self._turnstile.take_agent(execution_id)
             return await self._begin(task, execution_id, entry, base)
 
     async def _begin(self, task: Task, execution_id: str, entry: ConfiguredAgent, base: AgentSpec) -> Turn:
+        figures = self._house.metrics.of(entry.name)
         state = self._states / execution_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
-            agent = await entry.driver.execute(spec, self._spawner, self._limits)
+            agent = await entry.driver.execute(spec, self._house.spawner, self._house.limits)
         except DriverError as error:
+            figures.failed_to_start()
             await self._forget(execution_id)
             raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
+        figures.started(spec)
         log = EventLog(execution_id, self._store)
         record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
-        run = Run(record, agent, log, self._store, self._redactor)
+        run = Run(record, agent, log, self._store, self._redactor, meter=figures.run(session=False))
         try:
             await self._store.start_execution(record, task.key, task.digest)
         except BaseException:

@@ -14,7 +14,10 @@ from gateway.agents import Agents
 from gateway.config import Settings
 from gateway.discovery import Discovery
 from gateway.executions import Executions, forget_executions
+from gateway.house import House
+from gateway.metrics import Census, Metrics
 from gateway.named_keys import NamedKeys
+from gateway.readiness import Readiness
 from gateway.recovery import close_open_runs, end_left_behind
 from gateway.redaction import Redactor
 from gateway.security import Authenticator
@@ -46,13 +49,15 @@ class Gateway:
         redactor.register(keys)
         for agent in self.agents:
             redactor.register(agent.secrets)
-        self._closed = False
+        self.metrics = Metrics()
+        self._closing = self._closed = False
 
     async def open(self) -> None:
         """Open the store, end what a killed daemon left behind, and be ready for requests."""
         settings, data_dir = self.settings, self.settings.data_dir
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.store = await Store.open(settings.store.url or sqlite_url(data_dir))
+        self._readiness = Readiness(self.store)
         instance = _instance(data_dir)
         await end_left_behind(self.store, instance)
         closed = await close_open_runs(self.store)
@@ -64,15 +69,34 @@ class Gateway:
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
         await asyncio.to_thread(forget_executions, states)
+        house = House(self.store, Vault(data_dir), self.redactor, spawner, limits, states, self.metrics)
         turnstile = Turnstile(chosen)
-        self.sessions = Sessions(self.agents, self.store, Vault(data_dir), self.redactor, spawner, limits, states, turnstile)
+        self.sessions = Sessions(self.agents, house, turnstile)
         self.sessions.sleep_after = chosen.sleep_after
-        self.executions = Executions(self.agents, self.store, self.redactor, spawner, limits, states, turnstile)
+        self.executions = Executions(self.agents, house, turnstile)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
 
+    async def problems(self) -> list[str]:
+        """Why no work can be taken at this moment; empty if it can."""
+        if self._closing:
+            return ["the gateway is shutting down"]
+        problem = await self._readiness.problem()
+        return [problem] if problem else []
+
+    async def census(self) -> Census:
+        """What there is at this moment."""
+        held, running = self.sessions.held, self.executions.running
+        return Census(
+            live_agents=sum(session.live is not None for session in held),
+            running_turns=sum(session.busy for session in held) + len(running),
+            waiting_sessions=await self.store.waiting_runs(),
+            unwritten_bytes=sum(log.unwritten for log in [*(s.log for s in held), *(run.log for run in running)]),
+        )
+
     async def stop_runs(self) -> None:
         """End every run with a clean error, so that its readers see how it ends, and every agent."""
+        self._closing = True
         await asyncio.gather(self.sessions.close(GOING_DOWN), self.executions.close(GOING_DOWN), self.discovery.close())
 
     async def close(self) -> None:

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from drivers.base import Agent, AgentUnavailable, Limits, ResumeFailed, SessionSpec
+from drivers.base import Agent, AgentUnavailable, ResumeFailed, SessionSpec
 from drivers.messages import Message, SystemMessage
-from drivers.process import Spawner
 from gateway.agents import ConfiguredAgent
 from gateway.errors import AgentProblem
-from gateway.redaction import Redactor
+from gateway.house import House
 from gateway.session_config import SessionConfig
-from gateway.store import Store
-from gateway.vault import Vault
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class House:
-    """What all sessions share."""
-
-    store: Store
-    vault: Vault
-    redactor: Redactor
-    spawner: Spawner
-    limits: Limits
-    states: Path
 
 
 class LiveAgent:
@@ -40,6 +24,8 @@ class LiveAgent:
         self.outdated = False
         self._session_id, self._agent, self._house = session_id, agent, house
         self._native_id = native_id
+        self._figures = house.metrics.of(agent.name)
+        self._had_one = native_id is not None
 
     @property
     def ready(self) -> bool:
@@ -55,6 +41,7 @@ class LiveAgent:
         try:
             self.now = await self._open(self._spec(config, history), resume)
         except AgentUnavailable as error:
+            self._figures.failed_to_start()
             raise AgentProblem(self._house.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
         finally:
             self.outdated = False
@@ -74,13 +61,18 @@ class LiveAgent:
             await self._house.store.update_session(self._session_id, native_id=self._native_id)
 
     async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
-        driver, house = self._agent.driver, self._house
         if self._native_id is not None and resume:
             try:
-                return await driver.open(replace(spec, resume=self._native_id, history=()), house.spawner, house.limits)
+                return await self._launch(replace(spec, resume=self._native_id, history=()))
             except ResumeFailed:
                 log.info("session %s: its native session is gone, a fresh one is seeded with the history", self._session_id)
-        return await driver.open(spec, house.spawner, house.limits)
+        return await self._launch(spec)
+
+    async def _launch(self, spec: SessionSpec) -> Agent:
+        agent = await self._agent.driver.open(spec, self._house.spawner, self._house.limits)
+        self._figures.started(spec, again=self._had_one)
+        self._had_one = True
+        return agent
 
     def _spec(self, config: SessionConfig, history: Sequence[Message]) -> SessionSpec:
         base = self._agent.spec({**config.options, **config.secrets})

@@ -17,6 +17,7 @@ from drivers.events import AwaitedCall, Awaiting, Error, Event, OutputEvent, Ses
 from drivers.messages import Message
 from gateway.event_log import Entry, EventLog
 from gateway.history import Fold
+from gateway.metrics import RunMeter
 from gateway.parking import Approvals, Settled
 from gateway.redaction import Redactor
 from gateway.store import RunRecord, Store
@@ -60,6 +61,7 @@ class Run:
         redactor: Redactor,
         keep: Keep = keep_nothing,
         *,
+        meter: RunMeter,
         parkable: bool = False,
     ) -> None:
         self.id, self.agent, self.log = record.id, agent, log
@@ -67,7 +69,7 @@ class Run:
         self.calls: dict[str, AwaitedCall] = {}
         self.answered: set[str] = set()
         self._store, self._redactor, self._keep = store, redactor, keep
-        self._parkable = parkable
+        self._meter, self._parkable = meter, parkable
         self._fold = Fold()
         self._approvals = Approvals()
         self._stopping = False
@@ -117,6 +119,7 @@ class Run:
             self._fold.answer(call_id)
         self.calls = {}
         self.state = RunState.RUNNING
+        self._meter.turn_begins()
 
     async def cancel(self) -> None:
         """Interrupt the agent, and wait for the end."""
@@ -177,6 +180,7 @@ class Run:
             kind = type(event)
             if isinstance(event, SessionEnd) and self._parks(event):
                 self.agent = None
+                self._meter.parked()
                 break
             if kind in _RAW:
                 event = self._redactor.clean_event(event)
@@ -211,6 +215,7 @@ class Run:
     def _show(self, events: list[OutputEvent]) -> None:
         if events:
             self.log.append(events)
+            self._meter.saw(events)
 
     async def _keep_all(self, messages: list[Message]) -> None:
         if messages:
@@ -227,6 +232,7 @@ class Run:
             await self._store.set_run(self.id, RunState.WAITING.value)
             self.state, self.calls = RunState.WAITING, {call.id: call for call in event.calls}
             self.log.append([event])
+        self._meter.turn_over(event, self.agent, stopping=self._stopping)
 
 
 def _ending(message: str) -> list[OutputEvent]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
-import logging
 import signal
 import socket
 import sys
@@ -21,12 +20,10 @@ from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.http_limits import KEEP_ALIVE, LimitedHttp
-from gateway.redaction import RedactingFormatter, Redactor
+from gateway.logs import set_up_logging
+from gateway.redaction import Redactor
 from gateway.security import api_keys, refuse_open_door
 
-log = logging.getLogger(__name__)
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LAST_WORDS = 5.0
 """Seconds that clients have to read the end of their streams at a shutdown."""
 
@@ -40,7 +37,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with data_dir_lock(settings.data_dir):
         redactor = Redactor()
-        set_up_logging(settings.server.log_level, redactor)
+        set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         keys = () if no_auth else api_keys(settings)
         gateway = Gateway(settings, keys, redactor)
         config = uvicorn_config(gateway, settings.server.host, settings.server.port)
@@ -116,12 +113,3 @@ def data_dir_lock(data_dir: Path) -> Iterator[IO[str]]:
                 f"another portico runs with the data directory {data_dir}; stop it, or give this one its own with --data-dir"
             ) from None
         yield file
-
-
-def set_up_logging(level: str, redactor: Redactor) -> None:
-    """Log to standard error, with every secret hidden."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(RedactingFormatter(redactor, LOG_FORMAT))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for chatty in ("aiosqlite", "sse_starlette", "asyncio", "uvicorn.error"):
-        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

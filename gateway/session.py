@@ -14,7 +14,8 @@ from drivers.messages import MESSAGE, Message, ToolMessage, UserMessage
 from gateway.agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import EventLog
-from gateway.live_agent import House, LiveAgent
+from gateway.house import House
+from gateway.live_agent import LiveAgent
 from gateway.parking import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
 from gateway.run import Run, RunState, Turn
 from gateway.session_config import SessionConfig
@@ -87,6 +88,7 @@ class Session:
         """Replace the settings, for the session's life. Call it under the lock."""
         if config == self.config:
             return
+        self._house.redactor.register(config.secrets.values())
         sealed = self._house.vault.seal(config.secrets)
         await self._house.store.update_session(self.id, config=config.to_json(), secrets=sealed)
         self.config = config
@@ -213,7 +215,9 @@ class Session:
         return turn
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
-        return Run(record, agent, self.log, self._house.store, self._house.redactor, self._keep, parkable=True)
+        house = self._house
+        meter = house.metrics.of(self.agent.name).run(session=True)
+        return Run(record, agent, self.log, house.store, house.redactor, self._keep, meter=meter, parkable=True)
 
     async def _takes(self, agent: Agent, prompt: Prompt) -> bool:
         try:

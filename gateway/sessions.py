@@ -9,25 +9,21 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal
 from weakref import WeakValueDictionary
 
-from drivers.base import Limits
 from drivers.messages import Message
-from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown
-from gateway.live_agent import House
+from gateway.house import House
+from gateway.logs import about_session
 from gateway.parking import ends_open
-from gateway.redaction import Redactor
 from gateway.security import Caller
 from gateway.session import Session
 from gateway.session_config import SessionConfig, SessionSummary
-from gateway.store import RunRecord, SessionRecord, Store
+from gateway.store import RunRecord, SessionRecord
 from gateway.store.store import Cursor
 from gateway.turnstile import Turnstile
-from gateway.vault import Vault
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +34,9 @@ STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "runni
 class Sessions:
     """All sessions of the daemon. Only those with a live agent or a run stay in memory."""
 
-    def __init__(
-        self,
-        agents: Agents,
-        store: Store,
-        vault: Vault,
-        redactor: Redactor,
-        spawner: Spawner,
-        limits: Limits,
-        states: Path,
-        turnstile: Turnstile,
-    ) -> None:
-        self._agents, self._store, self._vault, self._redactor = agents, store, vault, redactor
-        self._house = House(store, vault, redactor, spawner, limits, states)
+    def __init__(self, agents: Agents, house: House, turnstile: Turnstile) -> None:
+        self._agents, self._house = agents, house
+        self._store, self._vault, self._redactor = house.store, house.vault, house.redactor
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._held: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,6 +60,7 @@ class Sessions:
             owner=caller.name,
         )
         waits = RunRecord(f"run_{uuid.uuid4().hex}", record.id, "waiting", None, 1) if ends_open(history) else None
+        about_session(record.id)
         await self._store.create_session(record, [message.model_dump_json() for message in history], waits)
         session = Session(record, config, agent, self._house, self, 0)
         if waits is not None:
@@ -85,6 +72,7 @@ class Sessions:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured."""
         known = self._known.get(session_id)
         if known is not None and caller.sees(known.owner):
+            about_session(known.id)
             return known
         record = await self._store.session(session_id)
         if record is None or not caller.sees(record.owner):
@@ -92,6 +80,7 @@ class Sessions:
         agent = self._agents.find(record.agent)
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
+        about_session(record.id)
         secrets = self._vault.open(record.secrets)
         self._redactor.register(secrets.values())
         last = await self._store.last_seq(session_id)
@@ -145,6 +134,11 @@ class Sessions:
         await asyncio.gather(*(session.stop(why) for session in list(self._held.values())))
         await asyncio.gather(*self._tasks)
 
+    @property
+    def held(self) -> list[Session]:
+        """Those with a live agent or a run."""
+        return list(self._held.values())
+
     def refuse_if_closing(self) -> None:
         """Raises ShuttingDown once `close` has begun."""
         if self._closing:
@@ -196,6 +190,7 @@ class Sessions:
 
     def _put_to_sleep(self, session: Session) -> None:
         async def sleep() -> None:
+            about_session(session.id)
             try:
                 async with session.lock:
                     await session.sleep()

@@ -90,6 +90,12 @@ class Store:
                 await self._writer.close()
         await self._engine.dispose()
 
+    async def touch(self) -> None:
+        """Write something that changes nothing: raises what every other write would."""
+        version = schema.schema_version
+        async with self._write() as connection:
+            await connection.execute(update(version).values(version=version.c.version))
+
     @asynccontextmanager
     async def _write(self) -> AsyncIterator[AsyncConnection]:
         # SQLite has one writer; waiting here is fair and costs nothing, waiting in its busy handler is neither.
@@ -195,6 +201,12 @@ class Store:
     async def unfinished_runs(self) -> list[RunRecord]:
         """The runs that had not ended when the daemon did."""
         return await self._runs(schema.runs.c.state != "ended")
+
+    async def waiting_runs(self) -> int:
+        """How many runs wait for their client."""
+        async with self._engine.connect() as connection:
+            query = select(func.count()).where(schema.runs.c.state == "waiting")
+            return int((await connection.execute(query)).scalar_one())
 
     async def last_run(self, log_id: str) -> RunRecord | None:
         return (await self.last_runs([log_id])).get(log_id)

@@ -1,4 +1,4 @@
-"""Everything but `/meta` and `/healthz` asks for the key, before it looks at anything else."""
+"""Everything but `/meta`, `/healthz` and `/readyz` asks for the key, before it looks at anything else."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ ENDPOINTS = [
     *[(method, "/aap/v3" + path, request) for method, path, request in OF_V3],
     ("POST", "/v1/execute", {"json": {"driver": "echo", "task": "x"}}),
     ("GET", "/v1/drivers", {}),
+    ("GET", "/metrics", {}),
     ("GET", "/openapi.json", {}),
 ]
 WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
@@ -59,7 +60,7 @@ async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: Running) ->
     described = (await portico.client.get("/openapi.json")).json()["paths"]
     named = {(method, path.split("?")[0].replace("sess_x", "{session_id}")) for method, path, _ in ENDPOINTS}
     offered = {(method.upper(), path) for path, methods in described.items() for method in methods}
-    assert offered - named == {("GET", "/healthz"), *(("GET", f"{base.url}/meta") for base in BASES)}
+    assert offered - named == {("GET", "/healthz"), ("GET", "/readyz"), *(("GET", f"{base.url}/meta") for base in BASES)}
     assert named - offered == {("GET", "/openapi.json")}
 
 

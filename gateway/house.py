@@ -1,0 +1,26 @@
+"""House: what all sessions and tasks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from drivers.base import Limits
+from drivers.process import Spawner
+from gateway.metrics import Metrics
+from gateway.redaction import Redactor
+from gateway.store import Store
+from gateway.vault import Vault
+
+
+@dataclass(frozen=True)
+class House:
+    """`states` is the folder in which each session and each task has a private one."""
+
+    store: Store
+    vault: Vault
+    redactor: Redactor
+    spawner: Spawner
+    limits: Limits
+    states: Path
+    metrics: Metrics

@@ -1,0 +1,89 @@
+"""Around the whole app: every request gets an id, is counted when it is over, and has one line in the log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.logs import request_id, session_id
+from gateway.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SANE = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+"""What is taken as the id of a request; with anything else the gateway makes its own."""
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+POLLED = frozenset(("/healthz", "/readyz", "/metrics"))
+"""Asked for every few seconds by machines: logged at `debug` only."""
+
+
+class RequestLog:
+    """ASGI middleware, the outermost: it sees every answer, those to failures included."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        answer = _Answer(send, given if SANE.fullmatch(given) else f"req_{secrets.token_hex(8)}", self._metrics)
+        in_request, in_session = request_id.set(answer.request_id), session_id.set(None)
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception:
+            # The app's handler has logged it and answered; an answer that was cut off is the server's to end.
+            if not answer.whole:
+                log.exception("%s failed in the middle of its answer", _named(scope))
+                raise
+        finally:
+            answer.over()
+            self._note(scope, answer)
+            request_id.reset(in_request)
+            session_id.reset(in_session)
+
+    def _note(self, scope: Scope, answer: _Answer) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.requests.labels(method, route, str(answer.status)).inc()
+        took = round((time.monotonic() - answer.began) * 1000, 1)
+        fields = {"method": method, "route": route, "status": answer.status, "ms": took, "whole": answer.whole}
+        level = logging.DEBUG if route in POLLED else logging.INFO
+        left = "" if answer.whole else ", cut off"
+        log.log(level, "%s: %s in %s ms%s", _named(scope), answer.status, took, left, extra={"fields": fields})
+
+
+class _Answer:
+    """One answer on its way out."""
+
+    def __init__(self, send: Send, request: str, metrics: Metrics) -> None:
+        self.request_id, self.status, self.whole = request, 0, False
+        self.began = time.monotonic()
+        self._send, self._metrics, self._streams = send, metrics, False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self.request_id
+            self._streams = headers.get("content-type", "").startswith("text/event-stream")
+            if self._streams:
+                self._metrics.open_streams.inc()
+        elif not message.get("more_body"):
+            self.whole = True
+        await self._send(message)
+
+    def over(self) -> None:
+        if self._streams:
+            self._metrics.open_streams.dec()
+
+
+def _named(scope: Scope) -> str:
+    # As it came, percent signs and all, so that nothing in it breaks a line; never the query, which may hold a secret.
+    path = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1")
+    return f"{scope['method']} {path[:200]}"

@@ -1,0 +1,189 @@
+"""Health, readiness and figures, asked of gateways at work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
+
+from gateway import readiness
+from gateway.metrics import Metrics
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.talk import agents_of, create, execute, idle, opening, say, until, user
+
+Scene = Callable[..., str]
+USAGE = {"usage": {"input_tokens": 7, "output_tokens": 5, "cache_read": 3, "cache_write": 2}}
+
+
+async def figures(client: httpx.AsyncClient) -> dict[str, float]:
+    """Every sample of `/metrics`, by its name and labels as they are written."""
+    answer = await client.get("/metrics")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    found = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+            found[sample.name.removeprefix("portico_") + (f"{{{labels}}}" if labels else "")] = sample.value
+    return found
+
+
+async def test_a_turn_is_counted(portico: Running, scene: Scene) -> None:
+    name = scene([{"text": "ok"}, USAGE])
+    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
+    await say(portico.client, session, "again")
+    await execute(portico.client, driver="echo")
+    found = await figures(portico.client)
+    assert found['turns_total{agent="script",stop_reason="end_turn"}'] == 2
+    assert found['turns_total{agent="echo",stop_reason="end_turn"}'] == 1
+    assert found['events_total{agent="script",kind="agent_token"}'] == 2
+    assert found['events_total{agent="script",kind="session_end"}'] == 2
+    tokens = {
+        kind: found[f'tokens_total{{agent="script",kind="{kind}"}}'] for kind in ("input", "output", "cache_read", "cache_write")
+    }
+    assert tokens == {"input": 14, "output": 10, "cache_read": 6, "cache_write": 4}
+    assert found['first_event_seconds_count{agent="script"}'] == 2
+    assert found['turn_seconds_count{agent="script"}'] == 2
+    assert 0 < found['first_event_seconds_sum{agent="script"}'] <= found['turn_seconds_sum{agent="script"}']
+    assert found['agent_starts_total{agent="script",how="new"}'] == 1
+    assert found['agent_starts_total{agent="echo",how="task"}'] == 1
+    assert found['http_requests_total{method="PUT",route="/session",status="201"}'] == 1
+    assert found['http_requests_total{method="POST",route="/session/{session_id}",status="200"}'] == 1
+    assert found["live_agents"] == 1
+    assert (found["running_turns"], found["open_streams"], found["store_unwritten_bytes"]) == (0, 0, 0)
+
+
+async def test_what_is_under_way_is_counted(portico: Running, scene: Scene) -> None:
+    name = scene([{"text": "x"}, {"hang": True}])
+    options = {"scenario": name}
+    async with portico.client.stream(
+        "PUT", "/session", json=opening("script", "hang", options=options, stream="delta")
+    ) as answer:
+        lines = answer.aiter_lines()
+        while await anext(lines) != "event: text_delta":
+            pass
+        found = await figures(portico.client)
+        assert (found["running_turns"], found["open_streams"], found["live_agents"]) == (1, 1, 1)
+    await until(lambda: portico.gateway.metrics.registry.get_sample_value("portico_open_streams") == 0)
+
+
+async def test_a_session_that_waits_is_counted(portico: Running, scene: Scene) -> None:
+    tool = {"name": "ask", "description": "Asks.", "inputSchema": {"type": "object"}}
+    name = scene([{"app_tool": {"name": "ask"}}])
+    answer = await create(portico.client, options={"scenario": name}, tools=[tool])
+    assert answer["stopReason"] == "tool_use"
+    found = await figures(portico.client)
+    assert found["waiting_sessions"] == 1
+    assert found["running_turns"] == 0
+    assert found['turns_total{agent="script",stop_reason="tool_use"}'] == 1
+
+
+async def test_starts_restarts_and_crashes_are_told_apart(portico: Running, scene: Scene) -> None:
+    name = scene(
+        {"when": "crash", "steps": [{"exit": 3}]}, {"when": "fail", "steps": [{"stop": {"reason": "error"}}]}, [{"text": "ok"}]
+    )
+    options = {"scenario": name}
+    session = (await create(portico.client, options=options))["sessionId"]
+    await say(portico.client, session, "fail")
+    assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 0
+    await say(portico.client, session, "crash")
+    assert (await say(portico.client, session, "x"))["stopReason"] == "end_turn"
+    await create(portico.client, "script", user("seed"), {"role": "assistant", "content": "s"}, "go", options=options)
+    refused = await portico.client.put("/session", json=opening(options={"scenario": "none.json"}))
+    assert refused.status_code == 503
+    found = await figures(portico.client)
+    assert found['agent_crashes_total{agent="script"}'] == 1
+    assert found['agent_restarts_total{agent="script"}'] == 1
+    starts = {
+        how: found.get(f'agent_starts_total{{agent="script",how="{how}"}}') for how in ("new", "resumed", "seeded", "failed")
+    }
+    assert starts == {"new": 1, "resumed": None, "seeded": 2, "failed": 1}
+
+
+async def test_an_agent_that_is_killed_has_crashed(portico: Running, scene: Scene) -> None:
+    options = {"scenario": scene([{"text": "x"}, {"hang": True}])}
+    before = {agent.pid for agent in agents_of(os.getpid())}
+    task = asyncio.create_task(create(portico.client, options=options))
+    (agent,) = await until(lambda: [a for a in agents_of(os.getpid()) if a.pid not in before])
+    await until(
+        lambda: portico.gateway.metrics.registry.get_sample_value(
+            "portico_events_total", {"agent": "script", "kind": "agent_token"}
+        )
+    )
+    os.kill(agent.pid, signal.SIGKILL)
+    session = (await task)["sessionId"]
+    await idle(portico.client, session)
+    assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 1
+
+
+async def test_what_clients_invent_is_not_a_label(portico: Running) -> None:
+    for n in range(3):
+        await portico.client.request("PROPFIND", f"/nothing/{n}")
+    found = await figures(portico.client)
+    odd = {name: value for name, value in found.items() if 'route="unmatched"' in name and "created" not in name}
+    assert odd == {'http_requests_total{method="other",route="unmatched",status="404"}': 3}
+
+
+async def test_the_figures_are_behind_the_key_unless_the_configuration_opens_them(tmp_path: Path) -> None:
+    async with (
+        gateway_on(table(tmp_path, server={"open_metrics": True})) as running,
+        httpx.AsyncClient(base_url=running.url) as anybody,
+    ):
+        assert (await anybody.get("/metrics")).status_code == 200
+    async with gateway_on(table(tmp_path)) as running, httpx.AsyncClient(base_url=running.url) as anybody:
+        assert (await anybody.get("/metrics")).status_code == 401
+
+
+def test_each_gateway_has_figures_of_its_own() -> None:
+    one, other = Metrics(), Metrics()
+    one.of("echo").turn("end_turn")
+    labels = {"agent": "echo", "stop_reason": "end_turn"}
+    assert one.registry.get_sample_value("portico_turns_total", labels) == 1
+    assert other.registry.get_sample_value("portico_turns_total", labels) is None
+
+
+async def test_every_figure_is_documented(portico: Running) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    documented = set(re.findall(r"^\| `(portico_\w+)", page, re.MULTILINE))
+    offered = {family.name for family in portico.gateway.metrics.registry.collect() if family.name.startswith("portico_")}
+    assert {name.removesuffix("_total") for name in documented} == offered
+
+
+async def test_it_is_ready_while_the_store_takes_writes(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "FRESH", 0.0)
+    answer = await portico.client.get("/readyz", headers={"Authorization": ""})
+    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+    async with portico.gateway.store._engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE schema_version RENAME TO elsewhere"))
+    answer = await portico.client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["status"] == "not ready"
+    assert "the store cannot be written" in answer.json()["reasons"][0]
+    assert "elsewhere" not in answer.text
+    async with portico.gateway.store._engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE elsewhere RENAME TO schema_version"))
+    assert (await portico.client.get("/readyz")).status_code == 200
+
+
+async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "FRESH", 0.0)
+    monkeypatch.setattr(readiness, "PATIENCE", 0.2)
+    async with portico.gateway.store._write():
+        answer = await portico.client.get("/readyz")
+    assert answer.status_code == 503
+    assert "did not take a write within" in answer.json()["reasons"][0]
+    assert (await portico.client.get("/healthz")).status_code == 200
+
+
+async def test_it_is_not_ready_while_it_goes_down(portico: Running) -> None:
+    await portico.gateway.stop_runs()
+    answer = await portico.client.get("/readyz")
+    assert (answer.status_code, answer.json()["reasons"]) == (503, ["the gateway is shutting down"])
