@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from drivers.base import GO_ON, Agent, AgentGone, Prompt, Reply
 from drivers.messages import MESSAGE, Message, ToolMessage, UserMessage
 from gateway.agents import ConfiguredAgent
+from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import EventLog
 from gateway.live_agent import House, LiveAgent
@@ -70,6 +71,11 @@ class Session:
     async def history(self) -> list[Message]:
         """All messages, exactly as they were given and made."""
         return [MESSAGE.validate_json(body) for body in await self._house.store.messages(self.id)]
+
+    async def compacted_history(self) -> list[Message]:
+        """What the agent still works from: all messages, or what its CLI has left of them and what came after."""
+        compaction = await self._house.store.compaction(self.id)
+        return compacted(await self.history(), compaction)
 
     def refuse_if_busy(self) -> None:
         """Raises Conflict while a run is at work, NotFound once the session is deleted."""
@@ -229,7 +235,7 @@ class Session:
         self._places.admit(self)
         if more is None and self._agent.ready and self._agent.now is not None:
             return self._agent.now
-        history = await self.history()
+        history = await self.compacted_history()
         seed = [*history[: len(history) - unsaid], *(more or ())]
         try:
             return await self._agent.start(self.config, seed, resume=more is None)

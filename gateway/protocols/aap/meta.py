@@ -21,7 +21,7 @@ def agent_info(finding: Finding, schema_key: str = "inputSchema") -> dict[str, A
     agent, info = finding.agent, finding.agent.info
     images: dict[str, Any] = {name: {} for name, takes in (("http", info.image_http), ("data", info.image_data)) if takes}
     capabilities = {
-        "history": {"full": {}},
+        "history": {**({"compacted": {}} if info.compaction else {}), "full": {}},
         "stream": {"delta": {}, "message": {}, "none": {}},
         **({"application": {"tools": {}}} if info.app_tools else {}),
         **({"image": images} if images else {}),

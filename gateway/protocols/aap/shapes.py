@@ -95,6 +95,9 @@ class SessionListResponse(_Shape):
 
 
 class SessionHistory(_Shape):
+    """The histories that the agent declares, or the one that was asked for."""
+
+    compacted: list[Message] | None = Field(default=None, exclude_if=lambda v: v is None)
     full: list[Message] | None = Field(default=None, exclude_if=lambda v: v is None)
 
 

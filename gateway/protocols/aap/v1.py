@@ -77,10 +77,11 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.get("/session/{session_id}")
     async def get_session(session_id: str, history: Literal["compacted", "full"] | None = None) -> SessionResponse:
-        """A session's settings and its history."""
-        if history == "compacted":
-            raise NotFound("this agent declares no compacted history; ask for history=full")
-        return await _session_response(gateway, await gateway.sessions.get(session_id))
+        """A session's settings and its history: every one that its agent declares, or the one that is asked for."""
+        session = await gateway.sessions.get(session_id)
+        if history == "compacted" and not session.agent.info.compaction:
+            raise NotFound(f"agent {session.agent.name!r} declares no compacted history; ask for history=full")
+        return await _session_response(gateway, session, history)
 
     @routes.delete("/session/{session_id}", status_code=204)
     async def delete_session(session_id: str) -> Response:
@@ -92,7 +93,7 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-async def _session_response(gateway: Gateway, session: Session) -> SessionResponse:
+async def _session_response(gateway: Gateway, session: Session, history: str | None) -> SessionResponse:
     # The state first: what has ended by now is stored by now, and the other way round it would be told in halves.
     config, state = session.config, session.state
     last = await gateway.store.last_run(session.id)
@@ -105,9 +106,17 @@ async def _session_response(gateway: Gateway, session: Session) -> SessionRespon
             options=options or None,
         ),
         tools=None if config.app_tools is None else [tool_json(tool) for tool in config.app_tools],
-        history=SessionHistory(full=await session.history()),
+        history=await _histories(session, history),
         state=state,
         stop_reason="tool_use" if state == "waiting" else STOP_REASONS.get(last.stop_reason or "") if last else None,
+    )
+
+
+async def _histories(session: Session, wanted: str | None) -> SessionHistory:
+    compacted = session.agent.info.compaction and wanted in (None, "compacted")
+    return SessionHistory(
+        compacted=await session.compacted_history() if compacted else None,
+        full=await session.history() if wanted in (None, "full") else None,
     )
 
 
