@@ -70,6 +70,7 @@ class DriverInfo:
     `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the
     vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
     session can be given a history; `system`: it can be given a system prompt.
+    `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
     """
 
     title: str
@@ -85,6 +86,7 @@ class DriverInfo:
     app_tools: bool = False
     seeds: bool = True
     system: bool = True
+    compaction: bool = False
 
 
 @dataclass(frozen=True, slots=True)

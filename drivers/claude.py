@@ -70,6 +70,7 @@ class ClaudeDriver(CliDriver):
             image_http=True,
             image_data=True,
             app_tools=True,
+            compaction=True,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

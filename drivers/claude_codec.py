@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from drivers.base import AgentUnavailable, Prompt, Reply, ResumeFailed
 from drivers.claude_calls import Ask, Calls
+from drivers.claude_compaction import Compaction
 from drivers.claude_content import native_content
 from drivers.claude_control import HOOKS, failure, mcp_answer, refusal, success
 from drivers.claude_result import run_end, usage_of
@@ -26,7 +27,7 @@ NOISE = frozenset(
     {
         "status", "thinking_tokens", "api_retry", "informational", "ui_invalidate", "permission_denied",
         "task_started", "task_progress", "task_updated", "task_notification", "background_tasks_changed",
-        "model_refusal_no_fallback", "compact_boundary", "session_state_changed", "files_persisted",
+        "model_refusal_no_fallback", "session_state_changed", "files_persisted",
     }
 )  # fmt: skip
 """Subtypes of `system` lines that tell nothing that another line does not tell better."""
@@ -63,6 +64,7 @@ class ClaudeCodec(Codec):
         self._once, self._verbatim = once, verbatim
         self._tools = tools or Toolset()
         self._session: NativeSession | None = None
+        self._compaction = Compaction()
         self._requests = 0
         self._begin()
         if once:
@@ -163,6 +165,9 @@ class ClaudeCodec(Codec):
             return self._turn_start(native)
         if subtype in ("hook_started", "hook_response"):
             return self._hook(native)
+        if subtype == "compact_boundary":
+            self._compaction.begin(native)
+            return []
         return [] if subtype in NOISE else None
 
     def _turn_start(self, native: dict[str, Any]) -> list[OutputEvent]:
@@ -187,7 +192,8 @@ class ClaudeCodec(Codec):
     def _message(self, native: dict[str, Any]) -> list[OutputEvent] | None:
         if self.phase not in ACTIVE:
             return []
-        return self._stream.read(native)
+        compacted, events = self._compaction.read(native), self._stream.read(native)
+        return None if events is None else [*compacted, *events]
 
     def _result(self, native: dict[str, Any]) -> list[OutputEvent]:
         if self.phase == "starting":
@@ -198,7 +204,7 @@ class ClaudeCodec(Codec):
             return [Error(message=said)]
         if self.phase not in ACTIVE or "task-notification" in str(native.get("origin")):
             return []
-        events = [*self._stream.end(), *usage_of(native)]
+        events = [*self._stream.end(), *self._compaction.end(), *usage_of(native)]
         telling, end = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
         if self._once:
             self.ending = end

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from drivers.codex_items import Call, call_of, outcome_of, snake
-from drivers.events import AgentToken, Hook, MessageEnd, OutputEvent, Thinking
+from drivers.events import AgentToken, Compacted, Hook, MessageEnd, OutputEvent, Thinking
 
 TokenKind = type[AgentToken] | type[Thinking]
 LIFECYCLE_HOOKS = frozenset({"sessionStart", "sessionEnd", "stop"})
@@ -100,6 +100,9 @@ class TurnStream:
             return self._whole(params, AgentToken, item["id"], item["text"])
         if item["type"] == "reasoning":
             return self._whole(params, Thinking, item["id"], "\n\n".join(item.get("summary") or item.get("content") or []))
+        if item["type"] == "context_compaction":
+            # What is left of the thread the CLI keeps to itself.
+            return [*self._message_end(), Compacted()] if self._mine(params) else []
         if item["id"] in self._background or (
             item["id"] not in self.calls and params.get("turnId", self.turn_id) != self.turn_id
         ):

@@ -1,7 +1,7 @@
 """OutputEvent: what an agent does, whichever CLI it runs in.
 
-Eleven kinds follow the OutputEvent gateway's event table field by field; three more (`native_session`, `message_end`,
-`awaiting`) and two fields (`parent_id`, `stop_reason`) are the gateway's own; `seed_json()` leaves those out.
+Eleven kinds follow the OutputEvent gateway's event table field by field; four more (`native_session`, `message_end`,
+`awaiting`, `compacted`) and two fields (`parent_id`, `stop_reason`) are the gateway's own; `seed_json()` leaves those out.
 This file owns the vocabulary only; who produces or shows an event is not its business.
 """
 
@@ -188,6 +188,23 @@ class Awaiting(Event):
         return None
 
 
+class Compacted(Event):
+    """The CLI has replaced the conversation so far by a summary, to make room; where it tells what is left, `summary` has it.
+
+    `kept`: so many messages before this event the agent still has word for word, after the summary. `trigger` is the CLI's word
+    for why, such as `manual` or `auto`; `tokens_before` is how large the conversation was.
+    """
+
+    kind: Literal["compacted"] = "compacted"
+    summary: str | None = None
+    kept: int = Field(default=0, ge=0)
+    trigger: str | None = None
+    tokens_before: int | None = None
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
 OutputEvent = Annotated[
     AgentToken
     | Thinking
@@ -202,7 +219,8 @@ OutputEvent = Annotated[
     | Error
     | NativeSession
     | MessageEnd
-    | Awaiting,
+    | Awaiting
+    | Compacted,
     Field(discriminator="kind"),
 ]
 
@@ -211,7 +229,7 @@ EVENT: TypeAdapter[OutputEvent] = TypeAdapter(OutputEvent)
 KINDS: frozenset[str] = frozenset(
     {
         "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage", "stdout", "stderr",
-        "session_end", "error", "native_session", "message_end", "awaiting",
+        "session_end", "error", "native_session", "message_end", "awaiting", "compacted",
     }
 )  # fmt: skip
 

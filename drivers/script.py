@@ -46,6 +46,7 @@ class ScriptDriver(CliDriver):
             image_http=True,
             image_data=True,
             app_tools=True,
+            compaction=True,
         )
 
     def session(self, spec: SessionSpec) -> Launch:

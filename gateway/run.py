@@ -13,8 +13,9 @@ from contextlib import suppress
 from enum import Enum
 
 from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Reply
-from drivers.events import AwaitedCall, Awaiting, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
+from drivers.events import AwaitedCall, Awaiting, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
 from drivers.messages import Message
+from gateway.compaction import note_compaction
 from gateway.event_log import Entry, EventLog
 from gateway.history import Fold
 from gateway.metrics import RunMeter
@@ -185,6 +186,10 @@ class Run:
             if kind in _RAW:
                 event = self._redactor.clean_event(event)
             done += self._fold.feed(event)
+            if kind is Compacted and isinstance(event, Compacted):
+                await self._keep_all(done)
+                done = []
+                await note_compaction(self._store, self.log.log_id, event)
             if kind in _LAST and isinstance(event, Awaiting | SessionEnd):
                 self._show(shown)
                 shown = []

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from drivers.base import GO_ON, Agent, AgentGone, Prompt, Reply
 from drivers.messages import MESSAGE, Message, ToolMessage, UserMessage
 from gateway.agents import ConfiguredAgent
+from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import EventLog
 from gateway.house import House
@@ -72,6 +73,11 @@ class Session:
     async def history(self) -> list[Message]:
         """All messages, exactly as they were given and made."""
         return [MESSAGE.validate_json(body) for body in await self._house.store.messages(self.id)]
+
+    async def compacted_history(self) -> list[Message]:
+        """What the agent still works from: all messages, or what its CLI has left of them and what came after."""
+        compaction = await self._house.store.compaction(self.id)
+        return compacted(await self.history(), compaction)
 
     def refuse_if_busy(self) -> None:
         """Raises Conflict while a run is at work, NotFound once the session is deleted."""
@@ -243,7 +249,7 @@ class Session:
         # Nothing is awaited between the place and this: others count it from here on.
         self.starting = True
         try:
-            history = await self.history()
+            history = await self.compacted_history()
             seed = [*history[: len(history) - unsaid], *(more or ())]
             return await self._agent.start(self.config, seed, resume=more is None)
         finally:

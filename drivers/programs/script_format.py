@@ -86,6 +86,7 @@ SHAPES: dict[str, Shape] = {
     "text": Shape("text", text=template, chunk=size, every=seconds),
     "thinking": Shape("text", text=template, chunk=size, every=seconds),
     "message_end": Shape(discarded=flag),
+    "compact": Shape("summary", summary=template, kept=count),
     "usage": Shape(input_tokens=count, output_tokens=count, cache_read=count, cache_write=count),
     "tool_call": Shape(
         None, ("name",), name=word, id=template, input=template_object, result=template_json, error=template, detail=template,

@@ -44,6 +44,10 @@ def _message_end(play: Play, fields: Fields) -> None:
     play.wire.say("message_end", **fields)
 
 
+def _compact(play: Play, fields: Fields) -> None:
+    play.wire.say("compacted", **{**fields, "summary": play.fill(fields["summary"])}, trigger="manual")
+
+
 def _usage(play: Play, fields: Fields) -> None:
     play.wire.say("usage", **fields)
 
@@ -167,6 +171,7 @@ STEPS: dict[str, Callable[[Play, Fields], None]] = {
     "text": _text,
     "thinking": _thinking,
     "message_end": _message_end,
+    "compact": _compact,
     "usage": _usage,
     "tool_call": _tool_call,
     "app_tool": _app_tool,

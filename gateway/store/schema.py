@@ -32,6 +32,15 @@ messages = Table(
     Column("body", Text, nullable=False),
 )
 
+# The last compaction of a session's conversation by its CLI: the first message that is kept, and the summary of those before.
+compactions = Table(
+    "compactions",
+    metadata,
+    Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("first_kept", Integer, nullable=False),
+    Column("summary", Text, nullable=False),
+)
+
 # A run belongs to a log: a session's id, or an execution's.
 runs = Table(
     "runs",

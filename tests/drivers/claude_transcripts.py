@@ -38,7 +38,7 @@ class Transcript:
     @property
     def turns(self) -> int:
         """How often it was prompted."""
-        return sum(native.get("num_turns", 0) > 0 for native in self.results)
+        return sum(native.get("num_turns", 0) > 0 or "local_command" in native for native in self.results)
 
     @property
     def exit_code(self) -> int:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from drivers.events import AgentToken, Awaiting, MessageEnd, SessionEnd, Stdout, ToolCall, ToolResult, Usage
-from tests.drivers.codex_transcripts import ALL, GOLDEN, Transcript, action, golden_lines, play
+from drivers.events import AgentToken, Awaiting, Compacted, MessageEnd, SessionEnd, Stdout, ToolCall, ToolResult, Usage
+from tests.drivers.codex_transcripts import ALL, GOLDEN, Transcript, act, action, golden_lines, play
 
 BY_NAME = {transcript.name: transcript for transcript in ALL}
 every = pytest.mark.parametrize("transcript", ALL, ids=BY_NAME)
@@ -119,3 +119,17 @@ def test_a_command_in_the_background_has_its_result_before_the_model_goes_on() -
     events = play(BY_NAME["background"])[0]
     kinds = [event.kind for event in events if isinstance(event, ToolCall | ToolResult | AgentToken)]
     assert kinds == ["tool_call", "tool_result", "tool_call", "agent_token"]
+
+
+def test_a_compaction_is_noticed_though_not_what_is_left() -> None:
+    codec = BY_NAME["three_turns"].codec()
+    for line in BY_NAME["three_turns"].lines:
+        done = action(line)
+        _ = codec.receive(line) if done is None else act(codec, done)
+        if b'"turn/started"' in line:
+            params = json.loads(line)["params"]
+            break
+    item = {"type": "contextCompaction", "id": "1"}
+    told = {"item": item, "threadId": params["threadId"], "turnId": params["turn"]["id"]}
+    assert codec.receive(json.dumps({"method": "item/started", "params": told}).encode()) == []
+    assert codec.receive(json.dumps({"method": "item/completed", "params": told}).encode()) == [Compacted()]

@@ -16,6 +16,7 @@ from drivers.events import (
     AgentToken,
     AwaitedCall,
     Awaiting,
+    Compacted,
     Error,
     Event,
     Hook,
@@ -47,7 +48,7 @@ SEED = {
     "session_end": ["exit_code", "duration_ms"],
     "error": ["message"],
 }
-ADDED_KINDS = {"native_session", "message_end", "awaiting"}
+ADDED_KINDS = {"native_session", "message_end", "awaiting", "compacted"}
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 number = st.integers(-(2**63), 2**63 - 1)
@@ -83,6 +84,13 @@ events = st.one_of(
     st.builds(Error, message=text),
     st.builds(NativeSession, native_id=st.none() | text, model=st.none() | text),
     st.builds(MessageEnd, discarded=st.booleans()),
+    st.builds(
+        Compacted,
+        summary=st.none() | text,
+        kept=st.integers(0, 2**31),
+        trigger=st.none() | text,
+        tokens_before=st.none() | number,
+    ),
     st.builds(
         Awaiting,
         calls=st.lists(

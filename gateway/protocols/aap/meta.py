@@ -27,7 +27,7 @@ async def meta_of(gateway: Gateway, version: int, kind: type[Meta], tool: type[T
 
 def declared_histories(agent: ConfiguredAgent) -> tuple[HistoryType, ...]:
     """The histories that can be asked for."""
-    return ("full",)
+    return ("compacted", "full") if agent.info.compaction else ("full",)
 
 
 def _agent_info(finding: Finding, tool: type[Tool]) -> dict[str, Any]:

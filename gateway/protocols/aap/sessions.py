@@ -24,7 +24,10 @@ from gateway.store.store import Cursor
 
 Shown = TypeVar("Shown", bound=SessionInfo)
 
-_HISTORIES: Mapping[HistoryType, Callable[[Session], Awaitable[list[Message]]]] = {"full": Session.history}
+_HISTORIES: Mapping[HistoryType, Callable[[Session], Awaitable[list[Message]]]] = {
+    "compacted": Session.compacted_history,
+    "full": Session.history,
+}
 
 
 async def make(

@@ -129,3 +129,16 @@ async def test_meta_tells_of_it(portico: Running) -> None:
     assert agent["version"] == "0.169.0"
     assert [tool["name"] for tool in agent["tools"]] == ["shell", "apply_patch", "view_image", "web_search"]
     assert agent["capabilities"]["image"] == {"data": {}} and "tools" in agent["capabilities"]["application"]
+
+
+async def test_a_compaction_is_noticed_but_what_is_left_is_not_declared(home: Home, model: OpenAIServer) -> None:
+    settings = home.codex / "config.toml"
+    settings.write_text("model_auto_compact_token_limit = 100\n" + settings.read_text())
+    async with home.gateway() as portico:
+        talk = await begin(portico.client, "[[plain]] one")
+        assert await talk.say("[[recall]] two") != PLAIN
+        kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(talk.id)).log.read(0)]
+        assert kinds.count("compacted") == 1
+        assert len(await talk.history()) == 4
+        answer = await portico.client.get(f"/session/{talk.id}", params={"history": "compacted"})
+        assert answer.status_code == 404 and "declares no compacted history" in answer.json()["error"]

@@ -62,7 +62,7 @@ async def test_meta_has_the_shape_of_the_protocol(portico: Running) -> None:
 async def test_an_agent_says_what_it_can_do(portico: Running) -> None:
     agents = await _agents(portico)
     assert agents["script"]["capabilities"] == {
-        "history": {"full": {}},
+        "history": {"compacted": {}, "full": {}},
         "stream": {"delta": {}, "message": {}, "none": {}},
         "application": {"tools": {}},
         "image": {"http": {}, "data": {}},
