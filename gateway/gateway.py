@@ -14,6 +14,8 @@ from gateway.agents import Agents
 from gateway.config import Settings
 from gateway.discovery import Discovery
 from gateway.executions import Executions, forget_executions
+from gateway.live_agent import House
+from gateway.mcp.host import McpHost
 from gateway.recovery import close_open_runs, end_left_behind
 from gateway.redaction import Redactor
 from gateway.security import Authenticator
@@ -62,7 +64,9 @@ class Gateway:
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
         await asyncio.to_thread(forget_executions, states)
-        self.sessions = Sessions(self.agents, self.store, Vault(data_dir), self.redactor, spawner, limits, states)
+        self._mcp = McpHost(self.redactor)
+        house = House(self.store, Vault(data_dir), self.redactor, spawner, limits, states, self._mcp.open)
+        self.sessions = Sessions(self.agents, house)
         self.sessions.sleep_after, self.sessions.live_agents = chosen.sleep_after, chosen.live_agents
         self.executions = Executions(self.agents, self.store, self.redactor, spawner, limits, states)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
@@ -77,6 +81,7 @@ class Gateway:
         if not self._closed:
             self._closed = True
             await self.stop_runs()
+            await self._mcp.close()
             await self.store.close()
 
 

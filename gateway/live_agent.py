@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drivers.base import Agent, AgentUnavailable, Limits, ResumeFailed, SessionSpec
+from drivers.base import Agent, AgentUnavailable, Limits, ResumeFailed, SessionSpec, ToolHost
 from drivers.messages import Message, SystemMessage
 from drivers.process import Spawner
 from gateway.agents import ConfiguredAgent
@@ -30,6 +30,7 @@ class House:
     spawner: Spawner
     limits: Limits
     states: Path
+    tool_host: ToolHost
 
 
 class LiveAgent:
@@ -99,4 +100,5 @@ class LiveAgent:
             tools=config.tools or (),
             app_tools=config.app_tools or (),
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
+            tool_host=self._house.tool_host,
         )

@@ -8,21 +8,16 @@ import shutil
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from weakref import WeakValueDictionary
 
-from drivers.base import Limits
 from drivers.messages import Message
-from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown, TooMany
 from gateway.live_agent import House
-from gateway.redaction import Redactor
 from gateway.session import Session
 from gateway.session_config import SessionConfig
-from gateway.store import SessionRecord, Store
+from gateway.store import SessionRecord
 from gateway.store.store import Cursor
-from gateway.vault import Vault
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +25,9 @@ log = logging.getLogger(__name__)
 class Sessions:
     """All sessions of the daemon. Only those with a live agent or a run stay in memory."""
 
-    def __init__(
-        self, agents: Agents, store: Store, vault: Vault, redactor: Redactor, spawner: Spawner, limits: Limits, states: Path
-    ) -> None:
-        self._agents, self._store, self._vault, self._redactor = agents, store, vault, redactor
-        self._house = House(store, vault, redactor, spawner, limits, states)
+    def __init__(self, agents: Agents, house: House) -> None:
+        self._agents, self._house = agents, house
+        self._store, self._vault, self._redactor = house.store, house.vault, house.redactor
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._held: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
