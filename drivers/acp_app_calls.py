@@ -107,12 +107,16 @@ class AppCalls:
         call.reply = reply
         return self._settle(call)
 
-    def give_up(self) -> None:
-        """The run is over, or stopped: whatever waits is answered."""
+    def give_up(self) -> list[OutputEvent]:
+        """The run is over, or stopped: whatever waits is answered, and ends."""
+        events: list[OutputEvent] = []
         for call in self._calls:
-            if call.request is not None and not call.over:
+            if not call.over:
+                if call.request is not None:
+                    self._answers.append(ToolAnswer(call.request, CANCELLED, is_error=True))
+                events += self._end(call, CANCELLED) if call.shown else []
                 call.over = True
-                self._answers.append(ToolAnswer(call.request, CANCELLED, is_error=True))
+        return events
 
     # -- whose turn it is ---------------------------------------------------------------------------------------------
 

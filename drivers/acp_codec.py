@@ -149,12 +149,11 @@ class AcpCodec(Codec):
             else:
                 self._rpc.refuse(ask.request_id, INVALID_PARAMS, "the run was cancelled")
         self._asks.clear()
-        self._app.give_up()
         self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
         if self.phase == "waiting":
             self.phase = "running"
         held, self._held = self._held, []
-        self.pending += held
+        self.pending += [*held, *self._app.give_up()]
         return True
 
     def closing(self) -> None:
@@ -248,9 +247,8 @@ class AcpCodec(Codec):
     def _prompted(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
         self.phase, self._over = "ready", self._task is not None
         self._asks.clear()
-        self._app.give_up()
         held, self._held = self._held, []
-        events = [*held, *self._calls.begun()]
+        events = [*held, *self._app.give_up(), *self._calls.begun()]
         if error is not None:
             return [*events, *failure(f"{self.title}: {said(error)}", interrupted=self._stopping)]
         try:
