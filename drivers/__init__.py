@@ -16,8 +16,11 @@ from drivers.base import (
     ResumeFailed,
     SessionSpec,
     TaskSpec,
+    ToolAnswer,
     ToolGrant,
     ToolReply,
+    ToolRequest,
+    ToolServer,
     ToolSpec,
 )
 from drivers.codec import Codec, Command, HostAnswer, HostRequest, Launch
@@ -48,7 +51,10 @@ __all__ = [
     "SessionSpec",
     "Spawner",
     "TaskSpec",
+    "ToolAnswer",
     "ToolGrant",
     "ToolReply",
+    "ToolRequest",
+    "ToolServer",
     "ToolSpec",
 ]

@@ -65,6 +65,7 @@ class AcpDriver(CliDriver):
     """A session is a process that is kept; a task is a session with one prompt."""
 
     name = "acp"
+    tools_by_mcp = True
 
     def info(self) -> DriverInfo:
         schema = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -77,6 +78,7 @@ class AcpDriver(CliDriver):
             ),
             options=OPTIONS,
             image_data=True,
+            app_tools=True,
             seeds=False,
             system=False,
         )
@@ -96,14 +98,17 @@ class AcpDriver(CliDriver):
         return await super().execute(spec, spawner, limits)
 
     def session(self, spec: SessionSpec) -> Launch:
+        from drivers.acp_app_tools import by_title
         from drivers.acp_codec import AcpCodec
         from drivers.acp_permissions import Grants
 
         grants = Grants(spec.tools)
         wanted = self._wanted(spec, reads=grants.any_of(("read", "search", "edit")), writes=grants.any_of(("edit",)),
                               terminals=grants.any_of(("execute",)))  # fmt: skip
-        codec = AcpCodec(replace(wanted, resume=spec.resume), grants, _manner(spec))
-        return Launch(Command((spec.program, *spec.args), spec.cwd, spec.env), codec)
+        wanted = replace(wanted, resume=spec.resume, tool_server=spec.tool_server)
+        manner = _manner(spec)._replace(app_tool=by_title(tool.name for tool in spec.app_tools))
+        codec = AcpCodec(wanted, grants, manner)
+        return Launch(Command((spec.program, *spec.args), spec.cwd, spec.env), codec, spec.tool_server)
 
     def task(self, spec: TaskSpec) -> Launch:
         from drivers.acp_codec import AcpCodec

@@ -66,9 +66,8 @@ class Calls:
         self.terminals: dict[str, str] = {}
         self._calls: dict[str, Call] = {}
 
-    def update(self, update: NativeCall | ToolCallUpdate) -> list[OutputEvent]:
+    def progress(self, call: Call) -> list[OutputEvent]:
         """The events of an update. A call that is only pending starts when its input is known, or it is seen at work."""
-        call = self.known(update)
         if call.over:
             return []
         if call.status in ("completed", "failed"):

@@ -20,13 +20,14 @@ from acp.schema import (
     ToolCallStart,
 )
 
+from drivers.acp_app_calls import AppCalls, AppTool, of_none
 from drivers.acp_calls import Call, Calls, kind_name, shown_input
 from drivers.acp_content import has_image, prompt_blocks, text_of_block
 from drivers.acp_ending import failure, run_end
 from drivers.acp_opening import Opening, Wanted
 from drivers.acp_permissions import CANCELLED, SERVICES, Ask, Grants, outcome
 from drivers.acp_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, Rpc, said
-from drivers.base import DriverError, PermissionReply, Prompt, Reply
+from drivers.base import DriverError, PermissionReply, Prompt, Reply, ToolAnswer, ToolRequest
 from drivers.codec import Codec, HostAnswer, HostRequest
 from drivers.events import (
     AgentToken,
@@ -41,12 +42,14 @@ from drivers.events import (
 )
 from drivers.events import Error as Failure
 from drivers.lines import parse_object, text_line
+from drivers.messages import text_of
 
 QUIET = frozenset(
     {"user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update",
      "session_info_update", "usage_update"}
 )  # fmt: skip
 """Updates that tell nothing of the run: the prompt's echo, and what the session is and offers."""
+NOT_NOW = "No run is under way; the application cannot be asked."
 DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not enabled in this session."
 
 
@@ -63,6 +66,7 @@ class Manner(NamedTuple):
     given: Callable[[Call], dict[str, Any]] = shown_input
     prompt: Callable[[Prompt], list[Any]] = lambda prompt: prompt_blocks(prompt.content)
     silent: frozenset[str] = frozenset()
+    app_tool: AppTool = of_none
 
 
 class AcpCodec(Codec):
@@ -74,7 +78,9 @@ class AcpCodec(Codec):
         self.title = self._manner.title
         self._grants, self._task = grants, task
         self._calls = self._fresh_calls()
+        self._app = AppCalls(self.tool_answers)
         self._asks: list[Ask] = []
+        self._awaited: set[str] = set()
         self._held: list[OutputEvent] = []
         self._services = 0
         self._serving: dict[int | str, Call] = {}
@@ -90,6 +96,7 @@ class AcpCodec(Codec):
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
         self._calls, self._message, self._stopping = self._fresh_calls(), None, False
+        self._app = AppCalls(self.tool_answers, self._app.tells)
         session = NativeSession(native_id=self.native_id, model=self.offer.model)
         if session != self._told:
             self._told = session
@@ -103,15 +110,36 @@ class AcpCodec(Codec):
         self._rpc.request("session/prompt", request, self._prompted)
 
     def reply(self, reply: Reply) -> None:
-        if not self._asks or self._asks[0].call.id != reply.call_id or not isinstance(reply, PermissionReply):
+        if reply.call_id not in self._awaited:
             return
-        ask = self._asks.pop(0)
-        self.phase = "running"
-        self.pending += self._settle(ask, granted=reply.granted, why=reply.reason or DENIED)
-        held, self._held = self._held, []
-        self.pending += held
-        if self._asks:
-            self.pending += self._present(self._asks[0])
+        self._awaited.discard(reply.call_id)
+        if self._asks and self._asks[0].call.id == reply.call_id:
+            granted = isinstance(reply, PermissionReply) and reply.granted
+            why = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
+            self.pending += self._settle(self._asks.pop(0), granted=granted, why=why or DENIED)
+        else:
+            self.pending += self._app.reply(reply)
+        if not self._awaited:
+            self.phase = "running"
+            held, self._held = self._held, []
+            self.pending += held
+            if self._asks:
+                self.pending += self._hand_over()
+
+    def called(self, request: ToolRequest) -> None:
+        if self.phase not in ("running", "waiting") or self._stopping:
+            self.tool_answers.append(ToolAnswer(request.id, NOT_NOW, is_error=True))
+        else:
+            self.pending += self._keep(self._app.called(request))
+
+    def withdrawn(self, request_id: str) -> None:
+        self.pending += self._keep(self._app.withdrawn(request_id))
+
+    def settle_after(self) -> float | None:
+        return self._app.settle_after() if self.phase == "running" and not self._stopping else None
+
+    def settle(self) -> list[OutputEvent]:
+        return self._hand_over()
 
     def interrupt(self) -> bool:
         self._stopping = True
@@ -125,7 +153,7 @@ class AcpCodec(Codec):
         if self.phase == "waiting":
             self.phase = "running"
         held, self._held = self._held, []
-        self.pending += held
+        self.pending += [*held, *self._app.give_up()]
         return True
 
     def closing(self) -> None:
@@ -197,7 +225,7 @@ class AcpCodec(Codec):
             case AgentMessageChunk() | AgentThoughtChunk():
                 return self._chunk(update)
             case ToolCallStart() | ToolCallProgress():
-                return self._calls.update(update)
+                return self._tool_call(self._calls.known(update))
             case _:
                 # A plan has no event of its own; it is shown as it came.
                 return None
@@ -212,11 +240,15 @@ class AcpCodec(Codec):
             self._message = update.message_id
         return [*ended, AgentToken(text=text) if isinstance(update, AgentMessageChunk) else Thinking(text=text)]
 
+    def _tool_call(self, call: Call) -> list[OutputEvent]:
+        name = self._manner.app_tool(call)
+        return self._calls.progress(call) if name is None else self._app.told(call, name)
+
     def _prompted(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
         self.phase, self._over = "ready", self._task is not None
         self._asks.clear()
         held, self._held = self._held, []
-        events = [*held, *self._calls.begun()]
+        events = [*held, *self._app.give_up(), *self._calls.begun()]
         if error is not None:
             return [*events, *failure(f"{self.title}: {said(error)}", interrupted=self._stopping)]
         try:
@@ -241,6 +273,10 @@ class AcpCodec(Codec):
             self._rpc.reply(request_id, CANCELLED)
             return []
         call = self._calls.known(request.tool_call)
+        if (name := self._manner.app_tool(call)) is not None:
+            # The client itself runs it, or does not.
+            self._rpc.reply(request_id, outcome(request.options, granted=True))
+            return self._app.told(call, name)
         return self._weigh(Ask(call, request_id, tuple(request.options)))
 
     def _service(self, request: HostRequest) -> list[OutputEvent]:
@@ -262,12 +298,17 @@ class AcpCodec(Codec):
         if verdict == "allow":
             return [*self._calls.start(ask.call), *self._settle(ask, granted=True)]
         self._asks.append(ask)
-        return self._present(ask) if len(self._asks) == 1 else []
+        return self._hand_over() if len(self._asks) == 1 and self.phase != "waiting" else []
 
-    def _present(self, ask: Ask) -> list[OutputEvent]:
+    def _hand_over(self) -> list[OutputEvent]:
+        """It is the client's turn: one permission at most, and every result that is wanted by now."""
         self.phase = "waiting"
-        awaiting = Awaiting(calls=(AwaitedCall(id=ask.call.id, wants="permission"),))
-        return [*self._calls.start(ask.call), awaiting]
+        asks = [ask.call for ask in self._asks[:1]]
+        started, results = self._app.announce()
+        calls = (*(AwaitedCall(id=call.id, wants="permission") for call in asks),
+                 *(AwaitedCall(id=call_id, wants="result") for call_id in results))  # fmt: skip
+        self._awaited = {call.id for call in calls}
+        return [*(event for call in asks for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
 
     def _settle(self, ask: Ask, *, granted: bool, why: str = "") -> list[OutputEvent]:
         """Tell the agent; a call that was denied ends here, since many agents say no more of it."""

@@ -26,8 +26,9 @@ from acp.schema import (
     SetSessionModeRequest,
 )
 
+from drivers.acp_app_tools import mcp_servers
 from drivers.acp_rpc import AUTH_REQUIRED, Rpc, said
-from drivers.base import AgentUnavailable, DriverError, ResumeFailed
+from drivers.base import AgentUnavailable, DriverError, ResumeFailed, ToolServer
 from drivers.events import OutputEvent
 
 BARRIER = "_portico/barrier"
@@ -50,6 +51,7 @@ class Wanted:
     terminals: bool = False
     late_replay: bool = False
     how_to_log_in: str = ""
+    tool_server: ToolServer | None = None
 
 
 @dataclass
@@ -109,14 +111,15 @@ class Opening:
         return self._open()
 
     def _open(self) -> list[OutputEvent]:
-        wanted, can = self._wanted, self.offer.agent and self.offer.agent.agent_capabilities
+        wanted, can = self._wanted, self.offer.agent.agent_capabilities if self.offer.agent else None
+        servers = mcp_servers(wanted.tool_server, can)
         if wanted.resume is None:
-            self._rpc.request("session/new", NewSessionRequest(cwd=wanted.cwd, mcp_servers=[]), self._session)
+            self._rpc.request("session/new", NewSessionRequest(cwd=wanted.cwd, mcp_servers=servers), self._session)
         elif can and can.session_capabilities and can.session_capabilities.resume is not None:
-            resume = ResumeSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=[])
+            resume = ResumeSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=servers)
             self._rpc.request("session/resume", resume, self._session)
         elif can and can.load_session:
-            load = LoadSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=[])
+            load = LoadSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=servers)
             self._rpc.request("session/load", load, self._loaded if wanted.late_replay else self._session)
         else:
             self._refuse(ResumeFailed("the agent cannot resume sessions"))

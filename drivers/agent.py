@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Reply
+from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Reply, ToolRequest, ToolServer
 from drivers.codec import Codec, HostRequest, Launch
 from drivers.events import Error, OutputEvent, SessionEnd, Stdout
 from drivers.host import Host
@@ -27,8 +27,11 @@ SETTLED = "it fell silent"
 class CliAgent(Agent):
     """An Agent over a process that speaks lines."""
 
-    def __init__(self, process: Process, codec: Codec, limits: Limits, host: Host) -> None:
+    def __init__(self, process: Process, codec: Codec, limits: Limits, host: Host, tool_server: ToolServer | None = None) -> None:
         self._process, self._codec, self._limits, self._host = process, codec, limits, host
+        self._tool_server = tool_server
+        if tool_server is not None:
+            tool_server.listen(self._called, self._withdrawn)
         self._serving: set[asyncio.Task[None]] = set()
         self._woken = False
         self._ready: list[OutputEvent] = []
@@ -49,17 +52,16 @@ class CliAgent(Agent):
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits) -> CliAgent:
         """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        agent = cls(process, launch.codec, limits, Host(launch.command.cwd, launch.command.env, spawner))
+        agent = cls(process, launch.codec, limits, Host(launch.command.cwd, launch.command.env, spawner), launch.tool_server)
         try:
             agent._flush()
             while agent._codec.phase == "starting" and agent._codec.refusal is None and not agent._gone:
                 await agent._step()
         except BaseException:
-            await asyncio.shield(process.close(0.0))
+            await asyncio.shield(agent._put_down(0.0))
             raise
         if agent._gone or agent._codec.refusal is not None:
-            await process.close(0.0)
-            await agent._host.close()
+            await agent._put_down(0.0)
             raise agent._why_not_started()
         return agent
 
@@ -94,10 +96,7 @@ class CliAgent(Agent):
     async def reply(self, reply: Reply) -> None:
         self._heard = time.monotonic()
         self._codec.reply(reply)
-        self._note_rest()
-        self._flush()
-        self._rearm()
-        self._wake()
+        self._attend()
 
     async def interrupt(self) -> None:
         if self._interrupted is not None:
@@ -115,8 +114,14 @@ class CliAgent(Agent):
         if self.alive and grace:
             self._codec.closing()
             self._flush()
+        await self._put_down(grace)
+
+    async def _put_down(self, grace: float) -> None:
+        """End the process, and then what served it: a call that is hung up on would be told to the model."""
         await self._process.close(grace)
         await self._host.close()
+        if self._tool_server is not None:
+            await self._tool_server.close()
 
     def _begin(self) -> None:
         self._started = self._heard = time.monotonic()
@@ -181,6 +186,21 @@ class CliAgent(Agent):
         self._flush()
         self._wake()
 
+    def _called(self, request: ToolRequest) -> None:
+        self._heard = time.monotonic()
+        self._codec.called(request)
+        self._attend()
+
+    def _withdrawn(self, request_id: str) -> None:
+        self._codec.withdrawn(request_id)
+        self._attend()
+
+    def _attend(self) -> None:
+        self._note_rest()
+        self._flush()
+        self._rearm()
+        self._wake()
+
     def _note_rest(self) -> None:
         """Keep the time that the client takes for its answers apart from the agent's own."""
         if self._codec.phase == "waiting":
@@ -218,8 +238,7 @@ class CliAgent(Agent):
         return min(set_ones, default=(None, ""))
 
     async def _give_up(self, why: str) -> None:
-        await self._process.close(0.0)
-        await self._host.close()
+        await self._put_down(0.0)
         if self._interrupted is not None:
             self._take([SessionEnd(exit_code=INTERRUPTED, stop_reason="cancelled")])
         else:
@@ -228,8 +247,7 @@ class CliAgent(Agent):
 
     async def _end(self) -> None:
         if failure := self._process.failure:
-            await self._process.close(0.0)
-            await self._host.close()
+            await self._put_down(0.0)
             self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
             self._gone = True
             return
@@ -240,8 +258,7 @@ class CliAgent(Agent):
         self._take(events)
         self._gone = True
         # Not left to whoever holds the agent: what a one-shot run leaves behind ends with it.
-        await self._process.close(0.0)
-        await self._host.close()
+        await self._put_down(0.0)
 
     def _take(self, events: list[OutputEvent]) -> None:
         for event in events:
@@ -259,6 +276,10 @@ class CliAgent(Agent):
         if self._codec.outbox:
             self._process.write(self._codec.outbox)
             self._codec.outbox.clear()
+        while self._codec.tool_answers:
+            answer = self._codec.tool_answers.pop(0)
+            if self._tool_server is not None:
+                self._tool_server.answer(answer)
         while self._codec.host_requests:
             # A task of its own each: a terminal may be waited for while a file is read.
             task = asyncio.create_task(self._serve(self._codec.host_requests.pop(0)))

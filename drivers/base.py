@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,48 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """A call of an application-side tool that an agent makes by MCP. `call_id` is the agent's own id of it, if it says so."""
+
+    id: str
+    name: str
+    input: Mapping[str, Any]
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What comes of a ToolRequest, for the model."""
+
+    id: str
+    content: Content
+    is_error: bool = False
+
+
+class ToolServer(ABC):
+    """An MCP server on loopback that offers one agent's process its application-side tools, to whoever has the token."""
+
+    url: str
+    token: str
+
+    @abstractmethod
+    def listen(self, called: Callable[[ToolRequest], None], withdrawn: Callable[[str], None]) -> None:
+        """Who hears of the calls, and by their ids of those that the agent gave up."""
+
+    @abstractmethod
+    def answer(self, answer: ToolAnswer) -> None:
+        """Answer a call; one that was given up is passed over."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Take no more calls; the token is of no more use. Idempotent."""
+
+
+ToolHost = Callable[[Sequence[ToolSpec]], Awaitable[ToolServer]]
+"""Opens a ToolServer for these tools."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSpec:
     """Where and as what an agent runs: program and arguments, working folder, and its whole environment.
 
@@ -120,13 +162,18 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec(AgentSpec):
-    """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with."""
+    """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with.
+
+    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`.
+    """
 
     system: str | None = None
     tools: tuple[ToolGrant, ...] = ()
     app_tools: tuple[ToolSpec, ...] = ()
     resume: str | None = None
     history: tuple[Message, ...] = ()
+    tool_host: ToolHost | None = None
+    tool_server: ToolServer | None = None
 
 
 @dataclass(frozen=True, slots=True)

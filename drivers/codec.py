@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drivers.base import DriverError, Prompt, Reply
+from drivers.base import DriverError, Prompt, Reply, ToolAnswer, ToolRequest, ToolServer
 from drivers.events import Error, OutputEvent, SessionEnd, Stderr
 
 
@@ -49,9 +49,9 @@ class Codec(ABC):
 
     `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
     is collected in `outbox`, events that no line brought (after a `reply`) in `pending`, and what the CLI asks of this
-    machine in `host_requests`: each is done, and its answer given to `answered`. `refusal` is why the CLI would not open
-    the session, where the codec can tell. `ending` is the end of a one-task run, if it is known before the process has
-    exited.
+    machine in `host_requests`: each is done, and its answer given to `answered`. Application-side calls that the CLI makes by
+    MCP are given to `called`, and their answers collected in `tool_answers`. `refusal` is why the CLI would not open the
+    session, where the codec can tell. `ending` is the end of a one-task run, if it is known before the process has exited.
     """
 
     title = "the agent"
@@ -62,6 +62,7 @@ class Codec(ABC):
         self.outbox = bytearray()
         self.pending: list[OutputEvent] = []
         self.host_requests: list[HostRequest] = []
+        self.tool_answers: list[ToolAnswer] = []
         self.refusal: DriverError | None = None
         self.ending: SessionEnd | None = None
 
@@ -103,6 +104,13 @@ class Codec(ABC):
         """Pass on what came of one of `host_requests`."""
         raise NotImplementedError(f"{type(self).__name__} asks nothing of this machine")
 
+    def called(self, request: ToolRequest) -> None:
+        """The CLI has called an application-side tool by MCP, and waits for its answer."""
+        raise NotImplementedError(f"{type(self).__name__} takes no tools by MCP")
+
+    def withdrawn(self, request_id: str) -> None:  # noqa: B027 - there may be nothing to be told
+        """It does not wait any more."""
+
     def closing(self) -> None:  # noqa: B027 - most CLIs are told nothing
         """The session is about to be ended: what the CLI is to be told before its input ends."""
 
@@ -113,7 +121,8 @@ class Codec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process and the codec that understands it."""
+    """A process and the codec that understands it; and the server of its application-side tools, if it takes them by MCP."""
 
     command: Command
     codec: Codec
+    tool_server: ToolServer | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 from drivers.agent import CliAgent
-from drivers.base import Agent, AgentSpec, DriverError, DriverInfo, Limits, Probe, SessionSpec, TaskSpec
+from drivers.base import Agent, AgentSpec, AgentUnavailable, DriverError, DriverInfo, Limits, Probe, SessionSpec, TaskSpec
 from drivers.codec import Command, Launch
 from drivers.lines import text_line
 from drivers.process import Spawner
@@ -49,7 +50,12 @@ class Driver(ABC):
 
 
 class CliDriver(Driver):
-    """A driver whose agent is a process that writes one event a line."""
+    """A driver whose agent is a process that writes one event a line.
+
+    `tools_by_mcp`: a session that has application-side tools gets a `tool_server` for them, which its launch is to pass on.
+    """
+
+    tools_by_mcp: ClassVar[bool] = False
 
     @abstractmethod
     def session(self, spec: SessionSpec) -> Launch:
@@ -60,7 +66,16 @@ class CliDriver(Driver):
         """The process of one task, with the task on its standard input."""
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        return await CliAgent.start(self.session(spec), spawner, limits)
+        if not (self.tools_by_mcp and spec.app_tools):
+            return await CliAgent.start(self.session(spec), spawner, limits)
+        if spec.tool_host is None:
+            raise AgentUnavailable("it takes application-side tools by MCP, and nobody serves them here")
+        server = await spec.tool_host(spec.app_tools)
+        try:
+            return await CliAgent.start(self.session(replace(spec, tool_server=server)), spawner, limits)
+        except BaseException:
+            await asyncio.shield(server.close())
+            raise
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         return await CliAgent.start(self.task(spec), spawner, limits)

@@ -29,7 +29,7 @@ from drivers.gemini_home import (
     task_settings,
     temporary,
 )
-from drivers.gemini_tools import NAMES, TOOLS, policy
+from drivers.gemini_tools import NAMES, SERVER, TOOLS, app_name, policy
 from drivers.process import Spawner
 
 MAX_TASK = 8 * 1024 * 1024
@@ -57,6 +57,7 @@ class GeminiDriver(CliDriver):
     """Google's gemini CLI: one process a session, warm between turns."""
 
     name = "gemini"
+    tools_by_mcp = True
 
     def info(self) -> DriverInfo:
         return DriverInfo(
@@ -68,6 +69,7 @@ class GeminiDriver(CliDriver):
             options=OPTIONS,
             env=("GEMINI_*", "GOOGLE_*"),
             image_data=True,
+            app_tools=True,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -119,12 +121,13 @@ class GeminiDriver(CliDriver):
         if spec.system is not None and spec.options.get("system_prompt") == "replace":
             given[state / "system.md"] = spec.system.encode()
             env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
-        # No MCP server of the project's settings is started: `portico` is none of theirs.
-        servers = ("--allowed-mcp-server-names", "portico")
+        # No MCP server of the project's settings is started.
+        servers = ("--allowed-mcp-server-names", SERVER)
         argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
         wanted = Wanted(cwd=folder, resume=resume, late_replay=True, how_to_log_in=f"{LOG_IN}, or the option api_key")
-        codec = AcpCodec(wanted, Grants(spec.tools), manner(verbatim=spec.options.get("slash_commands") != "on"))
-        return Launch(Command(argv, spec.cwd, env, files=given), codec)
+        talk = manner(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
+        codec = AcpCodec(wanted, Grants(spec.tools), talk)
+        return Launch(Command(argv, spec.cwd, env, files=given), codec, spec.tool_server)
 
 
 def _state(spec: AgentSpec) -> Path:
@@ -137,7 +140,7 @@ def _session_files(spec: SessionSpec, state: Path, folder: str) -> dict[Path, by
     user, own = home_of(spec), state / ".gemini"
     tools = [grant.name for grant in spec.tools if grant.name in NAMES]
     given = {**files(state, session_settings(spec, user, tools)), **project_files(state, folder)}
-    given[own / "policies" / "portico.toml"] = policy(spec.tools).encode()
+    given[own / "policies" / "portico.toml"] = policy(spec.tools, spec.app_tools).encode()
     context = [] if spec.options.get("settings") == "none" else _read(user / "GEMINI.md")
     if spec.system is not None and spec.options.get("system_prompt") != "replace":
         context.append(spec.system)
@@ -154,7 +157,8 @@ def _read(path: Path) -> list[str]:
 
 def _seed(spec: SessionSpec, session_id: str, folder: str) -> bytes:
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return chat(spec.history, session_id, folder, [str(uuid.uuid4()) for _ in spec.history], now)
+    names = {tool.name: app_name(tool.name) for tool in spec.app_tools}
+    return chat(spec.history, session_id, folder, [str(uuid.uuid4()) for _ in spec.history], now, names)
 
 
 def _literal(spec: TaskSpec) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
@@ -34,8 +34,16 @@ def chat_file(session_id: str) -> str:
     return f"session-{LONG_AGO}-{session_id[:8]}.jsonl"
 
 
-def chat(history: Iterable[Message], session_id: str, folder: str, ids: Sequence[str], timestamp: str) -> bytes:
-    """The chat file's content: what it is about, then one message a line. `ids` are at least as many as messages."""
+def chat(
+    history: Iterable[Message],
+    session_id: str,
+    folder: str,
+    ids: Sequence[str],
+    timestamp: str,
+    names: Mapping[str, str] | None = None,
+) -> bytes:
+    """The chat file's content: what it is about, then one message a line. `ids` are at least as many as messages; `names` are
+    the CLI's own of tools that have others in the history."""
     about = {
         "sessionId": session_id,
         "projectHash": hashlib.sha256(folder.encode()).hexdigest(),
@@ -43,11 +51,11 @@ def chat(history: Iterable[Message], session_id: str, folder: str, ids: Sequence
         "lastUpdated": timestamp,
         "kind": "main",
     }
-    records = [{**record, "id": ids[n], "timestamp": timestamp} for n, record in enumerate(records_of(history))]
+    records = [{**record, "id": ids[n], "timestamp": timestamp} for n, record in enumerate(records_of(history, names))]
     return b"".join(to_json(line) + b"\n" for line in (about, *records))
 
 
-def records_of(history: Iterable[Message]) -> list[dict[str, Any]]:
+def records_of(history: Iterable[Message], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The messages in the CLI's shape; a call and its result are one record, whichever message they came in."""
     records: list[dict[str, Any]] = []
     open_calls: dict[str, dict[str, Any]] = {}
@@ -55,7 +63,8 @@ def records_of(history: Iterable[Message]) -> list[dict[str, Any]]:
         if isinstance(message, UserMessage):
             records.append({"type": "user", "content": _parts(message.content)})
         elif isinstance(message, AssistantMessage):
-            calls = [_call(block) for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
+            used = [block for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
+            calls = [_call(block, (names or {}).get(block.name, block.name)) for block in used]
             open_calls.update({call["id"]: call for call in calls})
             content = [{"text": text}] if (text := text_of(message.content)) else []
             records.append({"type": "gemini", "content": content, **({"toolCalls": calls} if calls else {})})
@@ -64,8 +73,8 @@ def records_of(history: Iterable[Message]) -> list[dict[str, Any]]:
     return records
 
 
-def _call(block: ToolUseBlock) -> dict[str, Any]:
-    call = {"id": block.tool_call_id, "name": block.name, "args": block.input, "status": "success"}
+def _call(block: ToolUseBlock, name: str) -> dict[str, Any]:
+    call = {"id": block.tool_call_id, "name": name, "args": block.input, "status": "success"}
     return {**call, "result": _result(call, CANCELLED)}
 
 

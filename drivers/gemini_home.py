@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from drivers.base import AgentSpec
+from drivers.base import AgentSpec, SessionSpec
 from drivers.gemini_history import LONG_AGO
+from drivers.gemini_tools import SERVER
 
 LOGIN = ("oauth_creds.json", "google_accounts.json", "gemini-credentials.json", "installation_id", ".env")
 """Files of the user's own ~/.gemini that hold the log-in: linked, so that a token that is refreshed stays refreshed."""
@@ -24,6 +25,8 @@ OWN = frozenset({"settings.json", "tmp", "history", "projects.json"})
 """What a task's home has of its own; everything else of ~/.gemini is linked."""
 NOT_IN_SESSIONS = frozenset({"mcpServers", "mcp", "tools", "policyPaths", "adminPolicyPaths", "extensions"})
 """Settings that could give a session tools that it does not list."""
+TOOL_TIMEOUT = 864_000_000
+"""Ten days, in ms: how long the application may take is the gateway's to say. 10 minutes are the CLI's default."""
 SLUG = "work"
 """The CLI's name for the working folder among its folders; any will do, since the home has one project only."""
 
@@ -81,8 +84,11 @@ def user_settings(user: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def session_settings(spec: AgentSpec, user: Path, tools: list[str]) -> dict[str, Any]:
+def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[str, Any]:
     """The settings of a session: the user's, without what could bring in tools, and with the listed tools."""
+    server = spec.tool_server
+    headers = {"Authorization": f"Bearer {server.token}"} if server else {}
+    servers = {SERVER: {"httpUrl": server.url, "headers": headers, "timeout": TOOL_TIMEOUT}} if server else {}
     given = user_settings(user)
     if spec.options.get("settings") == "none":
         given = {"security": {"auth": given.get("security", {}).get("auth", {})}}
@@ -90,7 +96,7 @@ def session_settings(spec: AgentSpec, user: Path, tools: list[str]) -> dict[str,
     return _merged(
         kept,
         _required(spec, user, given),
-        {"tools": {"core": tools, "shell": {"enableInteractiveShell": False}}, "mcpServers": {}},
+        {"tools": {"core": tools, "shell": {"enableInteractiveShell": False}}, "mcpServers": servers},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from acp.schema import FileEditToolCallContent, TextContentBlock
@@ -9,8 +10,8 @@ from acp.schema import FileEditToolCallContent, TextContentBlock
 from drivers.acp_calls import Call, shown_input
 from drivers.acp_codec import Manner
 from drivers.acp_content import diff, prompt_blocks
-from drivers.base import Prompt
-from drivers.gemini_tools import SHELL, name_of
+from drivers.base import Prompt, ToolSpec
+from drivers.gemini_tools import SHELL, app_name, name_of
 
 MARK = "\u200b"
 """A space without width: before a `/` or `$`, with which a prompt would be a command to the CLI; it trims any other space."""
@@ -33,7 +34,12 @@ def tool_input(call: Call) -> dict[str, Any]:
     return shown_input(call)
 
 
-def manner(*, verbatim: bool) -> Manner:
+def manner(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Manner:
+    names = {f"{app_name(tool.name)}__": tool.name for tool in app_tools}
+
+    def app_tool(call: Call) -> str | None:
+        return next((name for prefix, name in names.items() if call.id.startswith(prefix)), None)
+
     def prompt(given: Prompt) -> list[Any]:
         blocks = prompt_blocks(given.content)
         if verbatim and given.text.lstrip().startswith(("/", "$")):
@@ -41,4 +47,4 @@ def manner(*, verbatim: bool) -> Manner:
             blocks[first] = TextContentBlock(type="text", text=MARK + blocks[first].text)
         return blocks
 
-    return Manner(title="gemini", name=tool_name, given=tool_input, prompt=prompt)
+    return Manner(title="gemini", name=tool_name, given=tool_input, prompt=prompt, app_tool=app_tool)

@@ -6,12 +6,17 @@ what is done inside them could not be asked for one by one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from drivers.base import ToolGrant, ToolSpec
 
 SHELL = "run_shell_command"
+SERVER = "portico"
+"""The name of the MCP server of the application-side tools."""
+LONGEST_NAME = 63
+"""Characters of a tool's name; of a longer one the CLI leaves the middle out."""
 
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 
@@ -44,8 +49,17 @@ def name_of(call_id: str, kind: str) -> str:
     return next((name for name in NAMES if call_id.startswith(f"{name}__")), kind)
 
 
-def policy(grants: Iterable[ToolGrant]) -> str:
+def app_name(name: str) -> str:
+    """The CLI's name for an application-side tool, as it makes it of the names of the server and the tool."""
+    whole = re.sub(r"[^a-zA-Z0-9_\-.:]", "_", f"mcp_{SERVER}_{name}")
+    return whole if len(whole) <= LONGEST_NAME else f"{whole[:30]}...{whole[-30:]}"
+
+
+def policy(grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec] = ()) -> str:
     """A policy file by which the granted tools run or ask, and no other tool is offered to the model at all.
+
+    Application-side tools run: it is the client that runs them. Each has a rule by its whole name, since for a server's tools the
+    CLI looks up rules by another name of the server when it runs them (`mcp_portico`) than when it offers them (`portico`).
 
     The shell's rule has a pattern that matches any command: by a rule without one, commands that the CLI takes for safe
     (`ls`, `cat`) run without asking (measured with 0.61.0).
@@ -55,6 +69,7 @@ def policy(grants: Iterable[ToolGrant]) -> str:
         if grant.name in NAMES:
             extra = ('argsPattern = "."', "allowRedirection = true") if grant.name == SHELL else ()
             rules.append(_rule(grant.name, "allow" if grant.trust else "ask_user", 999, *extra))
+    rules += [_rule(app_name(tool.name), "allow", 999) for tool in app_tools]
     return "\n".join(rules)
 
 

@@ -15,6 +15,7 @@ from gateway.config import Settings
 from gateway.discovery import Discovery
 from gateway.executions import Executions, forget_executions
 from gateway.house import House
+from gateway.mcp.host import McpHost
 from gateway.metrics import Census, Metrics
 from gateway.named_keys import NamedKeys
 from gateway.readiness import Readiness
@@ -69,7 +70,8 @@ class Gateway:
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
         await asyncio.to_thread(forget_executions, states)
-        house = House(self.store, Vault(data_dir), self.redactor, spawner, limits, states, self.metrics)
+        self._mcp = McpHost(self.redactor)
+        house = House(self.store, Vault(data_dir), self.redactor, spawner, limits, states, self.metrics, self._mcp.open)
         turnstile = Turnstile(chosen)
         self.sessions = Sessions(self.agents, house, turnstile)
         self.sessions.sleep_after = chosen.sleep_after
@@ -104,6 +106,7 @@ class Gateway:
         if not self._closed:
             self._closed = True
             await self.stop_runs()
+            await self._mcp.close()
             await self.store.close()
 
 

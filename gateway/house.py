@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drivers.base import Limits
+from drivers.base import Limits, ToolHost
 from drivers.process import Spawner
 from gateway.metrics import Metrics
 from gateway.redaction import Redactor
@@ -24,3 +24,4 @@ class House:
     limits: Limits
     states: Path
     metrics: Metrics
+    tool_host: ToolHost

@@ -88,4 +88,5 @@ class LiveAgent:
             tools=config.tools or (),
             app_tools=config.app_tools or (),
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
+            tool_host=self._house.tool_host,
         )

@@ -42,6 +42,11 @@ class Redactor:
         # Longest first: a secret that contains another is hidden whole.
         self._secrets = sorted([*self._secrets, *new], key=len, reverse=True)
 
+    def forget(self, values: Iterable[str]) -> None:
+        """Values that open nothing any more."""
+        gone = set(values)
+        self._secrets = [secret for secret in self._secrets if secret not in gone]
+
     def clean(self, text: str) -> str:
         for secret in self._secrets:
             if secret in text:

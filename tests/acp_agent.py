@@ -2,7 +2,7 @@
 
 `python -m tests.acp_agent`. The first word of a prompt names a deed below, the rest is its argument. Sessions are kept in the
 folder that ACP_AGENT_SESSIONS names, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
-`noimage`, `login` (asks for one), `nologin` (and refuses it).
+`noimage`, `login` (asks for one), `nologin` (and refuses it), `http` (takes MCP servers by HTTP too).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx2
 from acp import PROTOCOL_VERSION, RequestError, run_agent
 from acp.interfaces import Client
 from acp.schema import (
@@ -23,6 +25,7 @@ from acp.schema import (
     Implementation,
     InitializeResponse,
     LoadSessionResponse,
+    McpCapabilities,
     NewSessionResponse,
     PromptCapabilities,
     PromptResponse,
@@ -32,6 +35,9 @@ from acp.schema import (
     SetSessionModeResponse,
     ToolCallUpdate,
 )
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 FLAGS = frozenset(os.environ.get("ACP_AGENT_FLAGS", "").split())
 SESSIONS = Path(os.environ.get("ACP_AGENT_SESSIONS", "."))
@@ -54,6 +60,8 @@ class SmallAgent:
         self.cancelled = asyncio.Event()
         self.mode, self.model, self.loud = "calm", "small", False
         self.logged_in = not FLAGS & {"login", "nologin"}
+        self.tools: Any = None
+        self.mcp: Any = None
 
     def on_connect(self, conn: Client) -> None:
         self.client = conn
@@ -65,6 +73,7 @@ class SmallAgent:
             agent_info=Implementation(name="small", title="Small", version="1.2.3"),
             agent_capabilities=AgentCapabilities(
                 load_session="noload" not in FLAGS,
+                mcp_capabilities=McpCapabilities(http="http" in FLAGS),
                 prompt_capabilities=PromptCapabilities(image="noimage" not in FLAGS),
                 session_capabilities=SessionCapabilities.model_validate({"close": {}, **resume}),
             ),
@@ -76,20 +85,23 @@ class SmallAgent:
             raise RequestError(-32000, "wrong password")
         self.logged_in = True
 
-    async def new_session(self, cwd: str, **kwargs: Any) -> NewSessionResponse:
+    async def new_session(self, cwd: str, mcp_servers: Any = (), **kwargs: Any) -> NewSessionResponse:
         if not self.logged_in:
             raise RequestError(-32000, "Authentication required")
+        await self._take(mcp_servers)
         session_id = uuid.uuid4().hex
         self._keep(session_id, [])
         return NewSessionResponse.model_validate({"sessionId": session_id, **self._offer()})
 
-    async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> LoadSessionResponse:
+    async def load_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> LoadSessionResponse:
+        await self._take(mcp_servers)
         for text in self._kept(session_id):
             await self._say(session_id, "user_message_chunk", text)
             await self._say(session_id, "agent_message_chunk", f"replay of {text}")
         return LoadSessionResponse.model_validate(self._offer())
 
-    async def resume_session(self, cwd: str, session_id: str, **kwargs: Any) -> ResumeSessionResponse:
+    async def resume_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> ResumeSessionResponse:
+        await self._take(mcp_servers)
         self._kept(session_id)
         return ResumeSessionResponse.model_validate(self._offer())
 
@@ -239,7 +251,85 @@ class SmallAgent:
         except RequestError as error:
             await self._say(session, "agent_message_chunk", f"answered: {error.code}")
 
+    async def do_tools(self, session: str, _: str) -> None:
+        """What the client's tools are."""
+        found = (await self.tools.list_tools()).tools if self.tools else []
+        told = [[tool.name, tool.description, tool.input_schema] for tool in found]
+        await self._say(session, "agent_message_chunk", json.dumps(told))
+
+    async def do_call(self, session: str, argument: str) -> None:
+        """A call of one of the client's tools: `NAME INPUT`."""
+        name, _, given = argument.partition(" ")
+        await self._say(session, "agent_message_chunk", "Calling. ")
+        result = await self._call(session, f"c{uuid.uuid4().hex}", name, json.loads(given or "{}"))
+        await self._say(session, "agent_message_chunk", _told(result))
+
+    async def do_ask(self, session: str, name: str) -> None:
+        """The same, with a question before it."""
+        call = {"toolCallId": "m1", "title": f"mcp__portico__{name}", "kind": "other", "status": "pending", "rawInput": {"a": 1}}
+        if not await self._may(session, call):
+            return await self._say(session, "agent_message_chunk", "not called")
+        await self._say(session, "agent_message_chunk", _told(await self._call(session, "m1", name, {"a": 1})))
+
+    async def do_silent(self, session: str, name: str) -> None:
+        """The same, and the client is told nothing of it."""
+        await self._say(session, "agent_message_chunk", _told(await self.tools.call_tool(name, {})))
+
+    async def do_many(self, session: str, argument: str) -> None:
+        """Many calls at once, told of beforehand or as they are made: `N NAME told|made`."""
+        count, name, how = argument.split()
+        inputs = {f"m{n}": {"n": n} for n in range(int(count))}
+        if how == "told":
+            for call_id, given in inputs.items():
+                await self._update(session, sessionUpdate="tool_call", toolCallId=call_id, title=f"mcp__portico__{name}",
+                                   kind="other", status="pending", rawInput=given)  # fmt: skip
+            results = [await self._call(session, call_id, name, given) for call_id, given in inputs.items()]
+        else:
+            results = await asyncio.gather(*(self._call(session, call_id, name, given) for call_id, given in inputs.items()))
+        await self._say(session, "agent_message_chunk", " | ".join(map(_told, results)))
+
+    async def do_mixed(self, session: str, name: str) -> None:
+        """A command of its own, for which it asks, beside a call of the client's tool."""
+        own = {"toolCallId": "x1", "title": "own", "kind": "execute", "status": "pending", "rawInput": {"command": "own"}}
+        result, granted = await asyncio.gather(self._call(session, "m1", name, {"a": 1}), self._may(session, own))
+        if granted:
+            await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status="completed", rawOutput="ran")
+        await self._say(session, "agent_message_chunk", f"{_told(result)} {granted}")
+
     # -- parts --------------------------------------------------------------------------------------------------------
+
+    async def _call(self, session: str, call_id: str, name: str, given: dict[str, Any]) -> Any:
+        title = f"mcp__portico__{name}"
+        await self._update(session, sessionUpdate="tool_call", toolCallId=call_id, title=title, kind="other",
+                           status="in_progress", rawInput=given)  # fmt: skip
+        result = await self.tools.call_tool(name, given)
+        if self.cancelled.is_set():
+            raise NoAnswer
+        content = [{"type": "content", "content": {"type": "text", "text": _told(result)}}]
+        status = "failed" if result.is_error else "completed"
+        await self._update(session, sessionUpdate="tool_call_update", toolCallId=call_id, status=status, content=content)
+        return result
+
+    async def _take(self, servers: Any) -> None:
+        """Connect to the client's MCP server, for as long as this process lives."""
+        for server in servers:
+            ready = asyncio.Event()
+            self.mcp = asyncio.create_task(self._connect(server, ready))
+            await asyncio.wait([self.mcp, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+
+    async def _connect(self, server: Any, ready: asyncio.Event) -> None:
+        if "http" in FLAGS:
+            headers = {header.name: header.value for header in server.headers}
+            client = httpx2.AsyncClient(headers=headers, timeout=None)
+            streams = streamable_http_client(server.url, http_client=client, max_sse_event_size=None)
+        else:
+            assert not any("TOKEN" in arg for arg in server.args)
+            env = {variable.name: variable.value for variable in server.env}
+            streams = stdio_client(StdioServerParameters(command=server.command, args=server.args, env=env))
+        async with streams as (reading, writing), ClientSession(reading, writing) as self.tools:
+            await self.tools.initialize()
+            ready.set()
+            await anyio.sleep_forever()
 
     async def _may(self, session: str, call: dict[str, Any]) -> bool:
         options: Any = PERMISSIONS
@@ -279,6 +369,12 @@ class SmallAgent:
             raise RequestError(-32002, f"Resource not found: {session_id}")
         found: list[str] = json.loads(path.read_text())
         return found
+
+
+def _told(result: Any) -> str:
+    """A result in words."""
+    parts = [getattr(part, "text", None) or f"{part.type} of {len(part.data)}" for part in result.content]
+    return ("error: " if result.is_error else "") + ", ".join(part if len(part) < 1000 else f"{len(part)} long" for part in parts)
 
 
 if __name__ == "__main__":

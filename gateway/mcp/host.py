@@ -1,0 +1,85 @@
+"""Opens endpoints: the first one starts a server on a port of 127.0.0.1 of its own, wherever the gateway itself listens."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from drivers.base import ToolServer, ToolSpec
+from gateway.mcp.endpoints import Endpoint, Endpoints
+from gateway.redaction import Redactor
+
+if TYPE_CHECKING:
+    from gateway.mcp.server import McpApp
+
+
+class McpHost:
+    """`open` for each process of an agent that takes tools by MCP; nothing runs before the first. `close` with the daemon."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._endpoints = Endpoints()
+        self._starting = asyncio.Lock()
+        self._listener: Listener | None = None
+
+    async def open(self, tools: Sequence[ToolSpec]) -> ToolServer:
+        """An endpoint for these tools."""
+        async with self._starting:
+            if self._listener is None:
+                module = await asyncio.to_thread(importlib.import_module, "gateway.mcp.server")
+                self._listener = await Listener.start(module.McpApp(self._endpoints))
+        endpoint = Endpoint(f"{self._listener.url}/mcp", tools, self._redactor.forget)
+        self._redactor.register([endpoint.token])
+        self._endpoints.add(endpoint)
+        return endpoint
+
+    async def close(self) -> None:
+        """Close every endpoint and the server."""
+        await self._endpoints.close()
+        if self._listener is not None:
+            await self._listener.stop()
+
+
+class Listener(uvicorn.Server):
+    """uvicorn inside the daemon's loop; signals are the daemon's own."""
+
+    def __init__(self, app: McpApp, listening: socket.socket) -> None:
+        # A client's idle connection is not to be closed under its next request.
+        super().__init__(
+            uvicorn.Config(
+                app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+                timeout_keep_alive=24 * 3600, timeout_graceful_shutdown=1,
+            )
+        )  # fmt: skip
+        self._app, self._socket = app, listening
+        self._ready = asyncio.Event()
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self._work = asyncio.create_task(self.serve(sockets=[listening]), name="mcp listener")
+
+    @classmethod
+    async def start(cls, app: McpApp) -> Listener:
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listener = cls(app, listening)
+        await listener._ready.wait()
+        return listener
+
+    async def stop(self) -> None:
+        await self._app.close()
+        self.should_exit = self.force_exit = True
+        await self._work
+        self._socket.close()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
