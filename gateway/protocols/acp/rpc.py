@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,9 @@ from acp.schema import BaseModel
 from pydantic import ValidationError
 
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
+from gateway.redaction import Redactor
+
+log = logging.getLogger(__name__)
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 AUTH_REQUIRED, NOT_FOUND = -32000, -32002
@@ -42,6 +46,7 @@ def rpc_error(error: Exception) -> RpcError:
             return RpcError(INVALID_REQUEST, str(error))
         case GatewayError():
             return RpcError(INTERNAL_ERROR, str(error))
+    log.error("the gateway failed", exc_info=error)
     return RpcError(INTERNAL_ERROR, f"the gateway failed: {type(error).__name__}")
 
 
@@ -53,8 +58,8 @@ def plain(value: BaseModel | dict[str, Any]) -> dict[str, Any]:
 class Client:
     """The other end. Messages are written one after the other, in the order of the calls."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[dict[str, Any]], Awaitable[None]], redactor: Redactor) -> None:
+        self._send, self._redactor = send, redactor
         self._writing = asyncio.Lock()
         self._asked: dict[Id, asyncio.Future[dict[str, Any]]] = {}
         self._last = 0
@@ -68,7 +73,7 @@ class Client:
 
     async def refuse(self, request_id: Id, error: RpcError) -> None:
         """Answer with an error; its message is one line."""
-        said = {"code": error.code, "message": " ".join(str(error).split())}
+        said = {"code": error.code, "message": " ".join(self._redactor.clean(str(error)).split())}
         await self._write({"jsonrpc": "2.0", "id": request_id, "error": said})
 
     async def ask(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:
@@ -104,5 +109,11 @@ class Client:
 
     async def _write(self, message: dict[str, Any]) -> None:
         async with self._writing:
-            if not self._gone:
+            if self._gone:
+                return
+            try:
                 await self._send(message)
+            except Exception as error:
+                # Whoever carries the messages closes the connection; runs go on.
+                log.info("a client of the Agent Client Protocol is gone: %s: %s", type(error).__name__, error)
+                self._gone = True

@@ -41,12 +41,15 @@ Update = BaseModel
 
 
 class Updates:
-    """The updates of one session, for one client. `asks` says of a tool's name whether a call of it waits for permission."""
+    """The updates of one session, for one client. `name` makes its messages' ids differ from those of another view.
 
-    def __init__(self, cwd: str, asks: Callable[[str], bool]) -> None:
+    `asks` says of a tool's name whether a call of it waits for permission.
+    """
+
+    def __init__(self, name: str, cwd: str, asks: Callable[[str], bool]) -> None:
         self.calls: dict[str, ToolCall] = {}
         self.usage: Usage | None = None
-        self._cwd, self._asks = cwd, asks
+        self._name, self._cwd, self._asks = name, cwd, asks
         self._plan = Plan()
         self._messages = 0
         self._speaking: str | None = None
@@ -103,9 +106,6 @@ class Updates:
         call = self.calls.get(call_id) or ToolCall(id=call_id, name="tool", status="started")
         return ToolCallUpdate(tool_call_id=call.id, status="pending", **self._look(call))
 
-    def granted(self, call_id: str) -> Update:
-        return ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, status="in_progress")
-
     def _block(self, block: Any) -> list[Update]:
         match block:
             case ThinkingBlock():
@@ -128,7 +128,7 @@ class Updates:
         if kind != self._speaking:
             self._speaking = kind
             self._messages += 1
-        return f"msg_{self._messages}"
+        return f"{self._name}-{self._messages}"
 
     def _started(self, call: ToolCall) -> list[Update]:
         self._speaking = None
@@ -169,7 +169,7 @@ class Updates:
         """The end of a call whose result was not told, as of a tool of the application."""
         if self.calls.pop(call_id, None) is None:
             return []
-        return [ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, status=status)]  # type: ignore[arg-type]
+        return [ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, status=status)]
 
     def _count(self, event: UsageEvent) -> None:
         before = self.usage or Usage(total_tokens=0, input_tokens=0, output_tokens=0, cached_read_tokens=0, cached_write_tokens=0)
