@@ -90,6 +90,11 @@ class Connection:
         else:
             self._begin(self._notification(method, params))
 
+    async def settle(self, seconds: float) -> None:
+        """Let what was received be answered, apart from prompts under way: the client says no more, but it may still read."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
     async def close(self) -> None:
         """The client is gone: what it was asked is dropped, runs go on."""
         self._client.gone()
