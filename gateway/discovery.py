@@ -72,6 +72,10 @@ class Discovery:
             await asyncio.wait(new, timeout=PATIENCE)
         return [self._finding(agent) for agent in self._agents]
 
+    def known(self, agent: ConfiguredAgent) -> Finding:
+        """What is known of one agent so far."""
+        return self._finding(agent)
+
     async def finding(self, agent: ConfiguredAgent, *, anew: bool = False) -> Finding:
         """One agent; the first time, or `anew`, it waits for its program to answer, up to PATIENCE."""
         if agent.problem() is None:

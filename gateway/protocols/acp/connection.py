@@ -164,8 +164,8 @@ class Connection:
     async def _initialize(self, request: InitializeRequest) -> Reply:
         self._initialized = True
         settings, info = self._agent.settings, self._agent.info
-        finding = await self._gateway.discovery.finding(self._agent)
-        shown = Implementation(name=self._agent.name, title=settings.title or info.title, version=finding.version)
+        known = self._gateway.discovery.known(self._agent)
+        shown = Implementation(name=self._agent.name, title=settings.title or info.title, version=known.version)
         answer = InitializeResponse(
             # The one version that there is, whatever the client has asked for; it decides whether it goes on.
             protocol_version=PROTOCOL_VERSION,

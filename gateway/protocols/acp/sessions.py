@@ -261,7 +261,7 @@ class OpenSessions:
         if not isinstance(request.value, str):
             raise BadRequest(f"value: option {request.config_id!r} is a choice, not a switch; send one of its values")
         await self._set(window, request.config_id, request.value)
-        return Reply(SetSessionConfigOptionResponse(config_options=window.settings()["config_options"]))
+        return Reply(SetSessionConfigOptionResponse(config_options=window.settings()["config_options"] or []))
 
     async def _set(self, window: Window, name: str, value: str) -> None:
         await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.models))

@@ -249,7 +249,7 @@ class Window:
         """Modes and config options, for an answer."""
         config = self.session.config
         self._told = self._settings()
-        return {"modes": modes(config), "config_options": config_options(self.session.agent, config, self.models)}
+        return {"modes": modes(config), "config_options": config_options(self.session.agent, config, self.models) or None}
 
     async def tell_settings(self) -> None:
         """Tell the client what has changed of its settings since it was told last."""
