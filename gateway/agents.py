@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import os
 import shutil
@@ -28,11 +29,14 @@ SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
 class ConfiguredAgent:
     """One entry under `[agents]`."""
 
-    def __init__(self, name: str, settings: AgentSettings, driver: Driver, workspace: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, settings: AgentSettings, driver: Driver, workspace: Path, environ: Mapping[str, str], anywhere: bool
+    ) -> None:
         self.name, self.settings, self.driver = name, settings, driver
         self.info: DriverInfo = driver.info()
         self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
         self._has_own_cwd = settings.cwd is not None
+        self._anywhere = anywhere and settings.cwd is None
         self._environ = environ
 
     @property
@@ -111,7 +115,7 @@ class ConfiguredAgent:
             there = wanted.is_dir()
         except (OSError, ValueError, RuntimeError) as error:
             raise BadRequest(f"option 'cwd': {chosen[:200]!r} cannot be a folder: {error}") from error
-        if not wanted.is_relative_to(base.resolve()):
+        if not self._anywhere and not wanted.is_relative_to(base.resolve()):
             raise BadRequest(
                 f"option 'cwd': {chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it"
             )
@@ -129,10 +133,13 @@ class ConfiguredAgent:
 class Agents:
     """All entries by name: the config's, and out of the box `echo` and every CLI that Portico knows, found or not.
 
-    `workspace` is where agents without a folder of their own work; by default one each in the data directory.
+    `workspace` is where agents without a folder of their own work; by default one each in the data directory. With `anywhere`
+    a session of those may choose any folder: who asks for it has started this process himself.
     """
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str] = os.environ, workspace: Path | None = None) -> None:
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str] = os.environ, workspace: Path | None = None, anywhere: bool = False
+    ) -> None:
         self.drivers = drivers = registry.load()
         entries = {name: AgentSettings(driver=name) for name in registry.OUT_OF_THE_BOX if name in drivers} | settings.agents
         self._agents: dict[str, ConfiguredAgent] = {}
@@ -140,7 +147,7 @@ class Agents:
             if entry.driver not in drivers:
                 raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
             folder = workspace or settings.data_dir / "workspaces" / name
-            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ)
+            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, anywhere)
             _check_defaults(agent)
             self._agents[name] = agent
 
@@ -152,6 +159,12 @@ class Agents:
         if name not in self._agents:
             raise BadRequest(f"there is no agent {name!r} here; there are {', '.join(sorted(self._agents))}")
         return self._agents[name]
+
+    def only(self, name: str) -> Agents:
+        """That agent alone. Raises BadRequest."""
+        alone = copy.copy(self)
+        alone._agents = {name: self.get(name)}
+        return alone
 
     def find(self, name: str) -> ConfiguredAgent | None:
         return self._agents.get(name)

@@ -1,4 +1,4 @@
-"""The command line: `portico serve`, `portico key`, `portico run`."""
+"""The command line: `portico serve`, `portico key`, `portico run`, `portico acp`."""
 
 from __future__ import annotations
 
@@ -140,6 +140,27 @@ def run(config: Path | None, data_dir: Path | None, model: str | None, agent: st
         sys.exit(run_in_terminal(_settings(config, data_dir), agent, text, model))
 
     _or_refuse(one_turn)
+
+
+@main.command()
+@CONFIG
+@DATA_DIR
+@click.option("--connect", metavar="URL", help="Be a thin client of the daemon at this address, such as http://127.0.0.1:7700.")
+@click.option("--key-file", type=click.Path(path_type=Path), help="A file with the daemon's key; or set PORTICO_API_KEY.")
+@click.argument("agent")
+def acp(config: Path | None, data_dir: Path | None, connect: str | None, key_file: Path | None, agent: str) -> None:
+    """AGENT over the Agent Client Protocol on standard input and output, for editors that start an agent."""
+
+    def start() -> None:
+        from gateway.stdio_agent import run_alone, run_connected
+
+        settings = _settings(config, data_dir)
+        if connect is None:
+            run_alone(settings, agent)
+        else:
+            run_connected(settings, agent, connect, key_file)
+
+    _or_refuse(start)
 
 
 def _settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:

@@ -72,6 +72,22 @@ class Discovery:
             await asyncio.wait(new, timeout=PATIENCE)
         return [self._finding(agent) for agent in self._agents]
 
+    def known(self, agent: ConfiguredAgent) -> Finding:
+        """What is known of one agent so far."""
+        return self._finding(agent)
+
+    async def finding(self, agent: ConfiguredAgent, *, anew: bool = False) -> Finding:
+        """One agent; the first time, or `anew`, it waits for its program to answer, up to PATIENCE."""
+        if agent.problem() is None:
+            if anew:
+                self._ask_soon(agent)
+            else:
+                self._refresh(agent)
+            asking = self._asking.get(agent.name)
+            if asking is not None and (anew or self._key(agent) not in self._known):
+                await asyncio.wait([asking], timeout=PATIENCE)
+        return self._finding(agent)
+
     async def close(self) -> None:
         for task in self._asking.values():
             task.cancel()

@@ -41,10 +41,10 @@ class Gateway:
     executions: Executions
     discovery: Discovery
 
-    def __init__(self, settings: Settings, keys: tuple[str, ...], redactor: Redactor) -> None:
+    def __init__(self, settings: Settings, keys: tuple[str, ...], redactor: Redactor, agents: Agents | None = None) -> None:
         self.settings = settings
         self.auth = Authenticator(keys, NamedKeys(settings.data_dir), share_sessions=settings.auth.share_sessions)
-        self.agents = Agents(settings)
+        self.agents = agents or Agents(settings)
         self.keep_alive = settings.server.keep_alive
         self.redactor = redactor
         redactor.register(keys)

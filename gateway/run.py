@@ -65,7 +65,7 @@ class Run:
         meter: RunMeter,
         parkable: bool = False,
     ) -> None:
-        self.id, self.agent, self.log = record.id, agent, log
+        self.id, self.first_seq, self.agent, self.log = record.id, record.first_seq, agent, log
         self.state = RunState(record.state)
         self.calls: dict[str, AwaitedCall] = {}
         self.answered: set[str] = set()

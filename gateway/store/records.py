@@ -29,3 +29,14 @@ class RunRecord:
     state: str
     stop_reason: str | None
     first_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCard:
+    """A session as a list shows it. `first_words` is the JSON of its first user message."""
+
+    id: str
+    config: Mapping[str, Any]
+    created_at: float
+    used_at: float
+    first_words: str | None

@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from gateway.errors import ConfigError
 from gateway.store import schema
+from gateway.store.cards import newest_cards
 from gateway.store.migrations import migrate
-from gateway.store.records import RunRecord, SessionRecord
+from gateway.store.records import RunRecord, SessionCard, SessionRecord
 from gateway.store.sqlite import set_up_sqlite
 
 Cursor = tuple[float, str]
@@ -134,6 +135,12 @@ class Store:
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query)).mappings()
             return [SessionRecord(**{**row, "config": json.loads(row["config"])}) for row in rows]
+
+    async def session_cards(self, agent: str, owner: str | None, limit: int, after: Cursor | None = None) -> list[SessionCard]:
+        """One agent's sessions, newest first; of an owner only, if one is given."""
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(newest_cards(agent, owner, limit, after))).mappings()
+            return [SessionCard(**{**row, "config": json.loads(row["config"])}) for row in rows]
 
     @_whole
     async def update_session(self, session_id: str, **values: Any) -> None:

@@ -1,0 +1,148 @@
+"""A tool call as people see it: its kind, its title, the files that it is about, and what it changes in them; pure.
+
+Names and inputs are those of the CLIs' own tools. A call of a tool that is not known here is shown with its input alone.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from acp.schema import FileEditToolCallContent, PlanEntry, ToolCallLocation
+
+from drivers.acp import KINDS as ACP_KINDS
+
+Kind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
+
+_KINDS: dict[str, Kind] = {
+    # claude
+    "Read": "read", "Edit": "edit", "MultiEdit": "edit", "Write": "edit", "NotebookEdit": "edit", "Glob": "search",
+    "Grep": "search", "Bash": "execute", "WebFetch": "fetch", "WebSearch": "fetch", "Agent": "think", "Task": "think",
+    "TodoWrite": "think", "TaskCreate": "think", "TaskUpdate": "think", "TaskGet": "think", "TaskList": "think",
+    # codex
+    "shell": "execute", "apply_patch": "edit", "view_image": "read", "web_search": "fetch", "update_plan": "think",
+    # gemini
+    "list_directory": "search", "read_file": "read", "grep_search": "search", "glob": "search", "replace": "edit",
+    "write_file": "edit", "run_shell_command": "execute", "web_fetch": "fetch", "google_web_search": "fetch",
+    # script
+    "lookup": "search", "write_note": "edit",
+}  # fmt: skip
+_PATHS = ("file_path", "path", "notebook_path", "dir_path", "absolute_path")
+_TELLING = ("command", *_PATHS, "pattern", "query", "url", "description", "prompt", "subject", "title")
+"""The fields of an input that say best what a call is about."""
+TITLE_AT_MOST = 200
+
+
+def kind_of(name: str) -> Kind:
+    """What a tool of that name does. Tools of an agent of this same protocol are named by their kinds."""
+    if name in ACP_KINDS:
+        return name  # type: ignore[return-value]
+    return _KINDS.get(name, "other")
+
+
+def title_of(name: str, given: Any, detail: str | None) -> str:
+    """One line for people."""
+    fields = given if isinstance(given, dict) else {}
+    told = next((value for key in _TELLING if isinstance(value := fields.get(key), str) and value.strip()), "")
+    about = " ".join((detail or told).split())
+    alone = about and (kind_of(name) == "execute" or name in ACP_KINDS)
+    title = about if alone else f"{name} {about}".strip()
+    return title if len(title) <= TITLE_AT_MOST else title[: TITLE_AT_MOST - 1] + "…"
+
+
+def locations_of(given: Any, cwd: str) -> list[ToolCallLocation]:
+    """The files that a call is about, with a line where it names one."""
+    if not isinstance(given, dict):
+        return []
+    line = next((given[key] for key in ("offset", "start_line", "line") if _is_line(given.get(key))), None)
+    named = [given[key] for key in _PATHS if isinstance(given.get(key), str)]
+    named += [path for path in _list(given, "paths") if isinstance(path, str)]
+    named += [change["path"] for change in _list(given, "changes") if isinstance(change, dict) and "path" in change]
+    return [ToolCallLocation(path=os.path.join(cwd, path), line=line) for path in dict.fromkeys(named)]
+
+
+def diffs_of(given: Any, cwd: str) -> list[FileEditToolCallContent]:
+    """What an edit changes, where its input has both texts."""
+    if not isinstance(given, dict):
+        return []
+    path = next((given[key] for key in _PATHS if isinstance(given.get(key), str)), None)
+    if path is not None:
+        path = os.path.join(cwd, path)
+        edits = [given, *_list(given, "edits")]
+        found = [_diff(path, edit.get("old_string"), edit.get("new_string")) for edit in edits if isinstance(edit, dict)]
+        written = [_diff(path, None, given.get("content"))]
+        return [diff for diff in [*found, *written] if diff is not None]
+    changes = [change for change in _list(given, "changes") if isinstance(change, dict) and isinstance(change.get("diff"), str)]
+    return [_patched(os.path.join(cwd, str(change.get("path"))), change) for change in changes]
+
+
+def _diff(path: str, old: Any, new: Any) -> FileEditToolCallContent | None:
+    if not isinstance(new, str):
+        return None
+    return FileEditToolCallContent(type="diff", path=path, old_text=old if isinstance(old, str) else None, new_text=new)
+
+
+def _patched(path: str, change: Mapping[str, Any]) -> FileEditToolCallContent:
+    """One file of a patch: what its hunks take away and put in; a new file's text as it is."""
+    lines = str(change["diff"]).splitlines()
+    if change.get("kind") == "add" and not any(line.startswith("@@") for line in lines):
+        return FileEditToolCallContent(type="diff", path=path, new_text=str(change["diff"]))
+    hunks = [line for line in lines if not line.startswith(("@@", "---", "+++"))]
+    old = "\n".join(line[1:] for line in hunks if not line.startswith("+"))
+    new = "\n".join(line[1:] for line in hunks if not line.startswith("-"))
+    return FileEditToolCallContent(type="diff", path=path, old_text=None if change.get("kind") == "add" else old, new_text=new)
+
+
+def _list(given: Mapping[str, Any], key: str) -> list[Any]:
+    value = given.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _is_line(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+class Plan:
+    """The agent's plan, as its calls of planning tools tell it: as a whole list, or step by step."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, PlanEntry] = {}
+
+    def called(self, name: str, given: Any) -> list[PlanEntry] | None:
+        """The plan after such a call; None if it is of another tool."""
+        if not isinstance(given, dict):
+            return None
+        if name in ("TodoWrite", "update_plan", "write_todos"):
+            steps = [*_list(given, "todos"), *_list(given, "items"), *_list(given, "plan")]
+            self._steps = {str(n): _step(step) for n, step in enumerate(steps, 1) if isinstance(step, dict)}
+        elif name == "TaskCreate":
+            self._steps[str(len(self._steps) + 1)] = _step({**given, "status": "pending"})
+        elif name == "TaskUpdate" and given.get("taskId") in self._steps:
+            self._update(str(given["taskId"]), given)
+        else:
+            return None
+        return list(self._steps.values())
+
+    def _update(self, step_id: str, given: Mapping[str, Any]) -> None:
+        if given.get("status") == "deleted":
+            del self._steps[step_id]
+            return
+        before = self._steps[step_id]
+        self._steps[step_id] = _step({"content": before.content, "status": before.status, **given})
+
+
+_DONE = re.compile(r"complete|done", re.IGNORECASE)
+_UNDER_WAY = re.compile(r"progress", re.IGNORECASE)
+
+
+def _step(step: Mapping[str, Any]) -> PlanEntry:
+    content = next((step[key] for key in ("subject", "content", "step", "text", "description") if step.get(key)), "")
+    told = "completed" if step.get("completed") is True else str(step.get("status") or "pending")
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+    if _DONE.search(told):
+        status = "completed"
+    elif _UNDER_WAY.search(told):
+        status = "in_progress"
+    return PlanEntry(content=str(content), priority="medium", status=status)

@@ -1,0 +1,284 @@
+"""Window: one session as one client has it open. It follows the session's log from there on, whoever starts the runs; it has
+the client's prompt under way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from acp.schema import (
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    PromptResponse,
+    SessionInfoUpdate,
+    SessionNotification,
+)
+
+from drivers.events import AwaitedCall, Awaiting, Error, SessionEnd
+from drivers.messages import Message, UserMessage, text_of
+from gateway.errors import Conflict
+from gateway.event_log import Entry
+from gateway.parking import unanswered
+from gateway.protocols.acp.asking import Asking
+from gateway.protocols.acp.options import config_options, mode_of, modes
+from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, Client, RpcError
+from gateway.protocols.acp.updates import Updates
+from gateway.run import RunState
+from gateway.session import Session
+
+log = logging.getLogger(__name__)
+
+TITLE_AT_MOST = 80
+
+Answer = Callable[[PromptResponse | RpcError], Awaitable[None]]
+
+
+@dataclass
+class Speaking:
+    """A prompt that is to be answered. `after` is the number of the last event before its run, once that has begun."""
+
+    answer: Answer
+    after: int | None = None
+    cancelled: bool = False
+
+
+class Window:
+    """`start` it when the client knows of the session; `close` leaves the session as it is."""
+
+    def __init__(self, session: Session, client: Client, models: Sequence[str]) -> None:
+        self.session, self.models = session, models
+        self._client = client
+        self._cwd = str(session.agent.folder(session.config.options.get("cwd")))
+        self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, self._asks_for)
+        self._asking = Asking(session, client, self._updates, self)
+        self._seen = session.log.last
+        self._in_run = False
+        self._speaking: Speaking | None = None
+        self._error: str | None = None
+        self._title: str | None = None
+        self._told = self._settings()
+        self._follower: asyncio.Task[None] | None = None
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    # -- opening ----------------------------------------------------------------------------------------------------
+
+    async def replay(self) -> None:
+        """Tell the whole history: what is stored, and of a run that is not over what it has done so far."""
+        history, first = await self._past()
+        if first is not None:
+            # What its run has added stands in the log, in more detail.
+            said = [n for n, message in enumerate(history) if isinstance(message, UserMessage)]
+            history = history[: said[-1] + 1] if said else history
+        for message in history:
+            for update in self._updates.of_message(message):
+                await self._update(update)
+        if first is not None:
+            self._updates.run_begins()
+            self._seen, until = first - 1, self._seen
+            while self._seen < until:
+                for entry in await self.session.log.read(self._seen):
+                    await self._show(entry)
+
+    async def skip(self) -> None:
+        """Tell nothing of the past; the calls that are open can still be asked about."""
+        history, first = await self._past()
+        if first is not None:
+            self._updates.known(unanswered(history).values())
+
+    async def _past(self) -> tuple[list[Message], int | None]:
+        """The history, and the first event of a run that is not over yet; what comes after them is to be shown."""
+        session = self.session
+        # No run begins meanwhile.
+        async with session.lock:
+            run = session.run if session.state != "idle" else None
+            self._in_run, self._seen = run is not None, session.log.last
+            history = await session.history()
+        first_said = next((message for message in history if isinstance(message, UserMessage)), None)
+        self._title = title_of(first_said.content) if first_said else None
+        return history, run.first_seq if run else None
+
+    def start(self) -> None:
+        """Show what comes from now on, and ask what is open."""
+        self._follower = asyncio.create_task(self._follow(), name=f"window on {self.session.id}")
+        if self._seen >= self.session.log.last:
+            self._asking.ask()
+
+    async def close(self) -> None:
+        """Nothing more is shown or asked; the session stays as it is."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait([self._follower])
+        await self._asking.stop()
+
+    # -- the client's prompt ----------------------------------------------------------------------------------------
+
+    async def prompt(self, message: UserMessage, answer: Answer) -> None:
+        """Start a run; `answer` is called when it is over. Raises GatewayError if it does not start."""
+        if self._speaking is not None:
+            raise Conflict("this session is at work on a prompt; wait for its answer, or session/cancel it")
+        self._speaking = speaking = Speaking(answer)
+        self._quiet.clear()
+        session = self.session
+        try:
+            async with session.lock:
+                self._refuse_if_taken()
+                await session.say(message)
+                # Nothing was awaited since the run began: its events come after this one.
+                speaking.after = session.log.last
+                self._title = self._title or title_of(message.content)
+        except BaseException:
+            self._speaking = None
+            self._quiet.set()
+            if speaking.cancelled:
+                return await answer(PromptResponse(stop_reason="cancelled"))
+            raise
+
+    def _refuse_if_taken(self) -> None:
+        run = self.session.run
+        if self.session.busy:
+            raise Conflict("this session is at work on a prompt of another client; wait for its end, or session/cancel it")
+        if run is None or run.state is not RunState.WAITING:
+            return
+        if any(call.wants == "result" for call in run.calls.values()):
+            raise Conflict(_of_the_application(run.calls.values()))
+        raise Conflict("a tool call of this session waits for permission; answer it, or session/cancel it, and send this again")
+
+    async def cancel(self) -> None:
+        """Stop the run, whoever began it; the prompt is answered with `cancelled`."""
+        if self._speaking is not None:
+            self._speaking.cancelled = True
+        # A prompt that is just starting its agent holds the lock until its run is there to be cancelled.
+        async with self.session.lock:
+            if self.session.run is not None:
+                await self.session.run.cancel()
+
+    @property
+    def speaking(self) -> bool:
+        """Whether a prompt of this client is under way."""
+        return self._speaking is not None
+
+    async def quiet(self) -> None:
+        """Until no prompt of this client is under way."""
+        await self._quiet.wait()
+
+    # -- what comes -------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        try:
+            while True:
+                for entry in await self.session.log.read(self._seen):
+                    await self._show(entry)
+                    await self._act(entry)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("session %s: it cannot be shown any more", self.session.id)
+            await self.finish(RpcError(INTERNAL_ERROR, f"the gateway failed: {type(error).__name__}"))
+
+    async def _show(self, entry: Entry) -> None:
+        """Tell the client of an event."""
+        event = entry.event
+        self._seen = entry.seq
+        if not self._in_run:
+            self._in_run = True
+            await self._begins(entry.seq)
+        if isinstance(event, Error):
+            self._error = event.message
+        for update in self._updates.of_event(event):
+            await self._update(update)
+        if isinstance(event, SessionEnd):
+            self._in_run = False
+
+    async def _begins(self, seq: int) -> None:
+        self._updates.run_begins()
+        self._error = None
+        await self.tell_settings()
+        run = self.session.run
+        if not self._is_mine(seq) and run is not None and run.first_seq == seq:
+            # Somebody else has said something; the log has the agent's part only.
+            said = [message for message in await self.session.history() if isinstance(message, UserMessage)]
+            for update in self._updates.of_message(said[-1]) if said else ():
+                await self._update(update)
+
+    async def _act(self, entry: Entry) -> None:
+        """Do what an event asks for."""
+        event = entry.event
+        if isinstance(event, Awaiting):
+            if entry.seq == self.session.log.last:
+                self._asking.ask()
+            if self._is_mine(entry.seq) and any(call.wants == "result" for call in event.calls):
+                await self.finish(RpcError(INVALID_REQUEST, _of_the_application(event.calls)))
+            return
+        await self._asking.stop_if_answered()
+        if isinstance(event, SessionEnd):
+            await self.tell_settings()
+            await self._update(SessionInfoUpdate(session_update="session_info_update", title=self._title, updated_at=_now()))
+            if self._is_mine(entry.seq):
+                await self.finish(self._outcome(event))
+
+    def _is_mine(self, seq: int) -> bool:
+        return self._speaking is not None and self._speaking.after is not None and seq > self._speaking.after
+
+    def _outcome(self, end: SessionEnd) -> PromptResponse | RpcError:
+        cancelled = self._speaking is not None and self._speaking.cancelled
+        if cancelled or end.stop_reason == "cancelled":
+            return PromptResponse(stop_reason="cancelled", usage=self._updates.usage)
+        if end.stop_reason == "error":
+            return RpcError(INTERNAL_ERROR, self._error or f"the agent ended with exit code {end.exit_code}")
+        return PromptResponse(stop_reason=end.stop_reason, usage=self._updates.usage)
+
+    async def finish(self, outcome: PromptResponse | RpcError) -> None:
+        """Answer the prompt, if there is one."""
+        speaking, self._speaking = self._speaking, None
+        if speaking is not None:
+            await speaking.answer(outcome)
+        self._quiet.set()
+
+    def _asks_for(self, tool: str) -> bool:
+        return any(grant.name == tool and not grant.trust for grant in self.session.config.tools or ())
+
+    # -- settings ---------------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """Modes and config options, for an answer."""
+        config = self.session.config
+        self._told = self._settings()
+        return {"modes": modes(config), "config_options": config_options(self.session.agent, config, self.models) or None}
+
+    async def tell_settings(self) -> None:
+        """Tell the client what has changed of its settings since it was told last."""
+        before, self._told = self._told, self._settings()
+        if before == self._told:
+            return
+        config = self.session.config
+        if before[0] != self._told[0]:
+            await self._update(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode_of(config)))
+        changed = config_options(self.session.agent, config, self.models)
+        await self._update(ConfigOptionUpdate(session_update="config_option_update", config_options=changed))
+
+    def _settings(self) -> tuple[str, Mapping[str, str]]:
+        return mode_of(self.session.config), dict(self.session.config.options)
+
+    async def _update(self, update: Any) -> None:
+        await self._client.notify("session/update", SessionNotification(session_id=self.session.id, update=update))
+
+
+def _of_the_application(calls: Iterable[AwaitedCall]) -> str:
+    names = ", ".join(repr(call.id) for call in calls if call.wants == "result")
+    return f"tool call {names} waits for its result from the application, over AAP; answer it there, or session/cancel it"
+
+
+def title_of(content: Any) -> str | None:
+    """A session's title: how its first prompt begins."""
+    line = " ".join(text_of(content).split())
+    return (line if len(line) <= TITLE_AT_MOST else line[: TITLE_AT_MOST - 1] + "…") or None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,164 @@
+"""A client of the Agent Client Protocol for tests: over a Connection in this process, or over a process's pipes. Every message
+that it gets is checked against the protocol's JSON schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from gateway.gateway import Gateway
+from gateway.protocols.acp.connection import Connection
+from gateway.security import HOUSEHOLDER
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "acp_schema" / "schema.json").read_text())
+RESULTS = {
+    "initialize": "InitializeResponse", "authenticate": "AuthenticateResponse", "logout": "LogoutResponse",
+    "session/new": "NewSessionResponse", "session/load": "LoadSessionResponse", "session/resume": "ResumeSessionResponse",
+    "session/list": "ListSessionsResponse", "session/close": "CloseSessionResponse", "session/delete": "DeleteSessionResponse",
+    "session/prompt": "PromptResponse", "session/set_mode": "SetSessionModeResponse",
+    "session/set_config_option": "SetSessionConfigOptionResponse",
+}  # fmt: skip
+PARAMS = {
+    "session/update": "SessionNotification", "session/request_permission": "RequestPermissionRequest",
+    "$/cancel_request": "CancelRequestNotification",
+}  # fmt: skip
+PATIENCE = 30.0
+_CHECKS: dict[str, Draft202012Validator] = {}
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def check(shape: str, value: Any) -> None:
+    """Raises jsonschema.ValidationError unless the value has the shape of that name."""
+    if shape not in _CHECKS:
+        _CHECKS[shape] = Draft202012Validator({"$ref": f"#/$defs/{shape}", "$defs": SCHEMA["$defs"]})
+    _CHECKS[shape].validate(value)
+
+
+class RpcFailed(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.code, self.message = error["code"], error["message"]
+
+
+class Client:
+    """`request` and `notify` go out through `send`; what comes in is given to `take`. `got` has every message, in order."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.got: list[dict[str, Any]] = []
+        self.asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.choose: Callable[[dict[str, Any]], str | None] | None = None
+        self._open: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
+        self._last = 0
+        self._news = asyncio.Event()
+
+    async def request(self, method: str, params: Any = None, **more: Any) -> Any:
+        """The result. Raises RpcFailed."""
+        return await asyncio.wait_for(await self.begin(method, params, **more), PATIENCE)
+
+    async def begin(self, method: str, params: Any = None, *, request_id: int | str | None = None) -> asyncio.Future[Any]:
+        """Send a request; its result comes later."""
+        self._last += 1
+        request_id = self._last if request_id is None else request_id
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._open[request_id] = (method, answer)
+        await self._send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": {} if params is None else params})
+        return answer
+
+    async def notify(self, method: str, params: Any = None) -> None:
+        await self._send({"jsonrpc": "2.0", "method": method, "params": {} if params is None else params})
+
+    async def answer(self, request: dict[str, Any], option: str | None) -> None:
+        """Answer a permission request by an option's id, or with None as cancelled."""
+        outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
+        await self._send({"jsonrpc": "2.0", "id": request["id"], "result": {"outcome": outcome}})
+
+    async def take(self, message: dict[str, Any]) -> None:
+        """A message of the agent's."""
+        assert message["jsonrpc"] == "2.0"
+        assert set(message) <= {"jsonrpc", "id", "method", "params", "result", "error"}
+        self.got.append(message)
+        if "method" in message:
+            check(PARAMS[message["method"]], message["params"])
+            if "id" in message:
+                if self.choose is not None:
+                    await self.answer(message, self.choose(message["params"]))
+                else:
+                    self.asked.put_nowait(message)
+        else:
+            self._answered(message)
+        self._news.set()
+
+    def _answered(self, message: dict[str, Any]) -> None:
+        assert ("result" in message) != ("error" in message)
+        method, answer = self._open.pop(message["id"], ("", None))
+        if "error" in message:
+            check("Error", message["error"])
+            assert "\n" not in message["error"]["message"]
+        elif method in RESULTS:
+            check(RESULTS[method], message["result"])
+        if answer is None or answer.done():
+            return
+        if "error" in message:
+            answer.set_exception(RpcFailed(message["error"]))
+        else:
+            answer.set_result(message["result"])
+
+    async def until(self, seen: Callable[[list[dict[str, Any]]], Any]) -> Any:
+        """Wait until what has come is as wanted."""
+        async with asyncio.timeout(PATIENCE):
+            while not (found := seen(self.got)):
+                self._news.clear()
+                await self._news.wait()
+        return found
+
+    async def question(self) -> dict[str, Any]:
+        """The next permission request."""
+        return await asyncio.wait_for(self.asked.get(), PATIENCE)
+
+    # -- short ways -------------------------------------------------------------------------------------------------
+
+    async def initialize(self, **capabilities: Any) -> dict[str, Any]:
+        return dict(await self.request("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities}))
+
+    async def new(self, cwd: str = ".", **params: Any) -> str:
+        return str((await self.request("session/new", {"cwd": cwd, "mcpServers": [], **params}))["sessionId"])
+
+    async def prompt(self, session: str, text: str = "hello") -> dict[str, Any]:
+        return dict(await self.request("session/prompt", prompt(session, text)))
+
+    def updates(self, session: str | None = None, since: int = 0) -> list[dict[str, Any]]:
+        """The session updates that have come."""
+        found = [m["params"] for m in self.got[since:] if m.get("method") == "session/update"]
+        return [p["update"] for p in found if session is None or p["sessionId"] == session]
+
+    def text(self, session: str | None = None, kind: str = "agent_message_chunk", since: int = 0) -> str:
+        return "".join(u["content"]["text"] for u in self.updates(session, since) if u["sessionUpdate"] == kind)
+
+
+def prompt(session: str, *said: Any) -> dict[str, Any]:
+    return {"sessionId": session, "prompt": [{"type": "text", "text": s} if isinstance(s, str) else s for s in said]}
+
+
+def connect(gateway: Gateway, agent: str = "script") -> tuple[Client, Connection]:
+    """A client over a connection in this process."""
+    client: Client
+
+    async def to_client(message: dict[str, Any]) -> None:
+        await client.take(json.loads(json.dumps(message)))
+
+    connection = Connection(gateway, agent, HOUSEHOLDER, to_client)
+
+    async def to_agent(message: dict[str, Any]) -> None:
+        await connection.receive(json.loads(json.dumps(message)))
+
+    client = Client(to_agent)
+    return client, connection

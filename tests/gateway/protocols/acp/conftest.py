@@ -1,0 +1,40 @@
+"""A client of the Agent Client Protocol on a gateway in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from gateway.gateway import Gateway
+from gateway.protocols.acp.connection import Connection
+from tests.daemon import Running
+from tests.gateway.protocols.acp.client import Client, connect
+
+Open = Callable[..., Awaitable[Client]]
+Scene = Callable[..., str]
+
+
+async def opened(client: Client, gateway: Gateway, scenario: str) -> str:
+    """A new session over that scenario of the script agent."""
+    session = await gateway.sessions.get(await client.new())
+    async with session.lock:
+        await session.configure(replace(session.config, options={**session.config.options, "scenario": scenario}))
+    return session.id
+
+
+@pytest.fixture
+async def acp(portico: Running) -> AsyncIterator[Open]:
+    """Connects clients to an agent (`script`), initialized."""
+    connections: list[Connection] = []
+
+    async def start(agent: str = "script") -> Client:
+        client, connection = connect(portico.gateway, agent)
+        connections.append(connection)
+        await client.initialize()
+        return client
+
+    yield start
+    for connection in connections:
+        await connection.close()

@@ -1,0 +1,239 @@
+"""The requirements of the protocol's official Test Compatibility Kit, by its names, as functions over a client.
+
+Each is given a client that is initialized, and must leave the connection usable. The client checks every message against the
+protocol's schema as it comes (SCHEMA-001, JSONRPC-002, TRANSPORT-001).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.gateway.protocols.acp.client import Client, RpcFailed, prompt
+
+Requirement = Callable[[Client], Awaitable[None]]
+REQUIREMENTS: dict[str, Requirement] = {}
+STOP_REASONS = {"end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"}
+
+
+def requirement(name: str) -> Callable[[Requirement], Requirement]:
+    def register(check: Requirement) -> Requirement:
+        REQUIREMENTS[name] = check
+        return check
+
+    return register
+
+
+def load(session: str) -> dict[str, Any]:
+    return {"sessionId": session, "cwd": ".", "mcpServers": []}
+
+
+async def refused(client: Client, method: str, params: Any, code: int) -> RpcFailed:
+    with pytest.raises(RpcFailed) as error:
+        await client.request(method, params)
+    assert error.value.code == code, error.value
+    return error.value
+
+
+@requirement("JSONRPC-001 the id comes back as it went")
+async def ids(client: Client) -> None:
+    for request_id in (4711, "a text", "4711", -1):
+        await client.request("session/list", request_id=request_id)
+        assert client.got[-1]["id"] == request_id
+
+
+@requirement("JSONRPC-003 notifications are never answered")
+async def notifications(client: Client) -> None:
+    before = len(client.got)
+    for method, params in (("session/cancel", {"sessionId": "none"}), ("_x", {}), ("no/such", {}), ("session/cancel", [])):
+        await client.notify(method, params)
+    await client.request("session/list")
+    assert len(client.got) == before + 1
+
+
+@requirement("INIT-001/002 version 1, who the agent is and what it can")
+async def initialize(client: Client) -> None:
+    answer = await client.initialize()
+    assert answer["protocolVersion"] == 1
+    assert answer["agentInfo"]["name"]
+    assert answer["agentCapabilities"]["loadSession"] is True
+    assert set(answer) <= {"protocolVersion", "agentCapabilities", "agentInfo", "authMethods", "_meta"}
+
+
+@requirement("INIT-003 an unknown version is answered with the agent's own")
+async def versions(client: Client) -> None:
+    for version in (65535, 2, 0):
+        assert (await client.request("initialize", {"protocolVersion": version}))["protocolVersion"] == 1
+
+
+@requirement("SESSION-001/002 every session has an id of its own")
+async def new_sessions(client: Client) -> None:
+    found = [await client.new() for _ in range(3)]
+    assert all(found)
+    assert len(set(found)) == 3
+
+
+@requirement("PROMPT-001/002 a prompt has updates of its session, and a stop reason")
+async def prompts(client: Client) -> None:
+    session, before = await client.new(), len(client.got)
+    assert (await client.prompt(session, "hello"))["stopReason"] in STOP_REASONS
+    updates = [m for m in client.got[before:] if m.get("method") == "session/update"]
+    assert updates
+    assert {m["params"]["sessionId"] for m in updates} == {session}
+    assert "hello" in client.text(session)
+
+
+@requirement("CANCEL-001/002 a cancelled prompt is answered with cancelled, and nothing comes after")
+async def cancel(client: Client) -> None:
+    session = await client.new()
+    answer = await client.begin("session/prompt", prompt(session, "slow"))
+    await client.until(lambda _: client.text(session))
+    await client.notify("session/cancel", {"sessionId": session})
+    found = await asyncio.wait_for(answer, 30)
+    if "slow" in client.text(session):
+        # An agent that says it back is done before it can be stopped.
+        assert found["stopReason"] in ("end_turn", "cancelled")
+    else:
+        assert found["stopReason"] == "cancelled"
+    before = len(client.got)
+    await client.request("session/list")
+    assert len(client.got) == before + 1
+
+
+@requirement("CONFIG-001/002/003 options: the complete list, and no switch unless the client has said that it knows them")
+async def options(client: Client) -> None:
+    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+    for option in answer.get("configOptions", []):
+        assert option["type"] == "select"
+        values = [choice["value"] for choice in option["options"]]
+        assert option["currentValue"] in values
+        change = {"sessionId": answer["sessionId"], "configId": option["id"], "value": values[-1]}
+        complete = (await client.request("session/set_config_option", change))["configOptions"]
+        assert [o["id"] for o in complete] == [o["id"] for o in answer["configOptions"]]
+        assert next(o for o in complete if o["id"] == option["id"])["currentValue"] == values[-1]
+        await refused(client, "session/set_config_option", {**change, "value": "no such value"}, -32602)
+    wrong = {"sessionId": answer["sessionId"], "configId": "none", "value": "x"}
+    await refused(client, "session/set_config_option", wrong, -32602)
+
+
+@requirement("MODES-001/002 the current mode is one of those there are, and can be set")
+async def modes(client: Client) -> None:
+    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+    state = answer.get("modes")
+    if state is None:
+        return
+    known = [mode["id"] for mode in state["availableModes"]]
+    assert state["currentModeId"] in known
+    for mode in known:
+        assert await client.request("session/set_mode", {"sessionId": answer["sessionId"], "modeId": mode}) == {}
+        again = await client.request("session/resume", load(answer["sessionId"]))
+        assert again["modes"]["currentModeId"] == mode
+    await refused(client, "session/set_mode", {"sessionId": answer["sessionId"], "modeId": "no such mode"}, -32602)
+
+
+@requirement("LOAD-001/002 load replays all, before its answer")
+async def load_session(client: Client) -> None:
+    session = await client.new()
+    await client.prompt(session, "remember this")
+    said, before = client.text(session), len(client.got)
+    answer = await client.request("session/load", load(session))
+    assert client.got[-1]["result"] == answer
+    assert client.text(session, since=before) == said
+    assert client.text(session, "user_message_chunk", since=before) == "remember this"
+    await refused(client, "session/load", load("no such session"), -32002)
+
+
+@requirement("RESUME-001/002 resume replays nothing")
+async def resume(client: Client) -> None:
+    session = await client.new()
+    await client.prompt(session, "hello")
+    before = len(client.got)
+    await client.request("session/resume", load(session))
+    assert client.updates(session, since=before) == []
+    assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+    await refused(client, "session/resume", load("no such session"), -32002)
+
+
+@requirement("LIST-001/002 what was made is listed; for a folder that nobody works in the list is empty")
+async def list_sessions(client: Client) -> None:
+    session = await client.new()
+    found = (await client.request("session/list"))["sessions"]
+    assert session in [s["sessionId"] for s in found]
+    assert (await client.request("session/list", {"cwd": "/no/such/folder"}))["sessions"] == []
+
+
+@requirement("DELETE-001 a deleted session is not listed; to delete one that is not there is no error")
+async def delete(client: Client) -> None:
+    session = await client.new()
+    assert await client.request("session/delete", {"sessionId": session}) == {}
+    assert session not in [s["sessionId"] for s in (await client.request("session/list"))["sessions"]]
+    assert await client.request("session/delete", {"sessionId": session}) == {}
+
+
+@requirement("CLOSE-001/002 close answers, and cancels a prompt under way")
+async def close(client: Client) -> None:
+    session = await client.new()
+    assert await client.request("session/close", {"sessionId": session}) == {}
+    session = await client.new()
+    answer = await client.begin("session/prompt", prompt(session, "slow"))
+    await client.until(lambda _: client.text(session))
+    await client.request("session/close", {"sessionId": session})
+    assert (await asyncio.wait_for(answer, 30))["stopReason"] in ("cancelled", "end_turn")
+
+
+@requirement("PROMPTCAP-001..3 what initialize declares of prompts is taken, the rest is refused")
+async def content(client: Client) -> None:
+    can = (await client.initialize())["agentCapabilities"]["promptCapabilities"]
+    session = await client.new()
+    link = {"type": "resource_link", "uri": "file:///a/b.py", "name": "b.py"}
+    file = {"type": "resource", "resource": {"uri": "file:///a/c.py", "text": "print(1)"}}
+    answer = await client.request("session/prompt", prompt(session, "look at", link, file))
+    assert answer["stopReason"] == "end_turn"
+    assert "b.py" in client.text(session)
+    assert "print(1)" in client.text(session)
+    image = {"type": "image", "mimeType": "image/png", "data": "aGk="}
+    if can["image"]:
+        assert (await client.request("session/prompt", prompt(session, image)))["stopReason"] == "end_turn"
+    else:
+        await refused(client, "session/prompt", prompt(session, image), -32602)
+    assert can["audio"] is False
+    await refused(client, "session/prompt", prompt(session, {"type": "audio", "mimeType": "audio/wav", "data": "aGk="}), -32602)
+
+
+@requirement("AUTH-002/003/004 no way to log in where none is needed, and an unknown one is refused")
+async def auth(client: Client) -> None:
+    assert (await client.initialize())["authMethods"] == []
+    await refused(client, "authenticate", {"methodId": "none"}, -32602)
+    assert await client.request("logout") == {}
+    assert await client.new()
+
+
+@requirement("CLIENTCAP-001..3 nothing is asked of the client that it has not offered")
+async def client_capabilities(client: Client) -> None:
+    asked = {m["method"] for m in client.got if "method" in m and "id" in m}
+    assert asked <= {"session/request_permission"}
+
+
+@requirement("EXT-001 an extension is answered, as unknown; _meta is taken everywhere")
+async def extensions(client: Client) -> None:
+    await refused(client, "_x/unknown", {"a": 1}, -32601)
+    session = (await client.request("session/new", {"cwd": ".", "mcpServers": [], "_meta": {"x": 1}}))["sessionId"]
+    assert (await client.request("session/prompt", {**prompt(session, "hi"), "_meta": {"trace": "1"}}))["stopReason"]
+
+
+@requirement("ADVISORY errors have codes, one line, and the connection goes on")
+async def errors(client: Client) -> None:
+    await refused(client, "no/such/method", {}, -32601)
+    assert "cwd" in (await refused(client, "session/new", {"mcpServers": []}, -32602)).message
+    assert "mcpServers" in (await refused(client, "session/new", {"cwd": "."}, -32602)).message
+    await refused(client, "session/new", [1], -32602)
+    await refused(client, "session/prompt", prompt("no such session", "x"), -32002)
+    session = await client.new()
+    await refused(client, "session/prompt", prompt(session), -32602)
+    await refused(client, "session/prompt", prompt(session, "  \n"), -32602)
+    await refused(client, "session/prompt", {"sessionId": session, "prompt": [{"type": "nonsense"}]}, -32602)
+    await refused(client, "session/set_mode", {"sessionId": session}, -32602)
+    assert (await client.prompt(session, "still here"))["stopReason"] == "end_turn"

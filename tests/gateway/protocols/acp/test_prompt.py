@@ -1,0 +1,168 @@
+"""A prompt over the Agent Client Protocol: what comes while it is answered, and the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running
+from tests.gateway.protocols.acp.client import RpcFailed, prompt
+from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+
+
+async def test_echo(acp: Open) -> None:
+    client = await acp("echo")
+    session = await client.new()
+    assert await client.prompt(session, "say it back") == {"stopReason": "end_turn"}
+    assert client.text(session) == "say it back"
+
+
+async def test_text_thinking_usage(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    usage = {"input_tokens": 120, "output_tokens": 18, "cache_read": 100, "cache_write": 3}
+    session = await opened(client, portico.gateway, scene([{"thinking": "let me see"}, {"text": "Hello."}, {"usage": usage}]))
+    answer = await client.prompt(session, "hi")
+    assert answer == {
+        "stopReason": "end_turn",
+        "usage": {
+            "inputTokens": 120, "outputTokens": 18, "cachedReadTokens": 100, "cachedWriteTokens": 3, "totalTokens": 241,
+        },
+    }  # fmt: skip
+    assert client.text(kind="agent_thought_chunk") == "let me see"
+    assert client.text() == "Hello."
+    ids = {u["sessionUpdate"]: u["messageId"] for u in client.updates() if "messageId" in u}
+    assert len(set(ids.values())) == 2
+    assert client.updates()[-1]["sessionUpdate"] == "session_info_update"
+    assert client.updates()[-1]["title"] == "hi"
+
+
+async def test_a_tool_that_asks_is_allowed(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}, "result": "written"}
+    session = await opened(client, portico.gateway, scene([{"tool_call": call}, {"text": "{last_result}"}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    question = await client.question()
+    asked = question["params"]
+    assert [option["kind"] for option in asked["options"]] == ["allow_once", "allow_always", "reject_once", "reject_always"]
+    assert asked["toolCall"]["toolCallId"] == "n1"
+    assert asked["toolCall"]["kind"] == "edit"
+    assert asked["toolCall"]["rawInput"] == {"path": "a.md", "text": "A"}
+    assert asked["toolCall"]["locations"][0]["path"].endswith("/scenes/a.md")
+    await client.answer(question, "allow_once")
+    assert (await answer)["stopReason"] == "end_turn"
+    states = [(u["sessionUpdate"], u["status"]) for u in client.updates() if "toolCallId" in u]
+    assert states == [("tool_call", "pending"), ("tool_call_update", "completed")]
+    assert client.text() == "written"
+
+
+@pytest.mark.parametrize("option", ["reject_once", "reject_always", "no such option"])
+async def test_a_tool_that_is_rejected(acp: Open, portico: Running, scene: Scene, option: str) -> None:
+    client = await acp()
+    call = {"name": "shell", "input": {"command": "rm x"}, "write_file": {"path": "ran", "text": ""}}
+    session = await opened(client, portico.gateway, scene([{"tool_call": call}, {"text": "{last_result}"}]))
+    client.choose = lambda params: option
+    assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
+    assert [u["status"] for u in client.updates() if u["sessionUpdate"] == "tool_call_update"] == ["failed"]
+    assert "denied" in client.text()
+    found = await portico.gateway.sessions.get(session)
+    names = {grant.name for grant in found.config.tools or ()}
+    assert ("shell" in names) == (option != "reject_always")
+
+
+async def test_always_becomes_the_sessions_trust(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    steps = [{"tool_call": {"name": "shell", "input": {"command": f"c{n}"}}} for n in range(3)]
+    session = await opened(client, portico.gateway, scene([*steps, {"text": "done"}]))
+    questions: list[Any] = []
+    client.choose = lambda params: questions.append(params) or "allow_always"  # type: ignore[func-returns-value]
+    await client.prompt(session, "one")
+    await client.prompt(session, "two")
+    assert len(questions) == 1
+    found = await portico.gateway.sessions.get(session)
+    assert {grant.name: grant.trust for grant in found.config.tools or ()} == {
+        "lookup": False, "write_note": False, "shell": True,
+    }  # fmt: skip
+
+
+async def test_cancel_in_text(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"text": "One moment."}, {"hang": True}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.until(lambda _: client.text() == "One moment.")
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    assert client.got[-1]["result"]["stopReason"] == "cancelled"
+    # The session is of use, and what comes next is the next prompt's.
+    before = len(client.got)
+    again = await client.begin("session/prompt", prompt(session, "again"))
+    await client.until(lambda _: client.text(since=before) == "One moment.")
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await again)["stopReason"] == "cancelled"
+
+
+async def test_cancel_while_asked(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"tool_call": {"name": "shell"}}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    question = await client.question()
+    await client.notify("session/cancel", {"sessionId": session})
+    await client.answer(question, None)
+    assert (await answer)["stopReason"] == "cancelled"
+    assert client.got[-1].get("result", {}).get("stopReason") == "cancelled"
+
+
+async def test_cancel_at_once(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"hang": True}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+
+
+async def test_a_request_that_is_cancelled(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"hang": True}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"), request_id="the prompt")
+    await client.notify("$/cancel_request", {"requestId": "the prompt"})
+    assert (await answer)["stopReason"] == "cancelled"
+
+
+async def test_a_second_prompt_is_refused(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"text": "busy"}, {"hang": True}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.until(lambda _: client.text() == "busy")
+    with pytest.raises(RpcFailed, match="at work on a prompt") as refused:
+        await client.prompt(session, "more")
+    assert refused.value.code == -32600
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"), [({"stop": "max_tokens"}, "max_tokens"), ({"stop": "refusal"}, "refusal"), ({"text": "."}, "end_turn")]
+)
+async def test_stop_reasons(acp: Open, portico: Running, scene: Scene, step: Any, reason: str) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([step]))
+    assert (await client.prompt(session))["stopReason"] == reason
+
+
+async def test_a_failure_is_an_error(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    steps = [{"stop": {"reason": "error", "message": "429:\nthe model is overloaded"}}]
+    session = await opened(client, portico.gateway, scene(steps))
+    with pytest.raises(RpcFailed, match="429: the model is overloaded") as failed:
+        await client.prompt(session)
+    assert failed.value.code == -32603
+
+
+async def test_a_crash_is_an_error_and_the_session_goes_on(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    turns = ({"when": "crash", "steps": [{"exit": {"signal": "SIGKILL"}}]}, [{"text": "back"}])
+    session = await opened(client, portico.gateway, scene(*turns))
+    with pytest.raises(RpcFailed, match="ended in the middle"):
+        await client.prompt(session, "crash")
+    assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+    assert client.text() == "back"

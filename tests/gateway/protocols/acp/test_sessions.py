@@ -1,0 +1,297 @@
+"""Sessions over the Agent Client Protocol: loaded, resumed, listed, closed, deleted, forked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running
+from tests.gateway.protocols.acp.client import RpcFailed, prompt
+from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+from tests.gateway.talk import create, history, look, say
+
+STEPS: list[Any] = [
+    {"thinking": "hm"},
+    {"text": "I look."},
+    {"tool_call": {"id": "l{turn}", "name": "lookup", "input": {"query": "q"}, "result": "3 hits"}},
+    {"text": "Found {last_result}."},
+]
+
+
+def load(session: str, cwd: str = ".") -> dict[str, Any]:
+    return {"sessionId": session, "cwd": cwd, "mcpServers": []}
+
+
+def kinds(updates: list[dict[str, Any]]) -> list[str]:
+    return [update["sessionUpdate"] for update in updates]
+
+
+async def test_load_replays_all_before_its_answer(acp: Open, portico: Running, scene: Scene) -> None:
+    first = await acp()
+    session = await opened(first, portico.gateway, scene(STEPS))
+    first.choose = lambda params: "allow_once"
+    for text in ("one", "two"):
+        await first.prompt(session, text)
+    second = await acp()
+    since = len(second.got)
+    answer = await second.request("session/load", load(session))
+    assert answer["sessionId"] == session
+    # The answer is the last message; all of the history stands before it.
+    assert second.got[-1].get("result") == answer
+    turn = [
+        "user_message_chunk",
+        "agent_thought_chunk",
+        "agent_message_chunk",
+        "tool_call",
+        "tool_call_update",
+        "agent_message_chunk",
+    ]
+    assert kinds(second.updates(session, since)) == turn * 2
+    assert second.text(kind="user_message_chunk") == "onetwo"
+    assert second.text() == "I look.Found 3 hits." * 2
+    results = [u for u in second.updates() if u["sessionUpdate"] == "tool_call_update"]
+    assert [(u["status"], u["content"][0]["content"]["text"]) for u in results] == [("completed", "3 hits")] * 2
+    # And it goes on.
+    second.choose = lambda params: "allow_once"
+    assert (await second.prompt(session, "three"))["stopReason"] == "end_turn"
+
+
+async def test_resume_replays_nothing(acp: Open, portico: Running, scene: Scene) -> None:
+    first = await acp()
+    session = await opened(first, portico.gateway, scene([{"text": "turn {turn}"}]))
+    await first.prompt(session)
+    second = await acp()
+    answer = await second.request("session/resume", load(session))
+    assert "sessionId" not in answer
+    assert second.updates() == []
+    await second.prompt(session)
+    assert second.text() == "turn 2"
+
+
+async def test_load_in_the_middle_of_a_run(acp: Open, portico: Running, scene: Scene) -> None:
+    first = await acp()
+    turns = ([{"text": "first"}], [{"text": "so far"}, {"tool_call": {"id": "c", "name": "shell"}}, {"text": " and on"}])
+    session = await opened(first, portico.gateway, scene(*turns))
+    await first.prompt(session, "one")
+    answer = await first.begin("session/prompt", prompt(session, "two"))
+    question = await first.question()
+    second = await acp()
+    since = len(second.got)
+    await second.request("session/load", load(session))
+    assert kinds(second.updates(since=since)) == [
+        "user_message_chunk", "agent_message_chunk", "user_message_chunk", "agent_message_chunk", "tool_call",
+    ]  # fmt: skip
+    assert second.text(kind="user_message_chunk") == "onetwo"
+    # What is open is asked here too; whoever answers first decides, and the other is told.
+    same = await second.question()
+    assert same["params"]["toolCall"]["toolCallId"] == "c"
+    await second.answer(same, "allow_once")
+    assert (await answer)["stopReason"] == "end_turn"
+    assert [m["params"]["requestId"] for m in first.got if m.get("method") == "$/cancel_request"] == [question["id"]]
+    await first.answer(question, "reject_once")
+    await second.until(lambda _: second.text().endswith(" and on"))
+    first.choose = lambda params: "reject_once"
+    assert (await first.prompt(session, "three"))["stopReason"] == "end_turn"
+
+
+async def test_resume_asks_what_is_open(acp: Open, portico: Running, scene: Scene) -> None:
+    first = await acp()
+    session = await opened(
+        first, portico.gateway, scene([{"tool_call": {"id": "c", "name": "shell", "input": {"command": "ls"}}}])
+    )
+    answer = await first.begin("session/prompt", prompt(session, "go"))
+    await first.question()
+    second = await acp()
+    await second.request("session/resume", load(session))
+    question = await second.question()
+    assert second.updates() == []
+    assert question["params"]["toolCall"]["title"] == "ls"
+    await second.answer(question, "reject_once")
+    assert (await answer)["stopReason"] == "end_turn"
+
+
+async def test_list(acp: Open, portico: Running, tmp_path: Path) -> None:
+    client = await acp("echo")
+    assert (await client.request("session/list"))["sessions"] == []
+    sessions = [await client.new() for _ in range(3)]
+    await client.prompt(sessions[1], "What is   it about?\nThis.")
+    await create(portico.client, "echo", "from elsewhere")
+    await create(portico.client, "script", "of another agent")
+    found = (await client.request("session/list"))["sessions"]
+    assert [s.get("title") for s in found] == ["from elsewhere", None, "What is it about? This.", None]
+    assert [s["sessionId"] for s in found[1:]] == sessions[::-1]
+    assert all(s["cwd"] == str(portico.gateway.settings.data_dir / "workspaces" / "echo") for s in found)
+    assert found[2]["updatedAt"] > found[1]["updatedAt"]
+    assert (await client.request("session/list", {"cwd": str(tmp_path)}))["sessions"] == []
+    assert len((await client.request("session/list", {"cwd": found[0]["cwd"]}))["sessions"]) == 4
+
+
+async def test_list_by_pages(acp: Open, portico: Running) -> None:
+    client = await acp("echo")
+    made = [await client.new() for _ in range(101)]
+    found: list[str] = []
+    cursor: dict[str, Any] = {}
+    while True:
+        page = await client.request("session/list", {"cwd": str(portico.gateway.settings.data_dir / "workspaces/echo"), **cursor})
+        found += [s["sessionId"] for s in page["sessions"]]
+        if page.get("nextCursor") is None:
+            break
+        cursor = {"cursor": page["nextCursor"]}
+    assert found == made[::-1]
+    with pytest.raises(RpcFailed, match="nextCursor"):
+        await client.request("session/list", {"cursor": "nonsense"})
+
+
+async def test_close_cancels_and_frees(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"text": "busy"}, {"hang": True}], [{"text": "back"}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.until(lambda _: client.text() == "busy")
+    await client.request("session/close", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    assert (await portico.gateway.sessions.get(session)).live is None
+    with pytest.raises(RpcFailed, match="not open") as refused:
+        await client.prompt(session)
+    assert refused.value.code == -32002
+    await client.request("session/load", load(session))
+    assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+
+
+async def test_delete(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"hang": True}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    assert await client.request("session/delete", {"sessionId": session}) == {}
+    assert (await answer)["stopReason"] == "cancelled"
+    assert (await client.request("session/list"))["sessions"] == []
+    assert await client.request("session/delete", {"sessionId": session}) == {}
+    with pytest.raises(RpcFailed) as gone:
+        await client.request("session/load", load(session))
+    assert gone.value.code == -32002
+
+
+async def test_fork(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"text": "{turn}: "}, {"remember": True}]))
+    await client.prompt(session, "one")
+    forked = (await client.request("session/fork", load(session)))["sessionId"]
+    assert forked != session
+    await client.prompt(forked, "two")
+    assert client.text(forked) == '2: ["one"]'
+    await client.prompt(session, "three")
+    assert client.text(session).endswith('2: ["one"]')
+    assert [m["content"] for m in await history(portico.client, session) if m["role"] == "user"] == ["one", "three"]
+
+
+async def test_the_folder(acp: Open, tmp_path: Path) -> None:
+    client = await acp()
+    (tmp_path / "scenes" / "below").mkdir()
+    session = await client.new(str(tmp_path / "scenes" / "below"))
+    assert (await client.request("session/list"))["sessions"][0]["cwd"] == str(tmp_path / "scenes" / "below")
+    for wrong in (str(tmp_path), "/", str(tmp_path / "scenes" / "absent"), "below/../.."):
+        with pytest.raises(RpcFailed, match=r"^cwd: ") as refused:
+            await client.new(wrong)
+        assert refused.value.code == -32602
+    with pytest.raises(RpcFailed, match="works in"):
+        await client.request("session/load", load(session, str(tmp_path / "scenes")))
+    with pytest.raises(RpcFailed, match="additionalDirectories"):
+        await client.new(additionalDirectories=["/tmp"])
+
+
+async def test_sessions_of_other_agents(acp: Open, portico: Running) -> None:
+    client = await acp("echo")
+    other = (await create(portico.client, "script", "hello"))["sessionId"]
+    with pytest.raises(RpcFailed, match="is of agent 'script'") as refused:
+        await client.request("session/load", load(other))
+    assert refused.value.code == -32002
+
+
+async def test_one_session_two_protocols(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"text": "turn {turn}: "}, {"remember": True}]))
+    await client.prompt(session, "over ACP")
+    assert session in (await portico.client.get("/sessions")).json()["sessions"]
+    # What is said over AAP is shown here too, the user's words first.
+    since = len(client.got)
+    answer = await say(portico.client, session, "over AAP")
+    assert answer["messages"][-1]["content"] == 'turn 2: ["over ACP"]'
+    await client.until(lambda _: "session_info_update" in kinds(client.updates(since=since)))
+    assert kinds(client.updates(since=since))[0] == "user_message_chunk"
+    assert client.text(kind="user_message_chunk", since=since) == "over AAP"
+    assert client.text(since=since) == 'turn 2: ["over ACP"]'
+    since = len(client.got)
+    await client.prompt(session, "back")
+    assert "user_message_chunk" not in kinds(client.updates(since=since))
+    assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
+
+
+async def test_a_permission_is_answered_over_aap(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(
+        client, portico.gateway, scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    )
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    question = await client.question()
+    assert (await look(portico.client, session))["state"] == "waiting"
+    await say(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
+    assert (await answer)["stopReason"] == "end_turn"
+    assert "no" in client.text()
+    taken_back = next(m for m in client.got if m.get("method") == "$/cancel_request")
+    assert taken_back["params"] == {"requestId": question["id"]}
+    assert client.got.index(taken_back) < len(client.got) - 1
+    # A late answer is nothing.
+    await client.answer(question, "allow_once")
+    assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
+
+
+async def test_a_permission_of_aap_is_answered_here(acp: Open, portico: Running, scene: Scene) -> None:
+    grants = [{"name": "shell", "trust": False}]
+    scenario = scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    first = await create(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)
+    assert first["stopReason"] == "tool_use"
+    client = await acp()
+    await client.request("session/load", load(first["sessionId"]))
+    await client.answer(await client.question(), "allow_once")
+    await client.until(lambda _: "session_info_update" in kinds(client.updates()))
+    assert client.text() == "done"
+    assert (await look(portico.client, first["sessionId"]))["state"] == "idle"
+
+
+async def test_tools_of_the_application_are_not_this_clients(acp: Open, portico: Running, scene: Scene) -> None:
+    tool = {"name": "get_weather", "description": "d", "inputSchema": {"type": "object"}}
+    scenario = scene([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{last_result}"}])
+    first = await create(portico.client, "script", "go", options={"scenario": scenario}, tools=[tool])
+    session = first["sessionId"]
+    client = await acp()
+    await client.request("session/load", load(session))
+    with pytest.raises(RpcFailed, match="'w1' waits for its result from the application"):
+        await client.prompt(session)
+    await say(portico.client, session, {"role": "tool", "toolCallId": "w1", "content": "rain"})
+    await client.until(lambda _: client.text() == "rain")
+    with pytest.raises(RpcFailed, match="'w2' waits for its result from the application"):
+        await client.prompt(session)
+    await client.notify("session/cancel", {"sessionId": session})
+    ends = [update for update in kinds(client.updates()) if update == "session_info_update"]
+    await client.until(lambda _: kinds(client.updates()).count("session_info_update") > len(ends))
+    assert (await look(portico.client, session))["state"] == "idle"
+
+
+async def test_a_client_that_goes_leaves_its_run(acp: Open, portico: Running, scene: Scene, tmp_path: Path) -> None:
+    from tests.gateway.protocols.acp.client import connect
+
+    client, connection = connect(portico.gateway)
+    await client.initialize()
+    steps = [{"text": "begun"}, {"delay": 0.3}, {"text": ", done"}]
+    session = await opened(client, portico.gateway, scene(steps))
+    await client.begin("session/prompt", prompt(session, "go"))
+    await client.until(lambda _: client.text() == "begun")
+    await connection.close()
+    found = await portico.gateway.sessions.get(session)
+    assert found.run is not None
+    await asyncio.wait_for(found.run.wait(), 30)
+    again = await acp()
+    await again.request("session/load", load(session))
+    assert again.text() == "begun, done"
