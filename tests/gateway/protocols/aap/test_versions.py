@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.store import Store
-from gateway.store.store import sqlite_url
+from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon, Running
 from tests.gateway.aap_client import BASES, Aap, Base
 from tests.gateway.talk import error, opening, until, user
