@@ -24,6 +24,7 @@ from gateway.front_door import EXPOSED, METHODS, FrontDoor, origin_pattern
 from gateway.gateway import Gateway
 from gateway.protocols import drivers, execute, operations
 from gateway.protocols.aap import versions
+from gateway.protocols.acp import routes as acp
 from gateway.protocols.guard import guarded
 from gateway.request_log import RequestLog
 
@@ -66,6 +67,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     versions.include(app, gateway)
     app.include_router(execute.router(gateway))
     app.include_router(drivers.router(gateway))
+    app.include_router(acp.router(gateway))
     app.include_router(operations.router(gateway))
 
     described = APIRouter(route_class=guarded(gateway.auth))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from drivers.base import Limits
@@ -51,6 +52,7 @@ class Gateway:
         for agent in self.agents:
             redactor.register(agent.secrets)
         self.metrics = Metrics()
+        self.at_the_end: list[Callable[[], Awaitable[None]]] = []
         self._closing = self._closed = False
 
     async def open(self) -> None:
@@ -100,6 +102,8 @@ class Gateway:
         """End every run with a clean error, so that its readers see how it ends, and every agent."""
         self._closing = True
         await asyncio.gather(self.sessions.close(GOING_DOWN), self.executions.close(GOING_DOWN), self.discovery.close())
+        # Streams that are no run's end last, so that their readers see how the runs have ended.
+        await asyncio.gather(*(close() for close in self.at_the_end))
 
     async def close(self) -> None:
         """Stop what still runs and close the store. Idempotent."""

@@ -1,0 +1,41 @@
+"""`/acp/AGENT`: every agent of the gateway for ACP clients, over WebSocket and over streamable HTTP."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from starlette.websockets import WebSocket
+
+from gateway.gateway import Gateway
+from gateway.protocols.acp.http import HttpClients
+from gateway.protocols.acp.websocket import WebSockets
+from gateway.protocols.guard import CallerOf, guarded
+
+PATH = "/acp/{agent}"
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """The routes of both transports."""
+    routes = APIRouter(tags=["ACP"], route_class=guarded(gateway.auth))
+    clients, sockets = HttpClients(gateway), WebSockets(gateway)
+    gateway.at_the_end += [clients.close, sockets.close]
+
+    @routes.post(PATH, status_code=202)
+    async def acp_message(agent: str, caller: CallerOf, request: Request) -> Response:
+        """One JSON-RPC message of the client. The answer to `initialize` comes at once, all others on a stream."""
+        return await clients.post(agent, caller, request)
+
+    @routes.get(PATH)
+    async def acp_stream(agent: str, caller: CallerOf, request: Request) -> Response:
+        """The stream of a connection, or with Acp-Session-Id that of a session."""
+        return await clients.get(agent, caller, request)
+
+    @routes.delete(PATH, status_code=202)
+    async def acp_disconnect(agent: str, caller: CallerOf, request: Request) -> Response:
+        """End a connection; its sessions stay."""
+        return await clients.delete(agent, caller, request)
+
+    @routes.websocket(PATH)
+    async def acp_socket(agent: str, socket: WebSocket) -> None:
+        await sockets.serve(agent, socket)
+
+    return routes

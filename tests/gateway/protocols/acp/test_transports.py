@@ -1,0 +1,231 @@
+"""Both transports of the daemon, with the official Python client as it is, and with bare requests for what no client does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from acp import connect_to_agent, text_block
+from acp.http import create_http_stream
+from acp.ws import create_websocket_stream
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from gateway.security import HOUSEHOLDER
+from tests.daemon import KEY, Running, gateway_on, table
+
+BEARER = {"Authorization": f"Bearer {KEY}"}
+JSON = {**BEARER, "Content-Type": "application/json"}
+Scene = Callable[..., str]
+
+
+class Client:
+    """The client's side as an editor has it: it keeps what comes, and grants everything once."""
+
+    def __init__(self) -> None:
+        self.updates: list[Any] = []
+        self.asked: list[Any] = []
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.updates.append(update)
+
+    async def request_permission(self, options: list[Any], session_id: str, tool_call: Any, **_: Any) -> Any:
+        self.asked.append(tool_call)
+        once = next(option for option in options if option.kind == "allow_once")
+        return {"outcome": {"outcome": "selected", "optionId": once.option_id}}
+
+    def said(self, kind: str = "agent_message_chunk") -> str:
+        return "".join(update.content.text for update in self.updates if update.session_update == kind)
+
+
+@asynccontextmanager
+async def over(transport: str, portico: Running, agent: str) -> AsyncIterator[tuple[Any, Client]]:
+    """A connection of the official client."""
+    client = Client()
+    if transport == "http":
+        stream = create_http_stream(f"{portico.url}/acp/{agent}", headers=BEARER)
+    else:
+        stream = await create_websocket_stream(f"ws{portico.url[4:]}/acp/{agent}", headers=BEARER)
+    connection = connect_to_agent(client, stream)
+    try:
+        await connection.initialize(protocol_version=1)
+        yield connection, client
+    finally:
+        with suppress(Exception):
+            await connection.close()
+
+
+@pytest.fixture(params=["ws", "http"])
+def transport(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+async def test_a_conversation(transport: str, portico: Running) -> None:
+    async with over(transport, portico, "echo") as (agent, client):
+        session = await agent.new_session(cwd=".", mcp_servers=[])
+        for text in ("one", "two"):
+            answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(text)])
+            assert answer.stop_reason == "end_turn"
+        assert client.said() == "onetwo"
+        listed = await agent.list_sessions()
+        assert [found.session_id for found in listed.sessions] == [session.session_id]
+
+
+async def test_a_loaded_session_goes_on(transport: str, portico: Running) -> None:
+    async with over(transport, portico, "echo") as (agent, _):
+        session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
+        await agent.prompt(session_id=session, prompt=[text_block("before")])
+    async with over(transport, portico, "echo") as (agent, client):
+        await agent.load_session(cwd=".", session_id=session, mcp_servers=[])
+        assert (client.said("user_message_chunk"), client.said()) == ("before", "before")
+        client.updates.clear()
+        await agent.prompt(session_id=session, prompt=[text_block("after")])
+        assert client.said() == "after"
+
+
+async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
+    options = {"scenario": scene([{"text": "at work"}, {"hang": True}])}
+    async with over(transport, portico, "script") as (agent, client):
+        session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
+        await set_up(portico, session, options)
+        prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("go")]))
+        async with asyncio.timeout(20):
+            while "at work" not in client.said():
+                await asyncio.sleep(0.01)
+            await agent.cancel(session_id=session)
+            assert (await prompt).stop_reason == "cancelled"
+
+
+async def set_up(portico: Running, session_id: str, options: dict[str, str]) -> None:
+    session = await portico.gateway.sessions.get(HOUSEHOLDER, session_id)
+    async with session.lock:
+        await session.configure(replace(session.config, options={**session.config.options, **options}))
+
+
+async def test_a_permission_is_asked_for(transport: str, portico: Running, scene: Scene) -> None:
+    options = {"scenario": scene([{"tool_call": {"name": "write_file", "input": {"path": "a.md"}}}, {"text": "{last_result}"}])}
+    async with over(transport, portico, "script") as (agent, client):
+        session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
+        await set_up(portico, session, options)
+        answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
+        assert answer.stop_reason == "end_turn"
+        assert len(client.asked) == 1
+        assert client.said()
+
+
+async def test_a_hundred_sessions_over_one_websocket(portico: Running) -> None:
+    async with over("ws", portico, "echo") as (agent, client):
+        sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(100)]
+        assert len(set(sessions)) == 100
+        for some in (sessions[n : n + 10] for n in range(0, 100, 10)):
+            asked = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
+            assert {answer.stop_reason for answer in await asyncio.gather(*asked)} == {"end_turn"}
+        assert all(session in client.said() for session in sessions)
+
+
+async def initialized(client: httpx.AsyncClient, url: str) -> dict[str, str]:
+    answer = await client.post(url, json=rpc("initialize", {"protocolVersion": 1, "clientCapabilities": {}}), headers=JSON)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["result"]["protocolVersion"] == 1
+    return {"Acp-Connection-Id": answer.headers["acp-connection-id"]}
+
+
+def rpc(method: str, params: dict[str, Any], number: int = 1) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "says"),
+    [
+        (b"{", {}, 400, "not JSON"),
+        (b"[]", {}, 501, "no batches"),
+        (b'"x"', {}, 400, "object"),
+        (json.dumps(rpc("session/new", {})).encode(), {}, 400, "initialize first"),
+        (json.dumps({"method": "initialize", "params": {}}).encode(), {}, 400, "id"),
+        (json.dumps(rpc("session/new", {})).encode(), {"Acp-Connection-Id": "gone"}, 404, "no such connection"),
+        (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
+        (b"{}", {"Authorization": "Bearer nobody"}, 401, "key"),
+    ],
+)
+async def test_what_is_refused(portico: Running, body: bytes, headers: dict[str, str], status: int, says: str) -> None:
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
+    assert answer.status_code == status
+    assert says in answer.json()["error"]
+
+
+async def test_headers_of_sessions(portico: Running) -> None:
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers=JSON) as client:
+        mine = await initialized(client, url)
+        prompt = rpc("session/prompt", {"sessionId": "a", "prompt": []}, 2)
+        missing = await client.post(url, json=prompt, headers=mine)
+        assert (missing.status_code, "Acp-Session-Id: missing" in missing.text) == (400, True)
+        other = await client.post(url, json=prompt, headers={**mine, "Acp-Session-Id": "b"})
+        assert (other.status_code, "params.sessionId" in other.text) == (400, True)
+        unknown = await client.post(url, json=prompt, headers={**mine, "Acp-Session-Id": "a"})
+        assert unknown.status_code == 202
+        assert (await client.get(url, headers={**mine, "Accept": "text/event-stream", "Acp-Session-Id": "a"})).status_code == 404
+        assert (await client.get(url, headers={**mine, "Accept": "application/json"})).status_code == 406
+        assert (await client.get(url, headers={"Accept": "text/event-stream"})).status_code == 400
+        assert (await client.put(url, headers=mine)).status_code == 405
+        async with client.stream("GET", url, headers={**mine, "Accept": "text/event-stream"}) as first:
+            assert first.status_code == 200
+            again = await client.get(url, headers={**mine, "Accept": "text/event-stream"})
+            assert again.status_code == 409
+            async for line in first.aiter_lines():
+                if line.startswith("data:"):
+                    break
+            assert json.loads(line[5:])["error"]["code"] == -32002
+        assert (await client.delete(url, headers=mine)).status_code == 202
+        assert (await client.delete(url, headers=mine)).status_code == 404
+
+
+async def test_a_connection_is_for_its_own_agent(portico: Running) -> None:
+    async with httpx.AsyncClient(headers=JSON) as client:
+        mine = await initialized(client, f"{portico.url}/acp/echo")
+        answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=mine)
+        assert answer.status_code == 404
+        assert (await client.post(f"{portico.url}/acp/nobody", json=rpc("initialize", {}))).status_code == 400
+
+
+@pytest.mark.parametrize(("path", "headers", "status"), [("echo", {}, 401), ("nobody", BEARER, 400)])
+async def test_a_websocket_is_refused_in_words(portico: Running, path: str, headers: dict[str, str], status: int) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
+    assert refused.value.response.status_code == status
+    assert json.loads(refused.value.response.body)["error"]
+
+
+async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(portico: Running) -> None:
+    subprotocol: Any = f"bearer.{KEY}"
+    async with connect(f"ws{portico.url[4:]}/acp/echo", subprotocols=[subprotocol], proxy=None) as socket:
+        await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})).encode() + b"\n")
+        assert json.loads(await socket.recv())["result"]["protocolVersion"] == 1
+        await socket.send("{nonsense")
+        assert json.loads(await socket.recv())["error"]["code"] == -32700
+        await socket.send(json.dumps(rpc("session/list", {}, 2)))
+        assert json.loads(await socket.recv())["id"] == 2
+
+
+async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None:
+    async with gateway_on(table(tmp_path)) as portico, httpx.AsyncClient(headers=JSON, timeout=20) as client:
+        url = f"{portico.url}/acp/echo"
+        mine = await initialized(client, url)
+        streaming = await client.send(
+            client.build_request("GET", url, headers={**mine, "Accept": "text/event-stream"}), stream=True
+        )
+        socket = await connect(f"ws{portico.url[4:]}/acp/echo", additional_headers=BEARER, proxy=None)
+        await portico.gateway.stop_runs()
+        async with asyncio.timeout(10):
+            await streaming.aread()
+            await socket.wait_closed()
+        assert socket.close_code == 1001
