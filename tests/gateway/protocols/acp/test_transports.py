@@ -32,9 +32,12 @@ class Client:
     def __init__(self) -> None:
         self.updates: list[Any] = []
         self.asked: list[Any] = []
+        self.heard = asyncio.Event()
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         self.updates.append(update)
+        if update.session_update == "agent_message_chunk":
+            self.heard.set()
 
     async def request_permission(self, options: list[Any], session_id: str, tool_call: Any, **_: Any) -> Any:
         self.asked.append(tool_call)
@@ -98,8 +101,7 @@ async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
         await set_up(portico, session, options)
         prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("go")]))
         async with asyncio.timeout(20):
-            while "at work" not in client.said():
-                await asyncio.sleep(0.01)
+            await client.heard.wait()
             await agent.cancel(session_id=session)
             assert (await prompt).stop_reason == "cancelled"
 
@@ -111,14 +113,21 @@ async def set_up(portico: Running, session_id: str, options: dict[str, str]) -> 
 
 
 async def test_a_permission_is_asked_for(transport: str, portico: Running, scene: Scene) -> None:
-    options = {"scenario": scene([{"tool_call": {"name": "write_file", "input": {"path": "a.md"}}}, {"text": "{last_result}"}])}
+    options = {
+        "scenario": scene(
+            [
+                {"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}},
+                {"text": "{last_result}"},
+            ]
+        )
+    }
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await set_up(portico, session, options)
         answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
         assert answer.stop_reason == "end_turn"
         assert len(client.asked) == 1
-        assert client.said()
+        assert client.said() == "written"
 
 
 async def test_a_hundred_sessions_over_one_websocket(portico: Running) -> None:
