@@ -13,6 +13,8 @@ MAX_HEAD = 64 * 1024
 MAX_HEADERS = 100
 HEAD_SECONDS = 30.0
 """How long a client may take for them; a connection without a request costs a file descriptor."""
+LINGER = 2.0
+"""How long what is still sent after a refusal is thrown away: a connection that is closed under it may lose the refusal."""
 KEEP_ALIVE = 75
 """Seconds that a quiet connection stays open: longer than clients with a pool keep theirs, so that none picks a dying one."""
 
@@ -31,6 +33,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head = self._unparsed = 0
         self._slow: asyncio.TimerHandle | None = None
+        self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -41,7 +44,11 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         super().data_received(data)
+        if self._refused:
+            return
         if self.transport.is_closing() or not self._waits_for_a_head():
             self._unparsed = 0
             return self._unwatch()
@@ -90,7 +97,9 @@ class LimitedHttp(HttpToolsProtocol):
 
     def _refuse(self, status: int, text: str) -> None:
         self._unwatch()
+        self._refused = True
         body = json.dumps({"error": text}).encode()
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER, self.transport.close)

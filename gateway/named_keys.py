@@ -87,9 +87,12 @@ class NamedKeys:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with open(self._folder / ".lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(folder)
 
 
 def _read(file: Path) -> NamedKey | None:

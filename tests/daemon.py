@@ -47,7 +47,13 @@ class Running:
 async def gateway_on(config: Mapping[str, Any]) -> AsyncIterator[Running]:
     """Run a gateway in this loop, on a free port of 127.0.0.1."""
     settings = parse(config)
-    gateway = Gateway(settings, settings.auth.keys, Redactor())
+    async with serving(Gateway(settings, settings.auth.keys, Redactor())) as running:
+        yield running
+
+
+@asynccontextmanager
+async def serving(gateway: Gateway) -> AsyncIterator[Running]:
+    """Serve a gateway in this loop, on a free port of 127.0.0.1."""
     server = _Quiet(uvicorn_config(gateway, "127.0.0.1", 0), gateway)
     task = asyncio.create_task(server.serve())
     while not server.started:
