@@ -6,6 +6,7 @@ Frames are `data: {"kind": …}` without an `event:` line, as of the manual's pa
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.executions import Task
 from gateway.gateway import Gateway
 from gateway.protocols.bodies import StrictRoute
-from gateway.protocols.streams import event_stream
+from gateway.protocols.streams import event_stream, until_refused
 from gateway.run import Turn
 
 
@@ -39,7 +40,9 @@ def router(gateway: Gateway) -> APIRouter:
         caller = gateway.auth.check(authorization, request.auth_token)
         task = Task(request.driver, request.task, request.model, request.idempotency_key, caller.name)
         turn = await gateway.executions.execute(task)
-        return event_stream(_frames(turn), gateway.keep_alive)
+        stream = event_stream(_frames(turn), gateway.keep_alive)
+        check = partial(gateway.auth.check, authorization, request.auth_token)
+        return stream if caller.name is None else until_refused(stream, check)
 
     return routes
 

@@ -8,6 +8,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from gateway.protocols.bodies import Handler, StrictRoute
+from gateway.protocols.streams import until_refused
 from gateway.security import Authenticator, Caller
 
 
@@ -19,8 +20,11 @@ def guarded(auth: Authenticator) -> type[APIRoute]:
             handler = super().get_route_handler()
 
             async def checked(request: Request) -> Response:
-                request.state.caller = auth.check(request.headers.get("authorization"))
-                return await handler(request)
+                header = request.headers.get("authorization")
+                caller = request.state.caller = auth.check(header)
+                response = await handler(request)
+                # A default key cannot be taken back while the daemon runs.
+                return response if caller.name is None else until_refused(response, lambda: auth.check(header))
 
             return checked
 

@@ -5,10 +5,15 @@ The only module that touches sse-starlette.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from typing import Any
 
+from fastapi import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
+
+from gateway.errors import Unauthorized
 
 # Streams end because their runs end. sse-starlette would cut them at the first signal, before the last event.
 AppStatus.enable_automatic_graceful_drain = False
@@ -24,3 +29,18 @@ def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSource
         # Nothing in between may keep it, pack it or gather it; sse-starlette adds X-Accel-Buffering: no.
         headers={"Cache-Control": "no-cache, no-transform"},
     )
+
+
+def until_refused(response: Response, check: Callable[[], object]) -> Response:
+    """The response; if it is a stream, it ends before the next chunk once `check` raises Unauthorized."""
+    if isinstance(response, EventSourceResponse):
+        response.body_iterator = _until_refused(response.body_iterator, check)
+    return response
+
+
+async def _until_refused(chunks: AsyncIterable[Any], check: Callable[[], object]) -> AsyncIterator[Any]:
+    async with aclosing(aiter(chunks)) as open_chunks:  # type: ignore[type-var]
+        with suppress(Unauthorized):
+            async for chunk in open_chunks:
+                check()
+                yield chunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -17,8 +17,11 @@ from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.named_keys import NamedKeys
 from gateway.redaction import Redactor
+from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, Running, client_of, gateway_on, serving, table
-from tests.gateway.talk import create, error, execute, kinds, look, opening, say, user
+from tests.gateway.talk import create, error, execute, history, idle, kinds, look, opening, say, user
+
+Scene = Callable[..., str]
 
 
 def key(daemon: Daemon, *arguments: str) -> Result:
@@ -57,6 +60,31 @@ async def test_a_key_is_in_force_from_its_making_to_its_removal(daemon: Daemon, 
         assert (await default.get("/sessions")).status_code == 200, "the key of the configuration is as it was"
     await daemon.stop()
     assert phone not in daemon.stderr.decode()
+
+
+async def test_a_stream_ends_before_the_next_event_when_its_key_is_taken_back(
+    daemon: Daemon, scene: Scene, tmp_path: Path
+) -> None:
+    name = scene([{"text": "first"}, {"delay": 5.0}, {"text": "secret"}])
+    agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": name}}
+    write_config(tmp_path, table(tmp_path, agents={"slow": agent}))
+    await daemon.start()
+    async with daemon.client() as default:
+        for method, path, body in (
+            ("PUT", "/session", opening("slow", stream="delta")),
+            ("POST", "/v1/execute", {"driver": "slow", "task": "x"}),
+        ):
+            seen = ""
+            async with client(daemon.url, made(daemon, "phone")) as mine, mine.stream(method, path, json=body) as stream:
+                async for text in stream.aiter_text():
+                    seen += text
+                    if "first" in seen and key(daemon, "list").stdout:
+                        assert key(daemon, "remove", "phone").exit_code == 0
+            assert "first" in seen
+            assert "secret" not in seen
+        (session,) = (await default.get("/sessions")).json()["sessions"]
+        await idle(default, session)
+        assert "secret" in str((await history(default, session))[-1]), "the run went on"
 
 
 async def test_a_key_outlives_the_daemon_and_is_kept_as_its_hash(daemon: Daemon, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -135,16 +136,12 @@ async def _running(portico: Running, count: int) -> bool:
 
 
 async def test_a_place_of_a_task_is_free_again(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, limits={"live_agents": 1, "running_turns": 1, "turns_per_key": 1})) as portico:
+    limits = {"live_agents": 1, "running_turns": 1, "turns_per_key": 1}
+    missing = {"driver": "codex", "program": str(tmp_path / "no-such-codex")}
+    async with gateway_on(table(tmp_path, limits=limits, agents={"missing": missing})) as portico:
         for _ in range(3):
             assert (await execute(portico.client, "x", "echo"))[-1]["exit_code"] == 0
-            await until(lambda: not agents_of_this(portico))
+            await until(lambda: not agents_of(os.getpid()))
         await error(portico.client.post("/v1/execute", json={"driver": "nobody", "task": "x"}), 400)
-        await error(portico.client.post("/v1/execute", json={"driver": "codex", "task": "x"}), 503)
+        await error(portico.client.post("/v1/execute", json={"driver": "missing", "task": "x"}), 503)
         assert (await create(portico.client, "echo"))["stopReason"] == "end_turn"
-
-
-def agents_of_this(portico: Running) -> Any:
-    import os
-
-    return agents_of(os.getpid())
