@@ -1,0 +1,174 @@
+"""Pages in a real browser: one of another origin can neither read nor do anything, one that is named can stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.config import parse
+from gateway.gateway import Gateway
+from gateway.redaction import Redactor
+from tests.daemon import KEY, gateway_on, serving, table
+from tests.gateway.talk import opening
+from tests.real.browser import browsing, find_browser, page
+
+Scene = Callable[..., str]
+
+# Each try says what became of it: a page that reads something says "read", one that is kept out "failed".
+ATTACK = """
+const gateway = %(gateway)s, body = %(body)s, task = %(task)s
+const read = async (path, options) => {
+  try { return 'read ' + await (await fetch(gateway + path, options)).text() } catch (error) { return 'failed' }
+}
+const element = (name, attribute, path) => new Promise(done => {
+  const made = document.createElement(name)
+  made.onload = () => done('loaded')
+  made.onerror = () => done('failed')
+  made[attribute] = gateway + path
+  document.body.append(made)
+})
+const socket = path => new Promise(done => {
+  const made = new WebSocket(gateway.replace('http', 'ws') + path)
+  made.onopen = () => done('opened')
+  made.onerror = () => done('failed')
+})
+const events = path => new Promise(done => {
+  const made = new EventSource(gateway + path)
+  made.onopen = () => done('opened')
+  made.onerror = () => { made.close(); done('failed') }
+})
+const form = (path, text) => new Promise(done => {
+  const frame = document.createElement('iframe'), made = document.createElement('form'), field = document.createElement('input')
+  frame.name = 'target'
+  frame.onload = () => done('sent')
+  Object.assign(made, {method: 'post', action: gateway + path, enctype: 'text/plain', target: 'target'})
+  // A form sends NAME=VALUE; this one is JSON all the same.
+  Object.assign(field, {name: text.slice(0, -2) + ', "x": "', value: '"}'})
+  made.append(field)
+  document.body.append(frame, made)
+  made.submit()
+})
+const json = {'Content-Type': 'application/json'}
+report({
+  meta: await read('/meta'),
+  health: await read('/healthz'),
+  sessions: await read('/sessions'),
+  put: await read('/session', {method: 'PUT', headers: json, body}),
+  post: await read('/v1/execute', {method: 'POST', headers: json, body: task}),
+  delete: await read('/session/x', {method: 'DELETE'}),
+  text: await read('/v1/execute', {method: 'POST', body: task}),
+  opaque: await read('/v1/execute', {method: 'POST', mode: 'no-cors', body: task}),
+  beacon: String(navigator.sendBeacon(gateway + '/v1/execute', task)),
+  form: await form('/v1/execute', task),
+  image: await element('img', 'src', '/meta'),
+  script: await element('script', 'src', '/sessions'),
+  socket: await socket('/acp'),
+  events: await events('/sessions'),
+})
+"""
+
+USE = """
+const gateway = %(gateway)s, key = {Authorization: 'Bearer ' + %(key)s}
+const json = {...key, 'Content-Type': 'application/json', 'Idempotency-Key': 'one', 'Last-Event-ID': '0'}
+const found = {meta: (await (await fetch(gateway + '/meta')).json()).agents.map(agent => agent.name)}
+const refused = await fetch(gateway + '/sessions')
+found.refused = [refused.status, refused.headers.get('www-authenticate'), (await refused.json()).error]
+const answer = await fetch(gateway + '/session', {method: 'PUT', headers: json, body: %(body)s})
+const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader()
+let seen = ''
+while (!seen.includes('first')) seen += (await reader.read()).value
+const session = gateway + '/session/' + JSON.parse(seen.match(/data: (.*)/)[1]).sessionId
+found.state = (await (await fetch(session, {headers: key})).json()).state
+found.deleted = (await fetch(session, {method: 'DELETE', headers: key})).status
+for (let next; !(next = await reader.read()).done;) seen += next.value
+found.end = seen.slice(-200)
+report(found)
+"""
+
+
+@pytest.fixture
+def browser() -> str:
+    """A browser. Without one there is nothing to test; `.ci/run` installs one."""
+    found = find_browser()
+    if found is None:
+        pytest.skip("no chromium or chrome on PATH; on Debian: apt-get install chromium-headless-shell")
+    return found
+
+
+def filled(script: str, **values: Any) -> str:
+    return script % {name: json.dumps(value) for name, value in values.items()}
+
+
+def bodies(**fields: Any) -> dict[str, str]:
+    return {"body": json.dumps(opening("echo", **fields)), "task": '{"driver": "echo", "task": "x"}'}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "evil.test"])
+async def test_a_page_of_another_origin_is_kept_out(browser: str, tmp_path: Path, host: str) -> None:
+    """Of a gateway that asks for no key at all, and although it lets another UI in."""
+    settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
+    async with serving(Gateway(settings, (), Redactor())) as portico:
+        begun: list[str] = []
+        portico.gateway.store.started = lambda marker, pid, created: _note(begun, marker)  # type: ignore[method-assign]
+        script = filled(ATTACK, gateway=portico.url, **bodies())
+        names = [f"--host-resolver-rules=MAP {host} 127.0.0.1"] if host != "127.0.0.1" else []
+        async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url(host), names):
+            found = await asyncio.wait_for(pages.found, 60)
+        # The page cannot know what became of these; what they did not do is asked below.
+        assert {name: found.pop(name) for name in ("beacon", "form")} == {"beacon": "true", "form": "sent"}
+        assert found.pop("opaque") in ("read ", "failed")
+        assert set(found.values()) == {"failed"}, found
+        assert (await portico.client.get("/sessions")).json() == {"sessions": []}
+        assert begun == [], "no agent was started"
+
+
+async def test_the_same_page_under_a_name_that_is_let_in(browser: str, tmp_path: Path) -> None:
+    """That the tries of the page are real ones. What any page could send unasked does nothing here either."""
+    settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
+    async with serving(Gateway(settings, (), Redactor())) as portico:
+        script = filled(ATTACK, gateway=portico.url, **bodies())
+        async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url("localhost")):
+            found = await asyncio.wait_for(pages.found, 60)
+        assert found["meta"].startswith('read {"version"')
+        assert "end_turn" in found["put"]
+        assert "session_end" in found["post"]
+        assert "application/json" in found["text"]
+        assert [found[name] for name in ("image", "script", "socket", "events")] == ["failed"] * 4
+        assert len((await portico.client.get("/sessions")).json()["sessions"]) == 1
+
+
+async def _note(begun: list[str], marker: str) -> None:
+    begun.append(marker)
+
+
+async def test_a_name_that_leads_here_shows_nothing(browser: str, tmp_path: Path) -> None:
+    """DNS rebinding: to the browser, the gateway is a part of the attacker's site."""
+    settings = parse(table(tmp_path))
+    async with serving(Gateway(settings, (), Redactor())) as portico:
+        for host, shown in (("evil.test", "server.hosts"), ("localhost", "agents")):
+            flags = ["--host-resolver-rules=MAP evil.test 127.0.0.1", "--dump-dom"]
+            url = f"http://{host}:{urlsplit(portico.url).port}/meta"
+            async with browsing(browser, tmp_path / host, url, flags) as process:
+                assert process.stdout is not None
+                dom = (await asyncio.wait_for(process.stdout.read(), 60)).decode()
+            assert shown in dom
+
+
+async def test_a_ui_that_is_named_can_stream(browser: str, tmp_path: Path, scene: Scene) -> None:
+    body = opening(options={"scenario": scene([{"text": "first"}, {"hang": True}])}, stream="delta")
+    async with gateway_on(table(tmp_path, server={"origins": ["http://localhost:*"]})) as portico:
+        script = filled(USE, gateway=portico.url, key=KEY, body=json.dumps(body))
+        async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url("localhost")):
+            found = await asyncio.wait_for(pages.found, 60)
+    assert {"echo", "script"} <= set(found["meta"])
+    status, scheme, said = found["refused"]
+    assert (status, scheme) == (401, "Bearer")
+    assert "portico key" in said
+    assert (found["state"], found["deleted"]) == ("running", 204)
+    assert "turn_stop" in found["end"]
