@@ -186,7 +186,7 @@ class Sessions:
         return bool(idle)
 
     def _awake(self) -> list[Session]:
-        return [session for session in self._held.values() if session.has_agent and session.id not in self._dozing]
+        return [session for session in self._held.values() if session.live is not None and session.id not in self._dozing]
 
     def _put_to_sleep(self, session: Session) -> None:
         async def sleep() -> None:
