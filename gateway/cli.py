@@ -180,7 +180,8 @@ def _hints(config: Path | None, data_dir: Path | None, no_auth: bool) -> Callabl
 
     def text(url: str) -> str:
         key_line = "" if no_auth else f"The API key:    {show_key}\n"
-        return f"{key_line}A first request:\n  curl -N {url}/v1/execute{header} {body}\nStop it with Ctrl-C.\n"
+        base_line = f"AAP base URLs:  {url}/aap/v3, {url}/aap/v2, {url} (version 1)\n"
+        return f"{key_line}{base_line}A first request:\n  curl -N {url}/v1/execute{header} {body}\nStop it with Ctrl-C.\n"
 
     return text
 

@@ -13,19 +13,21 @@ from gateway.protocols.guard import guarded
 Responses = dict[int | str, dict[str, Any]]
 
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-STREAMED: Responses = {200: {"description": "JSON with `stream: none`, else server-sent events.", **_STREAM}}
-CREATED: Responses = {
-    201: {"description": "With `stream: none`: the session's first answer."},
-    200: {"description": "With `stream: delta` or `message`: server-sent events, `session_start` first.", **_STREAM},
-}
 _REFUSED: Responses = {
     400: {"model": ErrorResponse, "description": "The request is wrong; nothing has changed."},
     401: {"model": ErrorResponse, "description": "No key, or a wrong one."},
     "default": {"model": ErrorResponse, "description": "Refused; the text says why and what to do."},
 }
-_OF_A_SESSION: Responses = {
-    404: {"model": ErrorResponse, "description": "There is no such session."},
+
+FOUND: Responses = {404: {"model": ErrorResponse, "description": "There is no such session or history."}}
+STREAMED: Responses = {
+    200: {"description": "JSON with `stream: none`, else server-sent events.", **_STREAM},
+    **FOUND,
     409: {"model": ErrorResponse, "description": "The session is at work on a turn."},
+}
+CREATED: Responses = {
+    201: {"description": "With `stream: none`: the session's first answer."},
+    200: {"description": "With `stream: delta` or `message`: server-sent events, `session_start` first.", **_STREAM},
 }
 
 AfterQuery = Annotated[str | None, Query(description="The `next` of the page before.")]

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from gateway.gateway import Gateway
 from gateway.protocols.aap.agent_shapes import MetaResponse
 from gateway.protocols.aap.meta import meta_of
-from gateway.protocols.aap.routes import CREATED, PAGE, STREAMED, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.routes import CREATED, FOUND, PAGE, STREAMED, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.sessions import histories, make_and_begin, page, shown
 from gateway.protocols.aap.shapes import (
     AgentResponse,
@@ -70,7 +70,7 @@ def router(gateway: Gateway) -> APIRouter:
         turn = await take_turn(session, request.messages, request.agent, request.tools)
         return await answer(turn, request.stream, gateway.keep_alive)
 
-    @routes.get(SESSION)
+    @routes.get(SESSION, responses=FOUND)
     async def get_session(caller: CallerOf, session_id: str, history: HistoryType | None = None) -> SessionResponse:
         """A session's settings and its histories; `history` narrows them to one."""
         session = await gateway.sessions.get(caller, session_id)
@@ -78,7 +78,7 @@ def router(gateway: Gateway) -> APIRouter:
         summary = await gateway.sessions.summary(session)
         return shown(SessionResponse, ApplicationTool, summary, history=await histories(session, history))
 
-    @routes.delete(SESSION, status_code=204)
+    @routes.delete(SESSION, status_code=204, responses=FOUND)
     async def delete_session(caller: CallerOf, session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(caller, session_id)

@@ -11,7 +11,7 @@ from drivers.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap.agent_shapes import Described
 from gateway.protocols.aap.meta import meta_of
-from gateway.protocols.aap.routes import PAGE, STREAMED, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.routes import FOUND, PAGE, STREAMED, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.sessions import histories, make, page, shown
 from gateway.protocols.aap.shapes import (
     AgentConfig,
@@ -115,18 +115,18 @@ def router(gateway: Gateway) -> APIRouter:
         turn = await take_turn(session, request.messages, request.agent, request.tools)
         return await answer(turn, request.stream, gateway.keep_alive)
 
-    @routes.get(SESSION)
+    @routes.get(SESSION, responses=FOUND)
     async def get_session(caller: CallerOf, session_id: str) -> SessionInfoV3:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
         return shown(SessionInfoV3, ClientTool, summary)
 
-    @routes.get(SESSION + "/history")
+    @routes.get(SESSION + "/history", responses=FOUND)
     async def get_history(caller: CallerOf, session_id: str, type: HistoryType) -> SessionHistoryResponse:
         """One of the histories that the agent declares."""
         return SessionHistoryResponse(history=await histories(await gateway.sessions.get(caller, session_id), type))
 
-    @routes.delete(SESSION, status_code=204)
+    @routes.delete(SESSION, status_code=204, responses=FOUND)
     async def delete_session(caller: CallerOf, session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(caller, session_id)

@@ -101,6 +101,19 @@ async def test_deleting_a_session_leaves_nothing_of_it(store: Store, tmp_path: P
     connection.close()
 
 
+async def test_the_last_run_of_each_log_is_found(store: Store) -> None:
+    for log in ("a", "b", "c"):
+        await store.create_session(SessionRecord(log, "echo"), [], RunRecord(f"{log}1", log, "waiting", None, 1))
+    for number in (2, 10):
+        await store.start_run(RunRecord(f"a{number}", "a", "running", None, number))
+    await store.end_run("b1", "refusal", "b", 1, 1, b"{}")
+    assert await store.last_runs(["a", "b", "nobody"]) == {
+        "a": RunRecord("a10", "a", "running", None, 10),
+        "b": RunRecord("b1", "b", "ended", "refusal", 1),
+    }
+    assert await store.last_runs([]) == {}
+
+
 async def test_old_executions_are_forgotten(store: Store) -> None:
     for name in ("old", "new"):
         if name == "new":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import Daemon, Running
+from tests.daemon import Daemon, Running, gateway_on, table
 from tests.gateway.aap_client import BASES, Aap, Base
 from tests.gateway.talk import error, opening, until, user
 
@@ -67,6 +68,17 @@ async def test_the_list_shows_each_session_as_it_is(portico: Running, base: Base
     assert [one["stopReason"] for one in listed] == ["end_turn", "refusal", "tool_use"]
     assert list(listed[-1]["tools"][0]) == ["name", "title", "description", aap.schema]
     assert "tok-1234" not in str(listed)
+
+
+async def test_the_list_outlives_an_agents_configuration(base: Base, tmp_path: Path) -> None:
+    config = table(tmp_path)
+    agents = {**config["agents"], "gone": {"driver": "echo"}}
+    async with gateway_on({**config, "agents": agents}) as portico:
+        session = (await Aap(portico.client, base).create("gone"))["sessionId"]
+    async with gateway_on(config) as portico:
+        aap = Aap(portico.client, base)
+        assert await aap.page() == {"sessions": [session]}
+        assert "'gone'" in await error(aap.get(session), 503)
 
 
 async def test_version_3_makes_a_session_without_a_turn(portico: Running, three: Aap, scene: Scene) -> None:
