@@ -14,7 +14,7 @@ from drivers.codec import Command, Launch
 from drivers.lines import text_line
 from drivers.process import Spawner
 
-VERSION = re.compile(r"\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.-]+)?")
+VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
 PROBE_SECONDS = 20.0
 
 

@@ -51,6 +51,9 @@ class EventLineCodec(Codec):
             event = decode(line)
         except (ValidationError, ValueError):
             return [Stdout(line=text_line(line))] if line.strip() else []
+        if isinstance(event, Awaiting | SessionEnd) and self.phase not in ("running", "waiting"):
+            # Of no run: shown as it came.
+            return [Stdout(line=text_line(line))]
         if isinstance(event, NativeSession):
             self.native_id = event.native_id
             self.phase = "ready" if self.phase == "starting" else self.phase

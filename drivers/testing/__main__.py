@@ -1,0 +1,85 @@
+"""`python -m drivers.testing`: the conformance check on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from drivers import registry
+from drivers.driver import Driver
+from drivers.testing import CHECKS, PROMPT, Setup, examine
+
+COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
+
+
+@click.command()
+@click.argument("driver")
+@click.argument("args", nargs=-1)
+@click.option("--program", help="The program's path, where it is not on PATH under its usual name.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the driver.")
+@click.option("--prompt", default=PROMPT, show_default=True, help="What the agent is asked; about 15 times.")
+@click.option("--seconds", default=60.0, show_default=True, help="How long one answer may take.")
+@click.option("--only", multiple=True, type=click.Choice([check.name for check in CHECKS]), help="Just this check.")
+def main(
+    driver: str,
+    args: Sequence[str],
+    program: str | None,
+    options: Sequence[str],
+    prompt: str,
+    seconds: float,
+    only: Sequence[str],
+) -> None:
+    """Check DRIVER, which is `package.module:Class` or the name of an installed one, with its real program.
+
+    ARGS (after `--`) go to the program. The exit code is the number of checks that failed.
+    """
+    given = dict(_pair(option) for option in options)
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="portico-check-") as folder:
+        setup = Setup(_load(driver), Path(folder), program, tuple(args), options=given, prompt=prompt, seconds=seconds)
+        failed = asyncio.run(_show(setup, only))
+    sys.exit(failed)
+
+
+async def _show(setup: Setup, only: Sequence[str]) -> int:
+    failed = 0
+    async for outcome in examine(setup, lambda check: not only or check.name in only):
+        click.echo(f"{click.style(outcome.status, COLOURS[outcome.status]):<7}  {outcome.check}: {outcome.text}")
+        failed += outcome.status == "failed"
+    return failed
+
+
+def _load(name: str) -> Driver:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        drivers = registry.load()
+        if name not in drivers:
+            raise click.UsageError(
+                f"no driver {name!r} is installed; there are {', '.join(sorted(drivers))}, or give module:Class"
+            )
+        return drivers[name]
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise click.UsageError(f"cannot make a driver of {name!r}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Driver):
+        raise click.UsageError(f"{name!r} is no driver; it must be a subclass of drivers.Driver or drivers.CliDriver")
+    return found
+
+
+def _pair(option: str) -> tuple[str, str]:
+    name, equals, value = option.partition("=")
+    if not equals:
+        raise click.UsageError(f"--option {option!r}: write NAME=VALUE")
+    return name, value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Checks with the real program: a task, a session, an interrupt, a killed process, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+from drivers.base import Agent, AgentGone, AgentUnavailable, Prompt, ResumeFailed
+from drivers.driver import CliDriver
+from drivers.events import NativeSession, OutputEvent, SessionEnd
+from drivers.messages import AssistantMessage, UserMessage
+from drivers.testing.outcome import Check, Failed, Skipped
+from drivers.testing.runs import ask, kinds, to_end
+from drivers.testing.setup import Setup
+from drivers.testing.watching import Watched
+
+SECRET = "portico-check-secret-5e1f"
+SAID, ANSWERED, TOLD = "portico-check-said-81c2", "portico-check-answered-81c2", "portico-check-told-81c2"
+NO_SUCH = "00000000-0000-4000-8000-000000000000"
+
+
+async def program(setup: Setup) -> None:
+    if setup.found_program() is None:
+        wanted, hint = setup.program or setup.info.program, setup.info.install
+        raise Failed(f"the program {wanted!r} is not on PATH; " + (f"install it with `{hint}`" if hint else "give --program"))
+
+
+async def probe(setup: Setup) -> None:
+    watched = Watched()
+    try:
+        async with asyncio.timeout(setup.seconds):
+            found = await setup.driver.probe(setup.session(), watched)
+        if found.problem or not found.version:
+            raise Failed(f"probe() finds no version: {found.problem or found}; see that the program runs here, and is logged in")
+        if left := await watched.running():
+            raise Failed(f"probe() left {len(left)} processes running: {', '.join(process.name() for process in left)}")
+    except TimeoutError:
+        raise Failed(f"probe() did not come back within {setup.seconds:g} s") from None
+    finally:
+        await watched.end()
+
+
+async def arguments(setup: Setup) -> None:
+    """Everybody on the machine can read them."""
+    if not isinstance(setup.driver, CliDriver):
+        raise Skipped("the driver starts its processes by itself")
+    secrets = {option.name: SECRET for option in setup.info.options if option.secret}
+    options = {**setup.task().options, **secrets}
+    history = (UserMessage(content=SAID), AssistantMessage(content=ANSWERED))
+    seed = {"history": history} if setup.info.seeds else {}
+    system = {"system": TOLD} if setup.info.system else {}
+    commands = {
+        "task": setup.driver.task(setup.task(task=SAID, options=options)).command,
+        "session": setup.driver.session(setup.session(options=options, **seed, **system)).command,
+    }
+    what = {SAID: "the prompt or the history", ANSWERED: "the history", TOLD: "the system prompt", SECRET: "a secret option"}
+    for form, command in commands.items():
+        for mark, meaning in what.items():
+            if any(mark in argument for argument in command.argv):
+                raise Failed(f"{form}(): {meaning} stands in the arguments, where every user of the machine can read it")
+
+
+async def task(setup: Setup) -> None:
+    watched = Watched()
+    try:
+        agent = await setup.driver.execute(setup.task(), watched, setup.limits)
+        _refuse_failure(await to_end(agent, setup.seconds), "the task")
+        await agent.close()
+        await _refuse_leftovers(watched, "the task and close()")
+    finally:
+        await watched.end()
+
+
+async def session(setup: Setup) -> None:
+    async with setup.opened() as (agent, _):
+        _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn")
+
+
+async def second_turn(setup: Setup) -> None:
+    async with setup.opened() as (agent, watched):
+        _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn")
+        if not agent.alive:
+            raise Failed("the agent is not alive after its first turn; a session takes one prompt after the other")
+        processes = len(watched.started)
+        try:
+            events = await ask(agent, setup.prompt, setup.seconds)
+        except AgentGone as gone:
+            raise Failed(f"the agent takes no second prompt: {gone}") from gone
+        _refuse_failure(events, "the second turn")
+        if len(watched.started) > processes:
+            raise Failed("the second turn started another process; a live session is one that stays warm")
+
+
+async def native_session(setup: Setup) -> None:
+    async with setup.opened() as (agent, _):
+        events = await ask(agent, setup.prompt, setup.seconds)
+        native_id = agent.native_id
+        told = [event.native_id for event in events if isinstance(event, NativeSession) and event.native_id]
+        if told and told[-1] != native_id:
+            raise Failed(f"a native_session event says {told[-1]!r}, and the agent's native_id is {native_id!r}")
+        await agent.close()
+    if native_id is None:
+        raise Skipped("the program has no session of its own that could be resumed (native_id is None)")
+    try:
+        async with setup.opened(resume=native_id) as (resumed, _):
+            _refuse_failure(await ask(resumed, setup.prompt, setup.seconds), f"the first turn after resuming {native_id!r}")
+    except ResumeFailed as error:
+        if setup.info.seeds:
+            raise Skipped(f"the program did not resume its own session ({error}); a fresh one is seeded then") from error
+        raise Failed(f"the program did not resume its own session, and the driver says seeds=False: {error}") from error
+    try:
+        async with setup.opened(resume=NO_SUCH):
+            raise Failed(
+                f"resuming {NO_SUCH!r}, which does not exist, opened a session: the conversation would be lost unseen. "
+                "Set codec.refusal to ResumeFailed"
+            )
+    except ResumeFailed:
+        return
+    except AgentUnavailable as error:
+        raise Failed(
+            f"resuming a session that is gone raised AgentUnavailable ({error}); with ResumeFailed it is seeded anew"
+        ) from error
+
+
+async def seeds(setup: Setup) -> None:
+    if not setup.info.seeds and not setup.info.system:
+        raise Skipped("info() says neither `seeds` nor `system`")
+    history = (UserMessage(content=SAID), AssistantMessage(content=ANSWERED)) if setup.info.seeds else ()
+    async with setup.opened(history=history, system=TOLD if setup.info.system else None) as (agent, watched):
+        _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn after a seed")
+        if not watched.started:
+            raise Skipped("the driver starts its processes by itself")
+        environment = "\n".join(value for started in watched.started for value in started.command.env.values()).encode()
+        given = watched.given + environment
+        marks = [(SAID, "seeds"), (ANSWERED, "seeds")] if setup.info.seeds else []
+        for mark, promise in [*marks, *([(TOLD, "system")] if setup.info.system else [])]:
+            if mark.encode() not in given:
+                raise Failed(f"info() says `{promise}`, but the text never reached the program; give it, or say {promise}=False")
+
+
+async def interrupt(setup: Setup) -> None:
+    async with setup.opened() as (agent, _):
+        await agent.prompt(Prompt(setup.prompt))
+        await agent.interrupt()
+        events = await to_end(agent, setup.grace + setup.seconds)
+        end = events[-1]
+        if isinstance(end, SessionEnd) and end.stop_reason == "error":
+            raise Failed(f"an interrupted run ends with `cancelled` (or as if nothing was); it gave {kinds(events)}")
+        if agent.alive:
+            _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the turn after an interrupt")
+
+
+async def stuck(setup: Setup) -> None:
+    async with setup.opened() as (agent, watched):
+        await _suspended(agent, watched, setup)
+        await agent.interrupt()
+        await to_end(agent, setup.grace + 10.0)
+
+
+async def killed(setup: Setup) -> None:
+    async with setup.opened() as (agent, watched):
+        await _suspended(agent, watched, setup)
+        await watched.kill()
+        events = await to_end(agent, setup.grace + 20.0)
+        end = events[-1]
+        if not isinstance(end, SessionEnd) or not end.exit_code or "error" not in [event.kind for event in events]:
+            raise Failed(
+                f"a process that is killed in mid-turn is an `error` and a session_end that fails; it gave {kinds(events)}"
+            )
+        if agent.alive:
+            raise Failed("the process was killed, and the agent says that it is alive")
+        try:
+            await agent.prompt(Prompt(setup.prompt))
+        except AgentGone:
+            return
+        raise Failed("prompt() raised nothing although the process is gone; it must raise AgentGone")
+
+
+async def close(setup: Setup) -> None:
+    async with setup.opened() as (agent, watched):
+        _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn")
+        await asyncio.wait_for(agent.close(), setup.grace + 20.0)
+        await asyncio.wait_for(agent.close(), 5.0)
+        await _refuse_leftovers(watched, "close()")
+        if agent.alive:
+            raise Failed("the agent says that it is alive after close()")
+    async with setup.opened() as (agent, watched):
+        await _suspended(agent, watched, setup)
+        reading = asyncio.create_task(to_end(agent, setup.grace + 20.0))
+        await asyncio.wait_for(agent.close(0.5), setup.grace + 20.0)
+        await reading
+        await _refuse_leftovers(watched, "close() in mid-turn")
+
+
+async def _suspended(agent: Agent, watched: Watched, setup: Setup) -> None:
+    """A run under way that cannot end: the processes are stopped before they hear of the prompt."""
+    if not await watched.running():
+        raise Skipped("no process runs that was started with the spawner")
+    await watched.suspend()
+    await agent.prompt(Prompt(setup.prompt))
+
+
+async def _refuse_leftovers(watched: Watched, after: str) -> None:
+    if left := await watched.running():
+        found = ", ".join(f"{process.name()} ({process.pid})" for process in left)
+        raise Failed(f"{after} left {len(left)} processes running: {found}")
+
+
+def _refuse_failure(events: list[OutputEvent], what: str) -> None:
+    end = events[-1]
+    if isinstance(end, SessionEnd) and end.exit_code:
+        said = " ".join(str(getattr(event, "message", "")) for event in events if event.kind == "error")
+        raise Failed(f"{what} ended with exit code {end.exit_code} ({end.stop_reason}): {said[:500]}")
+
+
+CHECKS = (
+    Check("program", "the program is there", program),
+    Check("probe", "probe() finds the program's version and leaves nothing running", probe),
+    Check("arguments", "no prompt, history, system prompt or secret stands in a process' arguments", arguments),
+    Check("task", "a task ends with one session_end, last, and leaves nothing running", task),
+    Check("session", "a session answers a prompt with events and one session_end, last", session),
+    Check("second turn", "the same process answers a second prompt", second_turn),
+    Check(
+        "native session", "the program's own session can be resumed, and ResumeFailed tells of one that is gone", native_session
+    ),
+    Check("seeds", "a history and a system prompt reach the program where info() says so", seeds),
+    Check("interrupt", "an interrupted run ends once, and the agent goes on or is gone", interrupt),
+    Check("stuck", "an interrupted run ends within the grace time though the program does not react", stuck),
+    Check("killed", "a process that is killed in mid-turn is an error and a session_end", killed),
+    Check("close", "close() ends every process, also in mid-turn, and the run under way gets its session_end", close),
+)

@@ -1,0 +1,82 @@
+"""One run of an agent, read to its end, and what must be so of every run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from drivers.base import Agent, AgentGone, PermissionReply, Prompt, ToolReply
+from drivers.events import Awaiting, Error, Event, OutputEvent, SessionEnd, ToolCall, ToolResult, decode
+from drivers.testing.outcome import Failed
+
+REFUSED = "refused by the conformance check"
+
+
+async def ask(agent: Agent, text: str, seconds: float) -> list[OutputEvent]:
+    """The events of a run on this prompt."""
+    await agent.prompt(Prompt(text))
+    return await to_end(agent, seconds)
+
+
+async def to_end(agent: Agent, seconds: float) -> list[OutputEvent]:
+    """The events up to `session_end`; calls that wait are refused. Raises Failed for a run that does not end, or not well."""
+    events: list[OutputEvent] = []
+    try:
+        async with asyncio.timeout(seconds):
+            while not (events and isinstance(events[-1], SessionEnd)):
+                batch = list(await agent.receive())
+                events += batch
+                refuse_odd(batch, "receive()")
+                await _refuse_calls(agent, batch)
+                if any(isinstance(event, SessionEnd) for event in events[:-1]):
+                    raise Failed(f"session_end must be the last event of a run, once; it gave {kinds(events)}")
+    except TimeoutError:
+        raise Failed(f"no session_end within {seconds:g} s; it gave {kinds(events)}") from None
+    except AgentGone as gone:
+        raise Failed(f"the agent was gone before its session_end ({gone}); it gave {kinds(events)}") from gone
+    refuse_broken(events)
+    return events
+
+
+def kinds(events: Sequence[object]) -> str:
+    """The events' kinds, for a text: runs of the same kind as one."""
+    found: list[str] = []
+    for event in events:
+        kind = str(getattr(event, "kind", type(event).__name__))
+        if not found or found[-1] != kind:
+            found.append(kind)
+    return ", ".join(found[-12:]) or "no event"
+
+
+def refuse_odd(events: Sequence[object], where: str) -> None:
+    """Raises Failed unless each is an event that can be stored and read back."""
+    for event in events:
+        if not isinstance(event, Event):
+            raise Failed(f"{where} gave {event!r:.200}; it must give OutputEvents (drivers/events.py)")
+        if decode(event.encode()) != event:
+            raise Failed(f"{where} gave {event!r:.200}, which is not the same after it was stored and read back")
+
+
+def refuse_broken(events: Sequence[OutputEvent]) -> None:
+    """Raises Failed for a run whose events contradict each other."""
+    end = events[-1]
+    told = any(isinstance(event, Error) for event in events)
+    if isinstance(end, SessionEnd) and end.exit_code and end.stop_reason == "error" and not told:
+        raise Failed(f"a run that fails (exit code {end.exit_code}) says why in an `error` event; it gave {kinds(events)}")
+    if isinstance(end, SessionEnd) and not end.exit_code and end.stop_reason == "error":
+        raise Failed("session_end says stop_reason `error` with exit code 0; one of the two is not so")
+    started: set[str] = set()
+    for event in events:
+        if isinstance(event, ToolCall) and event.status == "started":
+            started.add(event.id)
+        elif isinstance(event, ToolCall) and event.id not in started:
+            raise Failed(f"tool call {event.id!r} is {event.status} and was never started")
+        elif isinstance(event, ToolResult) and event.tool_call_id not in started:
+            raise Failed(f"there is a result of tool call {event.tool_call_id!r}, which was never started")
+
+
+async def _refuse_calls(agent: Agent, events: Sequence[OutputEvent]) -> None:
+    for event in events:
+        for call in event.calls if isinstance(event, Awaiting) else ():
+            wants_permission = call.wants == "permission"
+            await agent.reply(PermissionReply(call.id, False, REFUSED) if wants_permission else ToolReply(call.id, REFUSED))

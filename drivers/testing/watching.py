@@ -1,0 +1,80 @@
+"""A spawner that remembers: which commands were started, what went in and out, and what still runs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import psutil
+
+from drivers.codec import Command
+from drivers.process import Process, Spawner
+from drivers.process_tree import end_marked, family, living
+
+
+@dataclass
+class Started:
+    """One process: its command, the lines that it printed, and what was written to it."""
+
+    command: Command
+    process: Process
+    printed: list[bytes] = field(default_factory=list)
+    written: bytearray = field(default_factory=bytearray)
+
+
+class Watched(Spawner):
+    """Give it to a driver; `started` are its processes, in order."""
+
+    def __init__(self) -> None:
+        self._mark = uuid.uuid4().hex
+        super().__init__(self._mark)
+        self.started: list[Started] = []
+
+    async def spawn(self, command: Command) -> Process:
+        process = await super().spawn(command)
+        started = Started(command, process, written=bytearray(command.stdin or b""))
+        read, write = process.read_lines, process.write
+
+        async def read_lines() -> list[bytes]:
+            lines = await read()
+            started.printed += lines
+            return lines
+
+        def note_and_write(data: bytes | bytearray) -> None:
+            started.written += data
+            write(data)
+
+        process.read_lines, process.write = read_lines, note_and_write  # type: ignore[method-assign]
+        self.started.append(started)
+        return process
+
+    @property
+    def given(self) -> bytes:
+        """All that the processes were given, but for their arguments and environment."""
+        files = b"\n".join(content for started in self.started for content in started.command.files.values())
+        return files + b"\n" + b"\n".join(bytes(started.written) for started in self.started)
+
+    async def running(self) -> list[psutil.Process]:
+        """What runs of all that was started, strays in sessions of their own included."""
+        return living(await asyncio.to_thread(family, self._mark))
+
+    async def suspend(self) -> None:
+        """Stop them as they are: what they are told now they do not hear."""
+        for process in await self.running():
+            with suppress(psutil.Error):
+                process.suspend()
+
+    async def kill(self) -> None:
+        """SIGKILL to the agent's own process, as the system's out-of-memory killer does it."""
+        alive = [started.process for started in self.started if started.process.is_there()]
+        for process in alive[:1]:
+            with suppress(psutil.Error):
+                psutil.Process(process.pid).kill()
+
+    async def end(self) -> None:
+        """End what is left, so that a check leaves nothing behind."""
+        await asyncio.to_thread(end_marked, self._mark, 0.0)
+        for started in self.started:
+            await started.process.close(0.0)

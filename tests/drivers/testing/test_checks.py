@@ -1,0 +1,139 @@
+"""Every conformance check: it passes on the drivers that ship, and is seen to fail on one that is broken in just that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drivers.acp import AcpDriver
+from drivers.driver import Driver
+from drivers.echo import EchoDriver
+from drivers.script import ScriptDriver
+from drivers.testing import CHECKS, DriverCheckFailed, Outcome, Setup, check_driver, examine
+from tests.drivers.testing import broken
+from tests.drivers.testing.broken import Coded, Programmed, Resuming, Talkative, With, option, tool
+from tests.gateway.test_acp_agent import small_agent
+
+OBJECT = {"type": "object"}
+
+
+async def outcome(driver: Driver, folder: Path, check: str, **setup: object) -> Outcome:
+    return next(found for found in await outcomes(driver, folder, check, **setup) if found.check == check)
+
+
+async def outcomes(driver: Driver, folder: Path, *checks: str, **setup: object) -> list[Outcome]:
+    made = Setup(driver, folder, **{"seconds": 20.0, "grace": 1.0, **setup})  # type: ignore[arg-type]
+    return [outcome async for outcome in examine(made, lambda check: not checks or check.name in checks)]
+
+
+@pytest.mark.parametrize("driver", [EchoDriver(), ScriptDriver()], ids=["echo", "script"])
+async def test_the_drivers_that_ship_pass(driver: Driver, tmp_path: Path) -> None:
+    found = await outcomes(driver, tmp_path)
+    assert [outcome.check for outcome in found] == [check.name for check in CHECKS]
+    assert [(outcome.check, outcome.text) for outcome in found if outcome.status == "failed"] == []
+    # Neither has sessions that could be resumed, so nothing is said of that.
+    assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["native session"]
+
+
+async def test_an_agent_of_the_agent_client_protocol_passes(tmp_path: Path) -> None:
+    agent = small_agent(tmp_path)
+    found = await outcomes(AcpDriver(), tmp_path, program=agent["program"], args=tuple(agent["args"]), env=agent["env"])
+    assert [(outcome.check, outcome.text) for outcome in found if outcome.status == "failed"] == []
+    assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["seeds"]
+
+
+async def test_a_session_that_can_be_resumed_passes_too(tmp_path: Path) -> None:
+    assert (await outcome(Resuming(broken.only_one), tmp_path, "native session")).status == "passed"
+
+
+FAULTS: list[tuple[str, Driver, str]] = [
+    ("name", broken.Named(), "the class attribute `name` is 'no name'"),
+    ("info", broken.Restless(), "info() gave two different answers"),
+    ("info", broken.Speechless(), "it raised RuntimeError: cannot say ("),
+    ("info", With(title=" "), "info().title is blank"),
+    ("info", With(program=""), "info().program is blank"),
+    ("options", With(options=(option(), option())), "two options have the name 'mood'"),
+    ("options", With(options=(option("my mood"),)), "option 'my mood': a name has letters"),
+    ("options", With(options=(option("cwd"),)), "option 'cwd' is the gateway's own"),
+    ("options", With(options=(option(title=""),)), "option 'mood': its title or its description is blank"),
+    ("options", With(options=(option(choices=("good", "bad")),)), "its default '' is not one of its choices good, bad"),
+    ("options", With(options=(option(secret=True, default="x"),)), "option 'mood' is a secret"),
+    ("tools", With(tools=(tool(OBJECT), tool(OBJECT))), "two tools have the name 'look'"),
+    ("tools", With(tools=(tool(OBJECT, " "),)), "its name or its description is blank"),
+    ("tools", With(tools=(tool({"type": "objct"}),)), "is not a JSON schema: 'objct' is not valid"),
+    ("tools", With(tools=(tool({"type": "object", "default": {1}}),)), "its input_schema is not JSON"),
+    ("tools", With(tools=(tool({"type": "string"}),)), 'must have "type": "object"'),
+    ("env", With(env=("OPENAI_*", "*")), "info().env has '*', which hands the daemon's whole environment"),
+    ("program", With(program="no-such-program", install="brew install it"), "not on PATH; install it with `brew install it`"),
+    ("probe", broken.Unprobed(), "probe() finds no version: it does not run here"),
+    ("arguments", broken.TalkativeTask(), "task(): the prompt or the history stands in the arguments"),
+    ("arguments", Talkative(lambda spec: spec.options["token"]), "session(): a secret option stands in the arguments"),
+    ("arguments", Talkative(lambda spec: str(spec.system)), "session(): the system prompt stands in the arguments"),
+    ("arguments", Talkative(lambda spec: str(spec.history)), "session(): the prompt or the history stands in the arguments"),
+    ("task", Coded(broken.SilentlyFails), "a run that fails (exit code 1) says why in an `error` event"),
+    ("task", Programmed(broken.ECHO, task="raise SystemExit(3)"), "the task ended with exit code 3 (error)"),
+    ("session", Coded(broken.FindsResults), "there is a result of tool call '1', which was never started"),
+    ("session", Coded(broken.Texts), "receive() gave 'text'; it must give OutputEvents"),
+    ("session", Programmed(broken.FAILS), "the first turn ended with exit code 1 (end_turn): no"),
+    ("second turn", Programmed(broken.ONE_TURN), "the agent"),
+    ("native session", Resuming(told="two"), "a native_session event says 'two', and the agent's native_id is 'one'"),
+    ("native session", Resuming(), "opened a session: the conversation would be lost unseen"),
+    ("native session", Resuming(broken.wrong_word), "raised AgentUnavailable (it is gone); with ResumeFailed it is seeded anew"),
+    ("killed", Coded(broken.Wishful), "a process that is killed in mid-turn is an `error`"),
+    ("killed", Coded(broken.NeverEnds), "the agent was gone before its session_end"),
+    ("killed", Programmed(broken.ECHO, broken.Unaware), "the process was killed, and the agent says that it is alive"),
+    ("killed", Programmed(broken.ECHO, broken.Patient), "prompt() raised nothing although the process is gone"),
+    ("close", Programmed(broken.ECHO, broken.Immortal), "close() left 1 processes running: python"),
+    ("recorded lines", Coded(broken.EndsTwice), "gave `session_end` after the session_end of its run"),
+    ("recorded lines", Coded(broken.GoesOnAfterItsEnd), "gave `agent_token` after the session_end of its run"),
+    ("ends", Coded(broken.LeavesOpen), "1 runs had 0 session_end events"),
+    ("ends", Coded(broken.Wishful), "the process ended with 1 in mid-run, and the run's exit code is 0"),
+    ("ends", Coded(broken.Repeats), "though"),
+    ("unknown lines", Coded(broken.Loses), "is lost; a line that is not understood is a Stdout event"),
+    ("unknown lines", Coded(broken.Trusting), "raised ValueError: what is this"),
+    ("damaged lines", Coded(broken.Trusting), "with recorded lines damaged ("),
+    ("damaged lines", Coded(broken.Gullible), "gave a session_end though no run was under way"),
+]
+
+
+@pytest.mark.parametrize(("check", "driver", "said"), FAULTS, ids=[f"{check}: {said[:40]}" for check, _, said in FAULTS])
+async def test_a_broken_driver_fails(check: str, driver: Driver, said: str, tmp_path: Path) -> None:
+    found = await outcome(driver, tmp_path, check)
+    assert found.status == "failed", found
+    assert said in found.text
+
+
+async def test_an_agent_that_does_not_stop_fails(tmp_path: Path) -> None:
+    mute = Programmed(broken.MUTE, broken.Deaf)
+    # Which limit is the first to be over is not said.
+    assert (await outcome(mute, tmp_path, "session", seconds=1.0)).status == "failed"
+    assert (await outcome(mute, tmp_path, "interrupt", seconds=1.0)).status == "failed"
+    stuck = await outcome(Programmed(broken.ECHO, broken.Deaf), tmp_path, "stuck")
+    assert (stuck.status, stuck.text[:28]) == ("failed", "no session_end within 11 s; ")
+
+
+async def test_a_seed_that_goes_nowhere_fails(tmp_path: Path) -> None:
+    class Forgetful(EchoDriver):
+        def session(self, spec):  # type: ignore[no-untyped-def]
+            from dataclasses import replace
+
+            return super().session(replace(spec, history=(), system=None))
+
+    found = await outcome(Forgetful(), tmp_path, "seeds")
+    assert found.text == "info() says `seeds`, but the text never reached the program; give it, or say seeds=False"
+
+
+async def test_a_driver_without_processes_or_codecs_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
+    found = {outcome.check: outcome.status for outcome in await outcomes(broken.Closed(), tmp_path)}
+    assert [name for name, status in found.items() if status == "failed"] == []
+    skipped = {name for name, status in found.items() if status == "skipped"}
+    codecs = {"arguments", "ends", "recorded lines", "unknown lines", "damaged lines"}
+    assert skipped == {"native session", "seeds", "stuck", "killed", "close"} | codecs
+
+
+def test_in_a_test_of_an_author() -> None:
+    assert {outcome.status for outcome in check_driver(EchoDriver())} == {"passed", "skipped"}
+    with pytest.raises(DriverCheckFailed) as failed:
+        check_driver(With(title="", options=(option("cwd"),)))
+    assert str(failed.value) == "driver 'echo': 1 checks failed\ninfo: info().title is blank; clients show it to people"

@@ -1,0 +1,15 @@
+"""The conformance check, as an author of a driver runs it, on the codex driver with the real CLI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drivers.codex import CodexDriver
+from drivers.testing import Setup, examine
+from tests.real.codex.conftest import Home
+
+
+async def test_codex(home: Home, tmp_path: Path) -> None:
+    setup = Setup(CodexDriver(), tmp_path, env=home.agent["env"], prompt="[[plain]] hello")
+    outcomes = [outcome async for outcome in examine(setup)]
+    assert [outcome for outcome in outcomes if outcome.status != "passed"] == []

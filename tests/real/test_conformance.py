@@ -1,0 +1,15 @@
+"""The conformance check, as an author of a driver runs it, on the built-in drivers with their real CLIs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drivers.claude import ClaudeDriver
+from drivers.testing import Setup, examine
+from tests.real.conftest import Home
+
+
+async def test_claude(home: Home, tmp_path: Path) -> None:
+    setup = Setup(ClaudeDriver(), tmp_path, env=home.env, prompt="[[plain]] hello")
+    outcomes = [outcome async for outcome in examine(setup)]
+    assert [outcome for outcome in outcomes if outcome.status != "passed"] == []
