@@ -63,7 +63,7 @@ class Gateway:
         self._readiness = Readiness(self.store)
         instance = _instance(data_dir)
         await end_left_behind(self.store, instance)
-        closed = await close_open_runs(self.store)
+        closed = await close_open_runs(self.store, self._seeds)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         await self.store.forget_executions(time.time() - settings.store.keep_executions_days * 86400)
@@ -80,6 +80,10 @@ class Gateway:
         self.executions = Executions(self.agents, house, turnstile)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
+
+    def _seeds(self, name: str) -> bool:
+        agent = self.agents.find(name)
+        return agent is not None and agent.info.seeds
 
     async def problems(self) -> list[str]:
         """Why no work can be taken at this moment; empty if it can."""

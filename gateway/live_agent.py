@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ class LiveAgent:
         self._native_id = native_id
         self._figures = house.metrics.of(agent.name)
         self._had_one = native_id is not None
+        self._forgetting: asyncio.Task[None] | None = None
+        self._forgotten: asyncio.Task[None] | None = None
 
     @property
     def ready(self) -> bool:
@@ -38,6 +41,8 @@ class LiveAgent:
         Without `resume` it is always a fresh native session that is seeded.
         """
         await self.end()
+        await self.forgotten()
+        self._forgetting = None
         try:
             self.now = await self._open(self._spec(config, history), resume)
         except AgentUnavailable as error:
@@ -55,8 +60,22 @@ class LiveAgent:
             await self._note_native_id(now)
             await now.close()
 
+    def forget(self) -> None:
+        """The process has ended in the middle of a run: its CLI may have kept less of it than the history has, or more.
+
+        So its native session is not resumed: the next one is seeded, where the agent can be given a history.
+        """
+        if self._agent.info.seeds and self._forgetting is None:
+            self._native_id = None
+            self._forgetting = asyncio.create_task(self._house.store.update_session(self._session_id, native_id=None))
+
+    async def forgotten(self) -> None:
+        """Until what was forgotten is so in the store."""
+        if self._forgetting is not None:
+            await self._forgetting
+
     async def _note_native_id(self, agent: Agent) -> None:
-        if agent.native_id and agent.native_id != self._native_id:
+        if self._forgetting is None and agent.native_id and agent.native_id != self._native_id:
             self._native_id = agent.native_id
             await self._house.store.update_session(self._session_id, native_id=self._native_id)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from drivers.events import Error, OutputEvent, SessionEnd, ToolCall, decode
 from drivers.messages import (
@@ -40,11 +41,18 @@ async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> in
     return found
 
 
-async def close_open_runs(store: Store) -> int:
-    """Give every run that was at work its missing messages, an error and a `session_end`. The number of runs."""
+async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda agent: True) -> int:
+    """Give every run that was at work its missing messages, an error and a `session_end`. The number of runs.
+
+    What a CLI has kept of such a run may be less, or more: its native session is forgotten where its agent can be given a
+    history, as `seeds` says by the agent's name.
+    """
     runs = [run for run in await store.unfinished_runs() if not await _waits(store, run)]
     for run in runs:
         await _close(store, run)
+        session = await store.session(run.log_id)
+        if session is not None and seeds(session.agent):
+            await store.update_session(session.id, native_id=None)
     return len(runs)
 
 

@@ -187,6 +187,7 @@ class Session:
             await live.close()
         if self.run is not None:
             await self.run.wait()
+        await self._agent.forgotten()
         await self.log.written()
 
     async def _begin(self, message: UserMessage, to_store: Sequence[Message]) -> Turn:
@@ -231,6 +232,8 @@ class Session:
         self.used_at = time.monotonic()
         if run.parked:
             self._agent.now = None
+        elif self.live is not None and not self.live.alive:
+            self._agent.forget()
         self._places.changed(self)
 
     async def _awake(self, unsaid: int, more: Sequence[Message] | None = None) -> Agent:

@@ -175,6 +175,7 @@ class Store:
         async with self._engine.connect() as connection:
             return list((await connection.execute(query)).scalars())
 
+    @_whole
     async def compact(self, session_id: str, kept: int, summary: str) -> None:
         """Note that all messages but the last `kept` are summed up by now. Nothing happens if there is no such session."""
         counted = select(func.count()).where(schema.messages.c.session_id == session_id)

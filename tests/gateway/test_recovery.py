@@ -192,3 +192,16 @@ async def test_a_run_of_which_nothing_was_stored(store: Store) -> None:
     await store.start_run(RunRecord("r", "s", "running", None, 1), ['{"role":"user","content":"go"}'])
     assert await close_open_runs(store) == 1
     assert await store.messages("s") == ['{"role":"user","content":"go"}']
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+async def test_a_native_session_of_a_run_that_was_cut_off_is_forgotten_where_a_fresh_one_can_be_seeded(
+    store: Store, seeds: bool
+) -> None:
+    for name in ("cut", "idle"):
+        await store.create_session(SessionRecord(name, "script", native_id=f"native {name}"), [])
+    await store.start_run(RunRecord("r", "cut", "running", None, 1), ['{"role":"user","content":"go"}'])
+    asked = list[str]()
+    await close_open_runs(store, lambda agent: asked.append(agent) or seeds)  # type: ignore[func-returns-value]
+    found = [session.native_id if (session := await store.session(name)) else "" for name in ("cut", "idle")]
+    assert (found, asked) == ([None if seeds else "native cut", "native idle"], ["script"])

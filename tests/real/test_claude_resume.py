@@ -12,6 +12,7 @@ from tests.real.models import Model
 from tests.real.processes import cli_of, gone, until
 from tests.real.talk import begin, text_of, until_event, user
 
+PLAIN = "Hello from the model, this is plain text."
 RECALLED = "I see 2 user texts. Before this one: [[plain]] one"
 WEATHER = {"type": "tool_use", "toolCallId": "toolu_given_1", "name": "get_weather", "input": {"place": "Oslo", "days": [1, 2]}}
 SEED: list[dict[str, Any]] = [
@@ -105,7 +106,7 @@ async def test_a_daemon_killed_in_mid_turn_ends_that_turn_when_it_is_back(home: 
         assert (info["state"], info["stopReason"]) == ("idle", "error")
         asked = info["history"]["full"]
         assert [message["content"] for message in asked if message["role"] == "user"] == ["[[plain]] one", "[[slowtext]] two"]
-        assert "Before this one: [[plain]] one" in await talk.say("[[recall]] three")
+        assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
 
 
 async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, model: Model) -> None:
@@ -174,8 +175,21 @@ async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Run
         name, data = [frame async for frame in frames][-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
     assert "claude ended in the middle of the run" in data["error"]
-    # Whether the CLI had kept the message of the turn that it was killed in is a race of its own.
-    assert "Before this one: [[plain]] one" in await talk.say("[[recall]] three")
+    # Both are told the same, whatever the CLI had kept of that turn.
+    assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
     history = await talk.history()
     assert [message["role"] for message in history] == ["user", "assistant"] * 3
     assert text_of(history[3:4]).startswith("word ")
+
+
+async def test_a_cli_killed_before_it_has_kept_the_prompt(portico: Running, home: Home) -> None:
+    talk = await begin(portico.client, "[[plain]] one")
+    cli = cli_of(home.path)
+    cli.suspend()
+    async with talk.saying("[[plain]] two") as frames:
+        await until_event(frames, "turn_start")
+        cli.kill()
+        name, data = [frame async for frame in frames][-1]
+    assert (name, data["stopReason"]) == ("turn_stop", "error")
+    assert [message["content"] for message in await talk.history()] == ["[[plain]] one", PLAIN, "[[plain]] two"]
+    assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[plain]] two"
