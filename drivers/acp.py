@@ -164,7 +164,7 @@ async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe
         problem = str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
     info = offer.agent.agent_info if offer.agent else None
     logged_in = None if offer.session_id is None and not offer.unauthenticated else not offer.unauthenticated
-    return Probe(info.version if info else None, problem, logged_in, offer.models)
+    return Probe(info.version if info else None, problem, logged_in, offer.models, offer.images)
 
 
 def _manner(spec: AgentSpec) -> Any:

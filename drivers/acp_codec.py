@@ -101,8 +101,7 @@ class AcpCodec(Codec):
         if session != self._told:
             self._told = session
             self.pending.append(session)
-        can = self.offer.agent and self.offer.agent.agent_capabilities
-        if has_image(prompt.content) and not (can and can.prompt_capabilities and can.prompt_capabilities.image):
+        if has_image(prompt.content) and not self.offer.images:
             self.phase, self._over = "ready", self._task is not None
             self.pending += [Failure(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]
             return

@@ -67,6 +67,14 @@ class Offer:
     model_option: str | None = None
     unauthenticated: bool = False
 
+    @property
+    def images(self) -> bool | None:
+        """Whether the agent takes images; None until it has said so."""
+        if self.agent is None:
+            return None
+        can = self.agent.agent_capabilities
+        return bool(can and can.prompt_capabilities and can.prompt_capabilities.image)
+
 
 class Opening:
     """Opens one session; `opened` is called when it takes prompts, `refused` when it will not."""

@@ -94,12 +94,14 @@ class Probe:
     """What was found of an agent's program: its version, or the problem and what to do about it.
 
     `logged_in` is None where the CLI cannot say; `models` are the values that the option `model` may have, where it can.
+    `images` is False where the program says that it takes none, whatever the driver's info says.
     """
 
     version: str | None = None
     problem: str | None = None
     logged_in: bool | None = None
     models: tuple[str, ...] = ()
+    images: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

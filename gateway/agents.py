@@ -7,10 +7,11 @@ import fnmatch
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from drivers import registry
-from drivers.base import AgentSpec, DriverInfo, Option
+from drivers.base import AgentSpec, DriverInfo, Option, Probe
 from drivers.driver import Driver
 from gateway.config import AgentSettings, Settings
 from gateway.errors import AgentProblem, BadRequest, ConfigError
@@ -38,6 +39,11 @@ class ConfiguredAgent:
         self._has_own_cwd = settings.cwd is not None
         self._anywhere = anywhere and settings.cwd is None
         self._environ = environ
+
+    def learn(self, probe: Probe) -> None:
+        """Take what its program says of itself over what its driver says of all such programs."""
+        if probe.images is False:
+            self.info = replace(self.info, image_http=False, image_data=False)
 
     @property
     def options(self) -> tuple[Option, ...]:

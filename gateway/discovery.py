@@ -56,6 +56,7 @@ class Discovery:
         """Ask every program, in the background."""
         for agent in self._agents:
             if agent.problem() is None:
+                agent.learn(self._known.get(self._key(agent), Probe()))
                 self._ask_soon(agent)
 
     async def offered(self) -> list[Finding]:
@@ -127,6 +128,7 @@ class Discovery:
         if probe.problem:
             probe = replace(probe, problem=self._redactor.clean(probe.problem))
             log.warning("agent %s: %s", agent.name, probe.problem)
+        agent.learn(probe)
         self._known[key] = probe
         await asyncio.to_thread(_write, self._file, self._known)
 
@@ -144,7 +146,7 @@ def _read(file: Path) -> dict[str, Probe]:
 
 
 def _probe(value: dict[str, Any]) -> Probe:
-    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]))
+    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), value.get("images"))
 
 
 def _write(file: Path, known: dict[str, Probe]) -> None:

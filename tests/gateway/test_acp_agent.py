@@ -90,3 +90,21 @@ async def test_a_task(small: Running) -> None:
     answer = await small.client.post("/v1/execute", json={"driver": "small", "task": "say -hello"})
     assert '"kind":"agent_token","text":"-hello"' in answer.text
     assert '"kind":"session_end","exit_code":0' in answer.text
+
+
+@pytest.mark.parametrize("flags", ["", "noimage"])
+async def test_images_are_offered_and_taken_as_the_agent_itself_says(tmp_path: Path, flags: str) -> None:
+    agent = small_agent(tmp_path)
+    agent["env"]["ACP_AGENT_FLAGS"] = flags
+    image = {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}
+    message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "look"}, image]}
+    for _ in range(2):
+        async with gateway_on(table(tmp_path, agents={"small": agent})) as running:
+            (offered,) = [a for a in (await running.client.get("/meta")).json()["agents"] if a["name"] == "small"]
+            assert offered["capabilities"].get("image") == (None if flags else {"data": {}})
+            answer = await create(running.client, message)
+            assert answer.status_code == (400 if flags else 201)
+            if flags:
+                assert answer.json() == {"error": "agent 'small' takes no images by data: address; /meta says what it takes"}
+            else:
+                assert "saw 1 image" in answer.text
