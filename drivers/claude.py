@@ -88,7 +88,7 @@ class ClaudeDriver(CliDriver):
         return Probe(found.version, None, logged_in(code, status), models(greeting.splitlines()))
 
     async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
-        command = Command((spec.program, *arguments), spec.cwd, {**ENVIRONMENT, **spec.env}, stdin=stdin)
+        command = Command((spec.program, *arguments), spec.cwd, _environment(spec), stdin=stdin)
         return await run_to_end(command, spawner)
 
     def task(self, spec: TaskSpec) -> Launch:
@@ -141,7 +141,7 @@ def _initialize(spec: SessionSpec) -> dict[str, Any]:
     return {"systemPrompt" if replaces else "appendSystemPrompt": spec.system}
 
 
-def _environment(spec: SessionSpec | TaskSpec) -> dict[str, str]:
+def _environment(spec: AgentSpec) -> dict[str, str]:
     key = spec.options.get("api_key")
     return {**ENVIRONMENT, **spec.env, **({"ANTHROPIC_API_KEY": key} if key else {})}
 

@@ -100,7 +100,7 @@ class Discovery:
             return Finding(agent, "", Probe(), problem)
         probe = self._known.get(self._key(agent), Probe())
         if probe.logged_in is False and probe.problem is None:
-            problem = f"agent {agent.name!r} is not logged in: log in with its CLI, or put its API key in agents.{agent.name}.env"
+            problem = _log_in(agent)
         return Finding(agent, agent.program(), probe, probe.problem or problem)
 
     def _refresh(self, agent: ConfiguredAgent) -> None:
@@ -138,6 +138,14 @@ class Discovery:
         return f"{agent.name}|{agent.settings.driver}|{program}|{changed}|{agent.info.version}"
 
 
+def _log_in(agent: ConfiguredAgent) -> str:
+    """What to do for one that is not logged in. A key that only sessions bring does not count: /meta is for everybody."""
+    place = f"agents.{agent.name}"
+    keys = [f"in {place}.options.{option.name}" for option in agent.info.options if option.secret and option.name == "api_key"]
+    where = " or ".join([*keys, f"in {place}.env"])
+    return f"agent {agent.name!r} is not logged in: log in with its CLI, or put its API key {where}"
+
+
 def _read(file: Path) -> dict[str, Probe]:
     try:
         return {key: _probe(value) for key, value in json.loads(file.read_text()).items()}
@@ -152,5 +160,6 @@ def _probe(value: dict[str, Any]) -> Probe:
 def _write(file: Path, known: dict[str, Probe]) -> None:
     whole = file.with_suffix(".new")
     # Trouble is asked about anew at a start, and what a broken program says may hold a secret.
-    whole.write_text(json.dumps({key: asdict(probe) for key, probe in known.items() if probe.problem is None}))
+    well = {key: asdict(probe) for key, probe in known.items() if probe.problem is None and probe.logged_in is not False}
+    whole.write_text(json.dumps(well))
     whole.replace(file)

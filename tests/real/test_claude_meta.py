@@ -120,7 +120,10 @@ async def test_a_cli_without_a_login_is_told_so(home: Home) -> None:
     del home.env["ANTHROPIC_API_KEY"]
     (claude,) = await _states(home)
     assert (claude["installed"], claude["offered"], claude["logged_in"]) == (True, False, False)
-    assert "not logged in" in claude["problem"]
+    assert "not logged in" in claude["problem"] and "agents.claude.options.api_key" in claude["problem"]
+    home.agent["options"] = {"api_key": "sk-ant-option-0123456789"}
+    (claude,) = await _states(home)
+    assert (claude["offered"], claude["logged_in"], claude["problem"]) == (True, True, None)
 
 
 async def _states(home: Home) -> list[dict[str, Any]]:
