@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from drivers.base import AgentUnavailable
 from drivers.codec import Command
 from drivers.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
-from drivers.process_tree import MARKER, end_marked, family, runs, started_at
+from drivers.process_tree import MARKER, child_runs, end_marked, family, started_at
 
 HIGH_WATER = 1024 * 1024
 """Bytes of unread lines at which the agent's pipe is left to fill."""
@@ -164,7 +164,7 @@ class Process:
 
     def is_there(self) -> bool:
         """Whether it runs at this moment, asked of the system: the event loop hears of an exit a little later."""
-        return self.alive and runs(self.pid)
+        return self.alive and child_runs(self.pid)
 
     @property
     def failure(self) -> str | None:

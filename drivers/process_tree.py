@@ -7,6 +7,7 @@ that moved into its own session and process group (as the shells of all the real
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable
 
@@ -64,8 +65,13 @@ def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return alive
 
 
-def runs(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+def child_runs(pid: int) -> bool:
+    """Whether a child of this process runs; a zombie does not. It is left for its parent's own wait."""
+    if hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
+        try:
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

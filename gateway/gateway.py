@@ -21,7 +21,7 @@ from gateway.redaction import Redactor
 from gateway.security import Authenticator
 from gateway.sessions import Sessions
 from gateway.store import Store
-from gateway.store.store import sqlite_url
+from gateway.store.sqlite import sqlite_url
 from gateway.vault import Vault, read_or_create
 
 log = logging.getLogger(__name__)

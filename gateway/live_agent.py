@@ -38,7 +38,6 @@ class LiveAgent:
 
     def __init__(self, session_id: str, agent: ConfiguredAgent, native_id: str | None, house: House) -> None:
         self.now: Agent | None = None
-        self.starting = False
         self.outdated = False
         self._session_id, self._agent, self._house = session_id, agent, house
         self._native_id = native_id
@@ -54,14 +53,12 @@ class LiveAgent:
         Without `resume` it is always a fresh native session that is seeded.
         """
         await self.end()
-        self.starting = True
         try:
             self.now = await self._open(self._spec(config, history), resume)
         except AgentUnavailable as error:
             raise AgentProblem(self._house.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
         finally:
-            self.starting = False
-        self.outdated = False
+            self.outdated = False
         await self._note_native_id(self.now)
         return self.now
 

@@ -42,7 +42,7 @@ class Session:
         self.lock = asyncio.Lock()
         self.run: Run | None = None
         self.used_at = time.monotonic()
-        self.deleted = False
+        self.starting = self.deleted = False
         self._agent = LiveAgent(record.id, agent, record.native_id, house)
         self._house, self._places = house, places
 
@@ -54,7 +54,7 @@ class Session:
     @property
     def has_agent(self) -> bool:
         """Whether an agent of its own runs or starts."""
-        return self._agent.now is not None or self._agent.starting
+        return self._agent.now is not None or self.starting
 
     @property
     def busy(self) -> bool:
@@ -229,11 +229,14 @@ class Session:
         self._places.admit(self)
         if more is None and self._agent.ready and self._agent.now is not None:
             return self._agent.now
-        history = await self.history()
-        seed = [*history[: len(history) - unsaid], *(more or ())]
+        # Nothing is awaited between the place and this: others count it from here on.
+        self.starting = True
         try:
+            history = await self.history()
+            seed = [*history[: len(history) - unsaid], *(more or ())]
             return await self._agent.start(self.config, seed, resume=more is None)
         finally:
+            self.starting = False
             # Held from here on, whatever comes next: an agent that nobody holds would never be closed.
             self._places.changed(self)
 

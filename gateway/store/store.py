@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
-from sqlalchemy import bindparam, delete, event, func, insert, select, tuple_, update
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy import bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gateway.errors import ConfigError
 from gateway.store import schema
 from gateway.store.migrations import migrate
 from gateway.store.records import RunRecord, SessionRecord
+from gateway.store.sqlite import set_up_sqlite
 
 Cursor = tuple[float, str]
+Arguments = ParamSpec("Arguments")
 
 # What a turn does, made once: building a statement costs more than running it.
 _START_RUN = insert(schema.runs)
@@ -40,12 +41,26 @@ _APPEND_MESSAGE = insert(schema.messages).values(
 )
 
 
+def _whole(method: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, Coroutine[Any, Any, None]]:
+    """A write that is finished also when whoever asked for it is cancelled.
+
+    Measured with aiosqlite 0.22 and SQLAlchemy 2.1: a transaction that is cancelled between two statements keeps the lock.
+    """
+
+    @wraps(method)
+    async def write(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        await asyncio.shield(asyncio.create_task(method(*args, **kwargs)))
+
+    return write
+
+
 class Store:
     """Open with `await Store.open(url)`. Every method is one transaction; it is on disk when the method returns."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._writing = asyncio.Lock()
+        self._writer: AsyncConnection | None = None
 
     @classmethod
     async def open(cls, url: str) -> Store:
@@ -53,7 +68,7 @@ class Store:
         # Messages do not belong in a log, which is where a failing statement's values would end.
         engine = create_async_engine(url, hide_parameters=True)
         if engine.dialect.name == "sqlite":
-            event.listen(engine.sync_engine, "connect", _sqlite_settings)
+            set_up_sqlite(engine)
         store = cls(engine)
         async with engine.begin() as connection:
             await connection.run_sync(schema.metadata.create_all)
@@ -70,16 +85,24 @@ class Store:
         return store
 
     async def close(self) -> None:
+        async with self._writing:
+            if self._writer is not None:
+                await self._writer.close()
         await self._engine.dispose()
 
     @asynccontextmanager
     async def _write(self) -> AsyncIterator[AsyncConnection]:
         # SQLite has one writer; waiting here is fair and costs nothing, waiting in its busy handler is neither.
-        async with self._writing, self._engine.begin() as connection:
-            yield connection
+        async with self._writing:
+            if self._writer is None:
+                # Kept: taking a connection from the pool and giving it back costs as much as a statement.
+                self._writer = await self._engine.connect()
+            async with self._writer.begin():
+                yield self._writer
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
+    @_whole
     async def create_session(self, record: SessionRecord, history: Sequence[str]) -> None:
         """Store a session with its first messages (JSON texts)."""
         values = {**asdict(record), "config": json.dumps(record.config)}
@@ -101,6 +124,7 @@ class Store:
         async with self._engine.connect() as connection:
             return [(row.created_at, row.id) for row in await connection.execute(query)]
 
+    @_whole
     async def update_session(self, session_id: str, **values: Any) -> None:
         """Set columns of a session: `config` (JSON data), `secrets`, `native_id`."""
         if "config" in values:
@@ -108,6 +132,7 @@ class Store:
         async with self._write() as connection:
             await connection.execute(update(schema.sessions).where(schema.sessions.c.id == session_id).values(**values))
 
+    @_whole
     async def delete_session(self, session_id: str) -> None:
         """Delete a session with its messages, runs and events."""
         async with self._write() as connection:
@@ -118,6 +143,7 @@ class Store:
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
+    @_whole
     async def append_messages(self, session_id: str, bodies: Sequence[str]) -> None:
         """Add messages (JSON texts) at the end of a session's history."""
         async with self._write() as connection:
@@ -132,17 +158,20 @@ class Store:
 
     # -- runs and events --------------------------------------------------------------------------------------------
 
+    @_whole
     async def start_run(self, record: RunRecord, history: Sequence[str] = ()) -> None:
         """Store a run that begins now, together with the messages that it begins with."""
         async with self._write() as connection:
             await connection.execute(_START_RUN, {**asdict(record), "started_at": time.time()})
             await _append_messages(connection, record.log_id, history)
 
+    @_whole
     async def set_run(self, run_id: str, state: str, stop_reason: str | None = None) -> None:
         values = {"of_run": run_id, "state": state, "stop_reason": stop_reason}
         async with self._write() as connection:
             await connection.execute(_SET_RUN, {**values, "ended_at": time.time() if state == "ended" else None})
 
+    @_whole
     async def end_run(self, run_id: str, stop_reason: str, log_id: str, first: int, last: int, body: bytes) -> None:
         """Mark a run as ended and store its last events, both or none."""
         row = {"log_id": log_id, "first": first, "last": last, "body": body}
@@ -151,6 +180,7 @@ class Store:
             await connection.execute(_APPEND_EVENTS, row)
             await connection.execute(_SET_RUN, over)
 
+    @_whole
     async def answer_run(self, run_id: str, log_id: str, results: Sequence[str]) -> None:
         """Store the client's answers (JSON texts) and that the run is at work again: both or neither."""
         async with self._write() as connection:
@@ -172,6 +202,7 @@ class Store:
             rows = await connection.execute(select(*columns).where(condition).order_by(table.c.started_at, table.c.first_seq))
             return [RunRecord(**row) for row in rows.mappings()]
 
+    @_whole
     async def append_events(self, log_id: str, first: int, last: int, body: bytes) -> None:
         """Store the events first..last of a log, one JSON a line."""
         async with self._write() as connection:
@@ -192,6 +223,7 @@ class Store:
 
     # -- executions -------------------------------------------------------------------------------------------------
 
+    @_whole
     async def start_execution(self, run: RunRecord, key: str | None, digest: str) -> None:
         """Store an execution with its run, which begins now. The run's log_id is the execution's id."""
         values = {"id": run.log_id, "idempotency_key": key, "digest": digest, "created_at": time.time()}
@@ -206,6 +238,7 @@ class Store:
             row = (await connection.execute(select(table.c.id, table.c.digest).where(table.c.idempotency_key == key))).first()
         return (row.id, row.digest) if row else None
 
+    @_whole
     async def forget_executions(self, before: float) -> None:
         """Delete executions made before a time (seconds since the epoch), with their events."""
         old = select(schema.executions.c.id).where(schema.executions.c.created_at < before)
@@ -216,10 +249,12 @@ class Store:
 
     # -- processes: the ledger of the spawner -------------------------------------------------------------------------
 
+    @_whole
     async def started(self, marker: str, pid: int, created: float) -> None:
         async with self._write() as connection:
             await connection.execute(insert(schema.processes).values(marker=marker, pid=pid, started_at=created))
 
+    @_whole
     async def ended(self, marker: str) -> None:
         async with self._write() as connection:
             await connection.execute(delete(schema.processes).where(schema.processes.c.marker == marker))
@@ -231,19 +266,6 @@ class Store:
             return [(row.marker, row.pid, row.started_at) for row in rows]
 
 
-def sqlite_url(data_dir: Path) -> str:
-    """The URL of the SQLite file in a data directory."""
-    return f"sqlite+aiosqlite:///{data_dir / 'portico.db'}"
-
-
 async def _append_messages(connection: AsyncConnection, session_id: str, bodies: Sequence[str]) -> None:
     if bodies:
         await connection.execute(_APPEND_MESSAGE, [{"of_session": session_id, "text": body} for body in bodies])
-
-
-def _sqlite_settings(connection: DBAPIConnection, _: object) -> None:
-    cursor = connection.cursor()
-    # WAL with NORMAL keeps every commit through a kill of the process, and needs no fsync for each.
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()

@@ -13,7 +13,7 @@ from drivers.events import AgentToken, SessionEnd
 from gateway import event_log
 from gateway.event_log import EventLog
 from gateway.store import RunRecord, Store
-from gateway.store.store import sqlite_url
+from gateway.store.sqlite import sqlite_url
 
 
 @pytest.fixture

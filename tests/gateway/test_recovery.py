@@ -15,7 +15,7 @@ from drivers.events import AgentToken, Awaiting, MessageEnd, OutputEvent, Sessio
 from drivers.process_tree import MARKER
 from gateway.recovery import close_open_runs
 from gateway.store import RunRecord, SessionRecord, Store
-from gateway.store.store import sqlite_url
+from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 from tests.gateway.talk import agents_of, alive, create, look, pid_in, say, until, user
 

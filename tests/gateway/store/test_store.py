@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import ConfigError
 from gateway.store import RunRecord, SessionRecord, Store
-from gateway.store.store import sqlite_url
+from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 
 
@@ -56,6 +58,23 @@ async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Dae
     with pytest.raises(RuntimeError, match="version 99"):
         await daemon.start()
     assert await daemon.stop() != 0
+
+
+async def test_writes_that_are_cancelled_at_any_point_leave_a_store_that_writes(store: Store) -> None:
+    await store.create_session(SessionRecord("s", "echo"), [])
+    for turns in range(40):
+        writing = asyncio.create_task(store.start_run(RunRecord(f"r{turns}", "s", "running", None, 1), [str(turns)]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        await store.append_messages("s", ["after"])
+    messages = await store.messages("s")
+    runs = {int(run.id[1:]) for run in await store.unfinished_runs()}
+    assert messages.count("after") == 40
+    # Both or neither, whatever became of the task that asked for it.
+    assert {int(message) for message in messages if message != "after"} == runs
 
 
 async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
