@@ -98,7 +98,7 @@ class AcpDriver(CliDriver):
         return await super().execute(spec, spawner, limits)
 
     def session(self, spec: SessionSpec) -> Launch:
-        from drivers.acp_app_tools import by_title
+        from drivers.acp_app_tools import by_title, past_proxies
         from drivers.acp_codec import AcpCodec
         from drivers.acp_permissions import Grants
 
@@ -108,7 +108,8 @@ class AcpDriver(CliDriver):
         wanted = replace(wanted, resume=spec.resume, tool_server=spec.tool_server)
         manner = _manner(spec)._replace(app_tool=by_title(tool.name for tool in spec.app_tools))
         codec = AcpCodec(wanted, grants, manner)
-        return Launch(Command((spec.program, *spec.args), spec.cwd, spec.env), codec, spec.tool_server)
+        env = past_proxies(spec.env, spec.tool_server)
+        return Launch(Command((spec.program, *spec.args), spec.cwd, env), codec, spec.tool_server)
 
     def task(self, spec: TaskSpec) -> Launch:
         from drivers.acp_codec import AcpCodec

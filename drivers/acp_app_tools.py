@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from acp.schema import AgentCapabilities, EnvVariable, HttpHeader, HttpMcpServer, McpServerStdio
@@ -31,6 +31,14 @@ def mcp_servers(server: ToolServer | None, can: AgentCapabilities | None) -> lis
         return [HttpMcpServer(type="http", name=SERVER, url=server.url, headers=[header])]
     env = [EnvVariable(name="PORTICO_MCP_URL", value=server.url), EnvVariable(name="PORTICO_MCP_TOKEN", value=server.token)]
     return [McpServerStdio(name=SERVER, command=sys.executable, args=["-m", BRIDGE], env=env)]
+
+
+def past_proxies(env: Mapping[str, str], server: ToolServer | None) -> dict[str, str]:
+    """An environment by which a proxy, if there is one, is not asked for what is on this machine."""
+    if server is None:
+        return dict(env)
+    direct = ",".join(filter(None, (env.get("NO_PROXY") or env.get("no_proxy"), "127.0.0.1")))
+    return {**env, "NO_PROXY": direct, "no_proxy": direct}
 
 
 def by_title(names: Iterable[str]) -> AppTool:

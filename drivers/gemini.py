@@ -106,6 +106,7 @@ class GeminiDriver(CliDriver):
         return Launch(command, GeminiCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
+        from drivers.acp_app_tools import past_proxies
         from drivers.acp_codec import AcpCodec
         from drivers.acp_opening import Wanted
         from drivers.acp_permissions import Grants
@@ -117,12 +118,12 @@ class GeminiDriver(CliDriver):
         if resume is None and spec.history:
             resume = str(uuid.uuid4())
             given[state / ".gemini" / "tmp" / SLUG / "chats" / chat_file(resume)] = _seed(spec, resume, folder)
-        env = environment(spec, state)
+        env = past_proxies(environment(spec, state), spec.tool_server)
         if spec.system is not None and spec.options.get("system_prompt") == "replace":
             given[state / "system.md"] = spec.system.encode()
             env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
-        # No MCP server of the project's settings is started.
-        servers = ("--allowed-mcp-server-names", SERVER)
+        # No MCP server of the project's settings is started: without tools of the application's, none that it could name.
+        servers = ("--allowed-mcp-server-names", SERVER if spec.tool_server else uuid.uuid4().hex)
         argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
         wanted = Wanted(cwd=folder, resume=resume, late_replay=True, how_to_log_in=f"{LOG_IN}, or the option api_key")
         talk = manner(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)

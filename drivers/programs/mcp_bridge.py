@@ -9,18 +9,18 @@ import os
 from typing import Any
 
 import anyio
+import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.stdio import stdio_server
-from mcp.shared._httpx_utils import create_mcp_http_client
 
 
 async def bridge(url: str, token: str) -> None:
     """Until the agent closes its end, or the server does."""
-    # No limit of time: how long the application may take is the gateway's to say, which gives signs of life.
-    client = create_mcp_http_client(headers={"Authorization": f"Bearer {token}"})
-    client.timeout = None
+    # No limit of time: how long the application may take is the gateway's to say. No proxy, whatever the environment has: the
+    # server is on this machine.
+    headers = {"Authorization": f"Bearer {token}"}
     async with (
-        client,
+        httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=None) as (from_server, to_server),
         stdio_server() as (from_agent, to_agent),
         anyio.create_task_group() as group,

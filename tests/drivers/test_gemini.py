@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from drivers.base import AgentSpec, AgentUnavailable, Limits, Prompt, SessionSpec, TaskSpec, ToolGrant
+from drivers.base import AgentUnavailable, Limits, Prompt, SessionSpec, TaskSpec, ToolGrant, ToolSpec
 from drivers.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout
 from drivers.gemini import MAX_TASK, GeminiDriver
 from drivers.gemini_codec import GeminiCodec
 from drivers.gemini_history import LONG_AGO, chat, chat_file, records_of
 from drivers.gemini_home import age_chats, home_of, prepare, session_settings, task_settings
 from drivers.gemini_session import MARK, manner
-from drivers.gemini_tools import NAMES, TOOLS, name_of, policy
+from drivers.gemini_tools import NAMES, TOOLS, app_name, name_of, policy
 from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
 from drivers.process import Spawner
 
@@ -129,8 +129,8 @@ def user(tmp_path: Path) -> Path:
     return own
 
 
-def spec_of(tmp_path: Path, env: dict[str, str] | None = None, **options: str) -> AgentSpec:
-    return AgentSpec("gemini", tmp_path, {"HOME": str(tmp_path / "home"), **(env or {})}, (), options, tmp_path / "state")
+def spec_of(tmp_path: Path, env: dict[str, str] | None = None, **options: str) -> SessionSpec:
+    return SessionSpec("gemini", tmp_path, {"HOME": str(tmp_path / "home"), **(env or {})}, (), options, tmp_path / "state")
 
 
 def test_a_log_in_is_found_in_a_home_of_its_own(tmp_path: Path, user: Path) -> None:
@@ -154,6 +154,23 @@ def test_the_settings_of_a_session_bring_no_tools(tmp_path: Path, user: Path) ->
     bare = session_settings(spec_of(tmp_path, settings="none"), user, [])
     assert "ui" not in bare
     assert bare["security"]["auth"] == {"selectedType": "oauth-personal"}
+
+
+def test_the_application_side_tools_run_and_nothing_beside_them() -> None:
+    names = ["get_weather", "n" * 80, "größe"]
+    rules = tomllib.loads(policy([], [ToolSpec(name, "", {}) for name in names]))["rule"]
+    allowed = ["mcp_portico_get_weather", f"mcp_portico_{'n' * 18}...{'n' * 30}", "mcp_portico_gr__e"]
+    assert [(rule["toolName"], rule["decision"]) for rule in rules] == [("*", "deny"), *((name, "allow") for name in allowed)]
+    assert [rule["priority"] for rule in rules] == [900, 999, 999, 999]
+    assert max(map(len, map(app_name, names))) == 63
+
+
+def test_a_seeded_call_has_the_clis_name_of_the_tool() -> None:
+    called = AssistantMessage(content=(ToolUseBlock(tool_call_id="c1", name="get_weather", input={}),))
+    done = ToolMessage(tool_call_id="c1", content="18")
+    (record,) = records_of([called, done], {"get_weather": "mcp_portico_get_weather"})
+    call = record["toolCalls"][0]
+    assert (call["name"], call["result"][0]["functionResponse"]["name"]) == ("mcp_portico_get_weather",) * 2
 
 
 def test_the_settings_of_a_task_are_the_users(tmp_path: Path, user: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from drivers.claude_tools import OWN_TOOLS
 from tests.model_server.scenarios import Block, ToolUse, say
-from tests.real.tool_bench import Bench, bash, bench, cold_bench, deny, grant, weather  # noqa: F401
+from tests.real.tool_bench import WEATHER, Bench, bash, bench, cold_bench, deny, grant, result, weather  # noqa: F401
 
 ALLOW_ALL = {"permissions": {"allow": ["Bash", "Bash(touch:*)", "Read", "Read(**)", "Write", "Write(**)", "WebFetch"]}}
 MODES = ("bypassPermissions", "acceptEdits", "dontAsk", "auto", "plan")
@@ -157,6 +157,28 @@ async def test_what_is_not_listed_does_not_run(bench: Bench) -> None:  # noqa: F
     assert turn.stop == "end_turn" and len(turn.results) == 5
     assert all("No such tool available" in said for said in turn.results.values())
     assert [path.name for path in bench.work.iterdir()] == [".mcp.json"]
+
+
+async def test_no_sort_of_tool_runs_unlisted(bench: Bench) -> None:  # noqa: F811
+    """To read, to search, to write, to run, and of the web: the model calls them although it is not offered them."""
+    (bench.work / "note.txt").write_text("SECRET")
+    text = bench.model_calls(
+        ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}),
+        ToolUse("Grep", {"pattern": "SECRET", "output_mode": "content"}),
+        ToolUse("Edit", {"file_path": f"{bench.work}/note.txt", "old_string": "SECRET", "new_string": "x"}),
+        ToolUse("WebFetch", {"url": f"{bench.model.url}/fetched", "prompt": "x"}),
+        ToolUse("WebSearch", {"query": "weather"}),
+        bash("touch made"),
+        weather(),
+    )
+    turn = await bench.start(text, app=[WEATHER])
+    app = turn.calls[turn.called.index("get_weather")]
+    assert turn.stop == "tool_use"
+    assert ["No such tool available" in said for said in turn.results.values()] == [True] * 6
+    turn_2 = await bench.answer(turn.session, result(app, "rain"))
+    assert turn_2.stop == "end_turn"
+    assert not [request for request in bench.model.requests if "fetched" in request.path]
+    assert (bench.work / "note.txt").read_text() == "SECRET" and [p.name for p in bench.work.iterdir()] == ["note.txt"]
 
 
 async def test_without_any_tool_the_model_has_none(bench: Bench) -> None:  # noqa: F811

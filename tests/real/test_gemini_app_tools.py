@@ -161,6 +161,14 @@ async def test_other_tools_from_the_next_message_on(gemini: Gemini, running: Run
     assert text_of(talk.last["messages"]) == "I see 2 user texts. Before this one: [[plain]] one"
 
 
+async def test_a_proxy_is_not_asked_for_the_tools(gemini: Gemini) -> None:
+    gemini.env.update({"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "localhost"})
+    async with gemini.gateway() as running:
+        talk = await begin(running.client, "[[weather]]")
+        await result(talk, "18 degrees")
+        assert text_of(talk.last["messages"]) == "It is mild in Tokyo."
+
+
 async def test_no_token_in_arguments_or_left_behind(gemini: Gemini, running: Running) -> None:
     talk = await begin(running.client, "[[weather]]")
     settings = json.loads(next((gemini.base / "data").rglob(".gemini/settings.json")).read_text())

@@ -9,9 +9,25 @@ from typing import Any
 import pytest
 
 from tests.daemon import Running
-from tests.real.gemini import PIXEL, READ, SHELL, WRITE, Gemini, begin, gemini, running, text_of
+from tests.model_server.scenarios import Scenario, Step, ToolUse, say
+from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, begin, gemini, running, text_of
 
 __all__ = ["gemini", "running"]
+
+OF_EVERY_SORT: dict[str, dict[str, object]] = {
+    READ: {"file_path": "f.txt"},
+    "list_directory": {"dir_path": "."},
+    "grep_search": {"pattern": "CONTENT"},
+    WRITE: {"file_path": "f.txt", "content": "other"},
+    "replace": {"file_path": "f.txt", "old_string": "CONTENT", "new_string": "other", "instruction": "x"},
+    SHELL: {"command": "touch made.txt", "description": "touch"},
+    "web_fetch": {"prompt": "Read {arg}"},
+    "google_web_search": {"query": "weather"},
+}
+SCENARIOS["web"] = Scenario((Step((ToolUse("web_fetch", OF_EVERY_SORT["web_fetch"]),)), say("Fetched.")))
+for listed in (READ, SHELL):
+    others = tuple(ToolUse(name, given) for name, given in OF_EVERY_SORT.items() if name != listed)
+    SCENARIOS[f"not-{listed}"] = Scenario((Step(others), say("All tried.")))
 
 
 async def test_a_conversation_in_one_process(gemini: Gemini, running: Running) -> None:
@@ -76,12 +92,33 @@ async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: Running) -
     assert not (gemini.work / "made.txt").exists()
 
 
+@pytest.mark.parametrize("listed", [READ, SHELL])
+async def test_no_sort_of_tool_runs_unlisted(gemini: Gemini, running: Running, listed: str) -> None:
+    """To read, to search, to write, to run, and of the web: the model calls them although it is not offered them."""
+    (gemini.work / "f.txt").write_text("CONTENT")
+    talk = await begin(running.client, f"[[not-{listed}:{gemini.model.url}/fetched]]", tools={listed: False})
+    assert (talk.last["stopReason"], text_of(talk.last["messages"])) == ("end_turn", "All tried.")
+    answers = [part["functionResponse"]["response"] for part in gemini.asked()["contents"][-1]["parts"]]
+    assert ["not found" in answer["error"] for answer in answers] == [True] * (len(OF_EVERY_SORT) - 1)
+    assert not [request for request in gemini.model.requests if "fetched" in request.path]
+    assert [(path.name, path.read_text()) for path in gemini.work.iterdir()] == [("f.txt", "CONTENT")]
+
+
+async def test_a_denied_tool_of_the_web_does_not_run(gemini: Gemini, running: Running) -> None:
+    talk = await begin(running.client, f"[[web:{gemini.model.url}/fetched]]", tools={"web_fetch": False})
+    assert talk.open_call()["name"] == "web_fetch"
+    await talk.permit(False)
+    assert talk.last["stopReason"] == "end_turn"
+    assert "canceled by the user" in json.dumps(gemini.asked()["contents"][-1])
+    assert not [request for request in gemini.model.requests if "fetched" in request.path]
+
+
 async def test_the_folders_own_settings_bring_no_tools(gemini: Gemini, running: Running) -> None:
     own = gemini.work / ".gemini"
     (own / "policies").mkdir(parents=True)
     evil = {"command": "touch", "args": [str(gemini.work / "evil.txt")]}
     (own / "settings.json").write_text(
-        json.dumps({"tools": {"core": [SHELL, "glob"], "allowed": [SHELL]}, "mcpServers": {"e": evil}})
+        json.dumps({"tools": {"core": [SHELL, "glob"], "allowed": [SHELL]}, "mcpServers": {"e": evil, "portico": evil}})
     )
     (own / "policies" / "x.toml").write_text('[[rule]]\ntoolName = "*"\ndecision = "allow"\npriority = 999\n')
     (gemini.work / "GEMINI.md").write_text("PROJECT-MEMORY")

@@ -38,6 +38,15 @@ async def test_parallel_calls_are_answered_at_once_in_any_order(portico: Running
     assert outputs(model.bodies()[-1]) == ["Tokyo: 18", "Paris: 18", "Oslo: 18"]
 
 
+async def test_twenty_calls_at_once(portico: Running, model: OpenAIServer) -> None:
+    talk = await begin(portico.client, "[[twenty]]", app=[WEATHER], stop="tool_use")
+    calls = calls_of(talk.first["messages"])
+    assert sorted(call["input"]["location"] for call in calls) == sorted(f"city {n}" for n in range(20))
+    answer = await talk.send(*(result(call, f"{call['input']['location']}: 18") for call in reversed(calls)))
+    assert text_of(answer["messages"]) == "All twenty."
+    assert outputs(model.bodies()[-1]) == [f"city {n}: 18" for n in range(20)]
+
+
 async def test_a_result_with_an_image(portico: Running, model: OpenAIServer) -> None:
     talk = await begin(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     (call,) = calls_of(talk.first["messages"])

@@ -149,6 +149,21 @@ async def test_settings_that_come_with_answers_are_kept(aap: Aap, scene: Scene) 
     assert done["messages"] == [{"role": "assistant", "content": "later"}]
 
 
+async def test_twenty_calls_at_once_with_an_image_and_five_megabytes(aap: Aap, scene: Scene) -> None:
+    calls = [{"app_tool": {"id": f"c{n}", "name": "get_weather", "input": {"n": n}}} for n in range(20)]
+    told = " ".join(f"{{results.c{n}}}" for n in range(2, 20))
+    name = scene([{"parallel": {"calls": calls}}, {"text": told}])
+    asked = await aap.create(options={"scenario": name}, tools=OFFERED)
+    assert [block["toolCallId"] for block in asked["messages"][0]["content"]] == [f"c{n}" for n in range(20)]
+    pixel = [{"type": "text", "text": "a map"}, {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}]
+    contents = ["x" * 5_000_000, pixel, *(f"r{n}" for n in range(2, 20))]
+    answers = [{"role": "tool", "toolCallId": f"c{n}", "content": content} for n, content in enumerate(contents)]
+    done = await aap.say(asked["sessionId"], *reversed(answers))
+    assert done["messages"] == [{"role": "assistant", "content": " ".join(f"r{n}" for n in range(2, 20))}]
+    kept = {m["toolCallId"]: m["content"] for m in await aap.history(asked["sessionId"]) if m["role"] == "tool"}
+    assert kept == {answer["toolCallId"]: answer["content"] for answer in answers}
+
+
 async def test_trusted_tools_run_inline(aap: Aap, scene: Scene) -> None:
     call = {"tool_call": {"id": "l", "name": "lookup", "input": {"query": "{prompt}"}, "result": "3 hits"}}
     name = scene([call, {"text": "found"}])
