@@ -79,6 +79,7 @@ class AcpDriver(CliDriver):
             options=OPTIONS,
             image_data=True,
             app_tools=True,
+            mcp=frozenset({"stdio", "http", "sse"}),
             seeds=False,
             system=False,
         )
@@ -105,7 +106,7 @@ class AcpDriver(CliDriver):
         grants = Grants(spec.tools)
         wanted = self._wanted(spec, reads=grants.any_of(("read", "search", "edit")), writes=grants.any_of(("edit",)),
                               terminals=grants.any_of(("execute",)))  # fmt: skip
-        wanted = replace(wanted, resume=spec.resume, tool_server=spec.tool_server)
+        wanted = replace(wanted, resume=spec.resume, tool_server=spec.tool_server, servers=spec.mcp_servers)
         manner = _manner(spec)._replace(app_tool=by_title(tool.name for tool in spec.app_tools))
         codec = AcpCodec(wanted, grants, manner)
         env = past_proxies(spec.env, spec.tool_server)

@@ -28,8 +28,10 @@ from acp.schema import (
 
 from drivers.acp_app_tools import mcp_servers
 from drivers.acp_rpc import AUTH_REQUIRED, Rpc, said
+from drivers.acp_servers import brought
 from drivers.base import AgentUnavailable, DriverError, ResumeFailed, ToolServer
 from drivers.events import OutputEvent
+from drivers.mcp_servers import McpServer
 
 BARRIER = "_portico/barrier"
 """A request that no agent knows; its refusal comes after everything that the agent had begun to write before."""
@@ -52,6 +54,7 @@ class Wanted:
     late_replay: bool = False
     how_to_log_in: str = ""
     tool_server: ToolServer | None = None
+    servers: tuple[McpServer, ...] = ()
 
 
 @dataclass
@@ -120,7 +123,7 @@ class Opening:
 
     def _open(self) -> list[OutputEvent]:
         wanted, can = self._wanted, self.offer.agent.agent_capabilities if self.offer.agent else None
-        servers = mcp_servers(wanted.tool_server, can)
+        servers = [*mcp_servers(wanted.tool_server, can), *brought(wanted.servers, can)]
         if wanted.resume is None:
             self._rpc.request("session/new", NewSessionRequest(cwd=wanted.cwd, mcp_servers=servers), self._session)
         elif can and can.session_capabilities and can.session_capabilities.resume is not None:

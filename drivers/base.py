@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drivers.events import OutputEvent
+from drivers.mcp_servers import McpServer, Transport
 from drivers.messages import Content, Message, text_of
 
 # DriverError            something outside the gateway is not as it must be; the text says what to do
@@ -69,8 +70,8 @@ class DriverInfo:
 
     `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the
     vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
-    session can be given a history; `system`: it can be given a system prompt.
-    `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
+    session can be given a history; `system`: it can be given a system prompt. `mcp` are the kinds of MCP servers that a client
+    may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
     """
 
     title: str
@@ -87,6 +88,7 @@ class DriverInfo:
     seeds: bool = True
     system: bool = True
     compaction: bool = False
+    mcp: frozenset[Transport] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class SessionSpec(AgentSpec):
     system: str | None = None
     tools: tuple[ToolGrant, ...] = ()
     app_tools: tuple[ToolSpec, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
     resume: str | None = None
     history: tuple[Message, ...] = ()
     tool_host: ToolHost | None = None

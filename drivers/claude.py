@@ -71,6 +71,7 @@ class ClaudeDriver(CliDriver):
             image_data=True,
             app_tools=True,
             compaction=True,
+            mcp=frozenset({"stdio", "http", "sse"}),
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -98,7 +99,7 @@ class ClaudeDriver(CliDriver):
         return Launch(command, ClaudeCodec(once=True))
 
     def session(self, spec: SessionSpec) -> Launch:
-        fresh, tools = str(uuid.uuid4()), Toolset(spec.tools, spec.app_tools)
+        fresh, tools = str(uuid.uuid4()), Toolset(spec.tools, spec.app_tools, spec.mcp_servers)
         files: dict[Path, bytes] = {}
         if spec.resume is not None:
             identity = ("--resume", spec.resume)
@@ -107,13 +108,17 @@ class ClaudeDriver(CliDriver):
             identity = ("--resume", fresh)
         else:
             identity = ("--session-id", fresh)
-        command = Command((*_session_arguments(spec, tools), *identity), spec.cwd, _environment(spec), files=files)
+        servers = tools.server_file()
+        server_file = spec.state / "mcp-servers.json" if servers and spec.state else None
+        if servers and server_file:
+            files[server_file] = servers
+        command = Command((*_session_arguments(spec, tools, server_file), *identity), spec.cwd, _environment(spec), files=files)
         codec = ClaudeCodec(_initialize(spec), tools=tools, verbatim=spec.options.get("slash_commands") != "on")
         codec.native_id = identity[1]
         return Launch(command, codec)
 
 
-def _session_arguments(spec: SessionSpec, tools: Toolset) -> tuple[str, ...]:
+def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | None) -> tuple[str, ...]:
     model, settings = spec.options.get("model"), spec.options.get("settings", "user,project,local")
     return (
         spec.program,
@@ -126,7 +131,7 @@ def _session_arguments(spec: SessionSpec, tools: Toolset) -> tuple[str, ...]:
         "--permission-prompt-tool",
         "stdio",
         # No tool runs that the session does not list: none of the CLI's own, none of an MCP server in its settings.
-        *tools.arguments(),
+        *tools.arguments(server_file),
         "--setting-sources",
         "" if settings == "none" else settings,
         *(("--model", model) if model else ()),

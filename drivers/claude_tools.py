@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from drivers.base import ToolGrant, ToolSpec
+from drivers.mcp_servers import McpServer, by_safe_name
 from drivers.messages import AssistantMessage, Message, ToolUseBlock
 
 Wants = Literal["result", "permission"]
@@ -28,8 +29,11 @@ LARGEST_RESULT = 500_000
 class Toolset:
     """What one session may use. Native names are those between the CLI and the model."""
 
-    def __init__(self, grants: Iterable[ToolGrant] = (), app_tools: Sequence[ToolSpec] = ()) -> None:
+    def __init__(
+        self, grants: Iterable[ToolGrant] = (), app_tools: Sequence[ToolSpec] = (), servers: Sequence[McpServer] = ()
+    ) -> None:
         self._trust = {grant.name: grant.trust for grant in grants}
+        self._servers = by_safe_name(servers, taken=(SERVER,))
         self._app = {PREFIX + name: tool for name, tool in zip(_safe_names(app_tools), app_tools, strict=True)}
         self._native = {tool.name: native for native, tool in self._app.items()}
 
@@ -37,27 +41,39 @@ class Toolset:
         """What a call of this tool waits for, from the client; None if it runs, or is refused, without it."""
         if native in self._app:
             return "result"
-        return "permission" if self._trust.get(native) is False else None
+        trust = self._trust.get(native, False if self._of_server(native) else None)
+        return "permission" if trust is False else None
 
     def listed(self, native: str) -> bool:
         """Whether the session has it at all."""
-        return native in self._app or native in self._trust
+        return native in self._app or native in self._trust or self._of_server(native)
+
+    def _of_server(self, native: str) -> bool:
+        """Whether it is a tool of a server that the client has brought along: there, and asked about unless it is trusted."""
+        return any(native.startswith(f"mcp__{name}__") for name in self._servers)
 
     def shown(self, native: str) -> str:
         """Its name for the client."""
         tool = self._app.get(native)
         return tool.name if tool else native
 
-    def arguments(self) -> list[str]:
+    def server_file(self) -> bytes | None:
+        """The client's servers, for a file that nobody else can read: what they are started with is nobody else's to see."""
+        if not self._servers:
+            return None
+        return json.dumps({"mcpServers": {name: server.as_json() for name, server in self._servers.items()}}).encode()
+
+    def arguments(self, server_file: Path | None = None) -> list[str]:
         """The CLI's arguments that make these, and nothing else, its tools."""
-        asking = [name for name, trust in self._trust.items() if not trust]
-        arguments = ["--tools", ",".join(self._trust), "--strict-mcp-config", "--permission-mode", "default"]
+        asking = [name for name, trust in self._trust.items() if not trust] + [f"mcp__{name}" for name in self._servers]
+        own = [name for name in self._trust if not name.startswith("mcp__")]
+        arguments = ["--tools", ",".join(own), "--strict-mcp-config", "--permission-mode", "default"]
         if asking:
             # The second wall: the codec's own hook asks first. No rule, mode or hook of the user's settings goes over it.
             arguments += ["--settings", json.dumps({"permissions": {"ask": asking}})]
-        if self._app:
-            arguments += ["--mcp-config", json.dumps({"mcpServers": {SERVER: {"type": "sdk", "name": SERVER}}})]
-        return arguments
+        configs = [json.dumps({"mcpServers": {SERVER: {"type": "sdk", "name": SERVER}}})] if self._app else []
+        configs += [str(server_file)] if server_file else []
+        return [*arguments, *(["--mcp-config", *configs] if configs else [])]
 
     def mcp_list(self) -> list[dict[str, Any]]:
         """The application's tools as MCP lists them."""

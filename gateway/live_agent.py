@@ -106,6 +106,7 @@ class LiveAgent:
             system=system or None,
             tools=config.tools or (),
             app_tools=config.app_tools or (),
+            mcp_servers=config.mcp_servers,
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._house.tool_host,
         )

@@ -89,8 +89,8 @@ class Session:
         """Replace the settings, for the session's life. Call it under the lock."""
         if config == self.config:
             return
-        self._house.redactor.register(config.secrets.values())
-        sealed = self._house.vault.seal(config.secrets)
+        self._house.redactor.register(config.hidden)
+        sealed = self._house.vault.seal(config.sealed)
         await self._house.store.update_session(self.id, config=config.to_json(), secrets=sealed)
         self.config = config
         # The CLI took its settings when it started; before the next run a fresh process resumes the native session.

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from drivers.base import ToolGrant, ToolSpec
+from drivers.mcp_servers import McpServer, from_text, to_text
+
+_SERVERS = "mcp servers"
+"""Not the name of any option: those have no space."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,17 @@ class SessionConfig:
     secrets: Mapping[str, str] = field(default_factory=dict)
     tools: tuple[ToolGrant, ...] | None = None
     app_tools: tuple[ToolSpec, ...] | None = None
+    mcp_servers: tuple[McpServer, ...] = ()
+
+    @property
+    def sealed(self) -> dict[str, str]:
+        """What is kept encrypted: the secrets, and the MCP servers, which are started with some."""
+        return {**self.secrets, **({_SERVERS: to_text(self.mcp_servers)} if self.mcp_servers else {})}
+
+    @property
+    def hidden(self) -> list[str]:
+        """The values that must not be shown."""
+        return [*self.secrets.values(), *(secret for server in self.mcp_servers for secret in server.secrets)]
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the secrets, as JSON data."""
@@ -27,10 +42,12 @@ class SessionConfig:
         return {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], secrets: Mapping[str, str]) -> SessionConfig:
+    def from_json(cls, data: Mapping[str, Any], sealed: Mapping[str, str]) -> SessionConfig:
         tools = None if data.get("tools") is None else tuple(ToolGrant(*grant) for grant in data["tools"])
         app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
-        return cls(dict(data.get("options", {})), dict(secrets), tools, app_tools)
+        secrets = {name: value for name, value in sealed.items() if name != _SERVERS}
+        servers = from_text(sealed[_SERVERS]) if _SERVERS in sealed else ()
+        return cls(dict(data.get("options", {})), secrets, tools, app_tools, servers)
 
 
 @dataclass(frozen=True)

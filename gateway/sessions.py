@@ -50,12 +50,12 @@ class Sessions:
     async def create(self, caller: Caller, agent: ConfiguredAgent, config: SessionConfig, history: Sequence[Message]) -> Session:
         """Make a session with its first messages; nothing runs yet. A history that ends in open calls waits for their answers."""
         self.refuse_if_closing()
-        self._redactor.register(config.secrets.values())
+        self._redactor.register(config.hidden)
         record = SessionRecord(
             f"sess_{uuid.uuid4().hex}",
             agent.name,
             config.to_json(),
-            self._vault.seal(config.secrets),
+            self._vault.seal(config.sealed),
             created_at=time.time(),
             owner=caller.name,
         )
@@ -81,11 +81,10 @@ class Sessions:
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
         about_session(record.id)
-        secrets = self._vault.open(record.secrets)
-        self._redactor.register(secrets.values())
+        config = SessionConfig.from_json(record.config, self._vault.open(record.secrets))
+        self._redactor.register(config.hidden)
         last = await self._store.last_seq(session_id)
         # Another request may have found it meanwhile.
-        config = SessionConfig.from_json(record.config, secrets)
         session = Session(record, config, agent, self._house, self, last)
         run = await self._store.last_run(session_id)
         if run is not None and run.state == "waiting":

@@ -58,6 +58,7 @@ class SmallAgent:
     def __init__(self) -> None:
         self.client: Any = None
         self.cancelled = asyncio.Event()
+        self.servers: list[Any] = []
         self.mode, self.model, self.loud = "calm", "small", False
         self.logged_in = not FLAGS & {"login", "nologin"}
         self.tools: Any = None
@@ -88,6 +89,7 @@ class SmallAgent:
     async def new_session(self, cwd: str, mcp_servers: Any = (), **kwargs: Any) -> NewSessionResponse:
         if not self.logged_in:
             raise RequestError(-32000, "Authentication required")
+        self.servers = list(mcp_servers)
         await self._take(mcp_servers)
         session_id = uuid.uuid4().hex
         self._keep(session_id, [])
@@ -151,6 +153,11 @@ class SmallAgent:
 
     async def do_recall(self, session: str, _: str) -> None:
         await self._say(session, "agent_message_chunk", " | ".join(self._kept(session)))
+
+    async def do_servers(self, session: str, _: str) -> None:
+        for server in self.servers:
+            env = " ".join(f"{variable.name}={variable.value}" for variable in server.env)
+            await self._say(session, "agent_message_chunk", " ".join([server.name, server.command, *server.args, env]))
 
     async def do_settings(self, session: str, _: str) -> None:
         await self._say(session, "agent_message_chunk", f"{self.mode} {self.model} {self.loud}")

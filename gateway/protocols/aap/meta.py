@@ -85,7 +85,7 @@ def merged(
     if tools is not None:
         app_tools = tuple(ToolSpec(tool.name, tool.description, tool.input_schema, tool.title) for tool in tools)
     _check_tools(agent, grants or (), app_tools or ())
-    return SessionConfig(options, secrets, grants, app_tools)
+    return replace(config, options=options, secrets=secrets, tools=grants, app_tools=app_tools)
 
 
 def _check_tools(agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec]) -> None:

@@ -78,11 +78,14 @@ class Asking:
 
     async def _decision(self, call_id: str) -> Decision:
         session, tool = self._session, self._tool(call_id)
-        if any(grant.name == tool and grant.trust for grant in session.config.tools or ()):
+        grants = {grant.name: grant.trust for grant in session.config.tools or ()}
+        if grants.get(tool):
             # Trusted since the run began; the agent's process does not know of it yet.
             return Decision(call_id, tool, "allow_once")
         question = RequestPermissionRequest(
-            session_id=session.id, tool_call=self._updates.asked(call_id), options=options(tool or "this tool")
+            session_id=session.id,
+            tool_call=self._updates.asked(call_id),
+            options=options(tool or "this tool", enabled=tool in grants),
         )
         return Decision(call_id, tool, choice_of(await self._client.ask("session/request_permission", question)))
 

@@ -46,7 +46,8 @@ async def _carry(lines: StandardLines, socket: ClientConnection) -> None:
         task.cancel()
     await asyncio.gather(incoming, outgoing, return_exceptions=True)
     if gone:
-        raise ConfigError("the daemon closed the connection")
+        why = f": {socket.close_reason} ({socket.close_code})" if socket.close_reason else ""
+        raise ConfigError(f"the daemon closed the connection{why}")
 
 
 async def _from_daemon(lines: StandardLines, socket: ClientConnection) -> None:

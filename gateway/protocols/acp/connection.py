@@ -28,6 +28,7 @@ from acp.schema import (
     LogoutCapabilities,
     LogoutRequest,
     LogoutResponse,
+    McpCapabilities,
     NewSessionRequest,
     PromptCapabilities,
     PromptRequest,
@@ -181,6 +182,7 @@ class Connection:
         return AgentCapabilities(
             load_session=True,
             prompt_capabilities=PromptCapabilities(image=info.image_data, audio=False, embedded_context=True),
+            mcp_capabilities=McpCapabilities(http="http" in info.mcp, sse="sse" in info.mcp),
             session_capabilities=SessionCapabilities(
                 list=SessionListCapabilities(),
                 delete=SessionDeleteCapabilities(),

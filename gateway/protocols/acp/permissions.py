@@ -28,15 +28,19 @@ class Decision:
         return PermissionReply(self.call_id, granted=self.choice.startswith("allow"))
 
 
-def options(tool: str) -> list[PermissionOption]:
-    """The four answers; each one's id is its kind."""
+def options(tool: str, *, enabled: bool) -> list[PermissionOption]:
+    """The answers; each one's id is its kind. A tool that the session does not list itself cannot be taken off its list."""
     names: dict[Any, str] = {
         "allow_once": "Allow",
         "allow_always": f"Always allow {tool} in this session",
         "reject_once": "Reject",
         "reject_always": f"Never allow {tool} in this session",
     }
-    return [PermissionOption(option_id=kind, name=name, kind=kind) for kind, name in names.items()]
+    return [
+        PermissionOption(option_id=kind, name=name, kind=kind)
+        for kind, name in names.items()
+        if enabled or kind != "reject_always"
+    ]
 
 
 def choice_of(result: Mapping[str, Any]) -> Choice:

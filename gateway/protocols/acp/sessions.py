@@ -46,6 +46,7 @@ from gateway.gateway import Gateway
 from gateway.history import CANCELLED
 from gateway.parking import unanswered
 from gateway.protocols.acp.content import user_message
+from gateway.protocols.acp.mcp_servers import brought
 from gateway.protocols.acp.options import all_tools, with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.window import Window, title_of
@@ -89,7 +90,8 @@ class OpenSessions:
     # -- a session comes --------------------------------------------------------------------------------------------
 
     async def new(self, request: NewSessionRequest) -> Reply:
-        config = SessionConfig(options=self._place(request), tools=all_tools(self._agent))
+        servers = brought(request.mcp_servers, self._agent)
+        config = SessionConfig(options=self._place(request), tools=all_tools(self._agent), mcp_servers=servers)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
         return Reply(NewSessionResponse(session_id=window.session.id, **window.settings()), window.start)
 
@@ -116,7 +118,8 @@ class OpenSessions:
             history = await origin.history()
             config = origin.config
         cut: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in unanswered(history)]
-        config = replace(config, options={**config.options, **self._place(request)})
+        servers = brought(request.mcp_servers or [], self._agent)
+        config = replace(config, options={**config.options, **self._place(request)}, mcp_servers=servers)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *cut]))
         await window.skip()
         return Reply(ForkSessionResponse(session_id=window.session.id, **window.settings()), window.start)
@@ -130,6 +133,9 @@ class OpenSessions:
                 self._windows[session.id] = before
                 raise Conflict("this session is at work on a prompt of this connection; it is open already")
             await before.close()
+        servers = brought(request.mcp_servers or [], self._agent)
+        async with session.lock:
+            await session.configure(replace(session.config, mcp_servers=servers))
         return await self._open(session)
 
     async def _open(self, session: Session) -> Window:

@@ -241,7 +241,9 @@ class Window:
         self._quiet.set()
 
     def _asks_for(self, tool: str) -> bool:
-        return any(grant.name == tool and not grant.trust for grant in self.session.config.tools or ())
+        # A tool of a server that the client has brought along asks until it is trusted, listed or not.
+        known = {grant.name: grant.trust for grant in self.session.config.tools or ()}
+        return not known.get(tool, not tool.startswith("mcp__"))
 
     # -- settings ---------------------------------------------------------------------------------------------------
 

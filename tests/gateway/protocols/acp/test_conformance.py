@@ -29,11 +29,18 @@ def config(folder: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def on_stdio(folder: Path, agent: str, *more: str, **env: str) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
+async def on_stdio(
+    folder: Path, agent: str, *more: str, stderr: bool = False
+) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
     """A client of `portico acp AGENT`."""
     command = (sys.executable, "-m", "gateway", "acp", "--config", str(write_config(folder, config(folder))), *more, agent)
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=64 * 1024 * 1024, cwd=folder
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE if stderr else None,
+        limit=64 * 1024 * 1024,
+        cwd=folder,
     )
     assert process.stdin is not None
     assert process.stdout is not None

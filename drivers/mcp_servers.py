@@ -1,0 +1,72 @@
+"""MCP servers that a client brings along for its session: what a CLI is told about them; pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Transport = Literal["stdio", "http", "sse"]
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """A program to start (`command`, `args`, `env`), or an address (`url`, `headers`). `env` and `headers` hold secrets."""
+
+    name: str
+    transport: Transport = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """As the CLIs' own configuration files have it."""
+        if self.transport == "stdio":
+            return {"type": "stdio", "command": self.command, "args": list(self.args), "env": dict(self.env)}
+        return {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must not be shown of it."""
+        return [*self.env.values(), *self.headers.values()]
+
+
+def to_text(servers: Iterable[McpServer]) -> str:
+    """As a text that `from_text` reads; for the vault."""
+    return json.dumps([{"name": server.name, **server.as_json()} for server in servers])
+
+
+def from_text(text: str) -> tuple[McpServer, ...]:
+    return tuple(
+        McpServer(
+            one["name"],
+            one["type"],
+            one.get("command", ""),
+            tuple(one.get("args", ())),
+            one.get("env", {}),
+            one.get("url", ""),
+            one.get("headers", {}),
+        )
+        for one in json.loads(text)
+    )
+
+
+def by_safe_name(servers: Sequence[McpServer], taken: Iterable[str] = ()) -> dict[str, McpServer]:
+    """The servers by names that are good for tools' names too: letters, digits, `_` and `-`, each once."""
+    used = set(taken)
+    found: dict[str, McpServer] = {}
+    for server in servers:
+        base = re.sub(r"[^A-Za-z0-9_-]", "_", server.name)[:32] or "server"
+        # Two of them part a server's name from its tool's.
+        base = re.sub(r"_{2,}", "_", base)
+        name, n = base, 1
+        while name in used:
+            n += 1
+            name = f"{base}-{n}"
+        used.add(name)
+        found[name] = server
+    return found

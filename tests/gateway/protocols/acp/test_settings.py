@@ -1,0 +1,208 @@
+"""Modes, config options, logins and MCP servers over the Agent Client Protocol."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
+from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+from tests.gateway.talk import create, look
+from tests.gateway.test_acp_agent import small_agent
+
+
+def of(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [update for update in updates if update["sessionUpdate"] == kind]
+
+
+async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+    session = answer["sessionId"]
+    assert answer["modes"]["currentModeId"] == "ask"
+    assert [mode["id"] for mode in answer["modes"]["availableModes"]] == ["ask", "edit", "auto"]
+    [permissions] = [option for option in answer["configOptions"] if option.get("category") == "mode"]
+    assert permissions["currentValue"] == "ask"
+
+    async def trust() -> dict[str, bool]:
+        tools = (await look(portico.client, session))["agent"]["tools"]
+        return {tool["name"]: tool["trust"] for tool in tools}
+
+    assert set((await trust()).values()) == {False}
+    await client.request("session/set_mode", {"sessionId": session, "modeId": "edit"})
+    assert await trust() == {"lookup": True, "write_note": True, "shell": False}
+    assert of(client.updates(session), "current_mode_update") == [
+        {"sessionUpdate": "current_mode_update", "currentModeId": "edit"}
+    ]
+    assert of(client.updates(session), "config_option_update")[-1]["configOptions"][0]["currentValue"] == "edit"
+    options = {"sessionId": session, "configId": "permissions", "value": "auto"}
+    complete = (await client.request("session/set_config_option", options))["configOptions"]
+    assert complete[0]["currentValue"] == "auto"
+    assert set((await trust()).values()) == {True}
+
+
+async def test_in_auto_nothing_is_asked(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(
+        client, portico.gateway, scene([{"tool_call": {"name": "shell", "result": "ran"}}, {"text": "{last_result}"}])
+    )
+    await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
+    await client.prompt(session)
+    assert client.text(session) == "ran"
+    assert client.asked.empty()
+    assert of(client.updates(session), "tool_call")[0]["status"] == "in_progress"
+
+
+async def test_a_mode_that_changes_in_the_middle_of_a_run(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    steps = [{"tool_call": {"name": "shell", "id": f"c{n}"}} for n in range(2)]
+    session = await opened(client, portico.gateway, scene([*steps, {"text": "done"}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    question = await client.question()
+    await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
+    await client.answer(question, "allow_once")
+    assert (await answer)["stopReason"] == "end_turn"
+    # The agent's process asked about the second one too; it was trusted by then.
+    assert client.asked.empty()
+
+
+async def test_settings_of_elsewhere_are_told(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"text": "."}]))
+    tools = [{"name": "shell", "trust": True}]
+    body = {"agent": {"tools": tools, "options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "x"}]}
+    assert (await portico.client.post(f"/session/{session}", json=body)).status_code == 200
+    await client.until(lambda _: of(client.updates(session), "session_info_update"))
+    assert of(client.updates(session), "current_mode_update")[-1]["currentModeId"] == "auto"
+    told = {o["id"]: o["currentValue"] for o in of(client.updates(session), "config_option_update")[-1]["configOptions"]}
+    assert told == {"permissions": "auto", "pace": "fast"}
+
+
+async def test_options(acp: Open, portico: Running) -> None:
+    client = await acp()
+    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+    # Choices only: a text cannot be chosen from a list, and a secret is nobody's to see.
+    assert [option["id"] for option in answer["configOptions"]] == ["permissions", "pace"]
+    change = {"sessionId": answer["sessionId"], "configId": "pace"}
+    complete = (await client.request("session/set_config_option", {**change, "value": "fast"}))["configOptions"]
+    assert [(o["id"], o["currentValue"]) for o in complete] == [("permissions", "ask"), ("pace", "fast")]
+    assert (await look(portico.client, answer["sessionId"]))["agent"]["options"]["pace"] == "fast"
+    for wrong in ({"value": "slow"}, {"type": "boolean", "value": True}):
+        with pytest.raises(RpcFailed) as refused:
+            await client.request("session/set_config_option", {**change, **wrong})
+        assert refused.value.code == -32602
+
+
+@pytest.fixture
+async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """Connects clients to the small ACP agent behind a gateway; `locked` is the same without a login."""
+    monkeypatch.setattr("gateway.discovery.PATIENCE", 60.0)
+    agents = {"small": small_agent(tmp_path)}
+    login = small_agent(tmp_path)
+    login["env"]["ACP_AGENT_FLAGS"] = "nologin"
+    async with gateway_on(table(tmp_path, agents={**agents, "locked": login})) as running:
+        connections = []
+
+        async def start(agent: str = "small") -> Any:
+            client, connection = connect(running.gateway, agent)
+            connections.append(connection)
+            await client.initialize()
+            return client
+
+        yield start
+        for connection in connections:
+            await connection.close()
+
+
+async def test_models(small: Any) -> None:
+    client = await small()
+    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+    [model] = [option for option in answer["configOptions"] if option.get("category") == "model"]
+    names = [choice["value"] for choice in model["options"]]
+    assert model["currentValue"] == "default"
+    assert set(names) > {"default", "small"}
+    assert await client.request("session/set_model", {"sessionId": answer["sessionId"], "modelId": names[-1]}) == {}
+    told = of(client.updates(), "config_option_update")[-1]["configOptions"]
+    assert next(o for o in told if o["id"] == "model")["currentValue"] == names[-1]
+    back = {"sessionId": answer["sessionId"], "configId": "model", "value": "default"}
+    complete = (await client.request("session/set_config_option", back))["configOptions"]
+    assert next(o for o in complete if o["id"] == "model")["currentValue"] == "default"
+    with pytest.raises(RpcFailed, match="no-such"):
+        await client.request("session/set_model", {"sessionId": answer["sessionId"], "modelId": "no-such"})
+
+
+async def test_a_session_that_cannot_be_forked(small: Any) -> None:
+    client = await small()
+    assert "fork" not in (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
+    with pytest.raises(RpcFailed, match="cannot be forked"):
+        await client.request("session/fork", {"sessionId": await client.new(), "cwd": ".", "mcpServers": []})
+
+
+async def test_login(small: Any) -> None:
+    client = await small("locked")
+    answer = await client.initialize()
+    assert [method["id"] for method in answer["authMethods"]] == ["login"]
+    for attempt in ("session/new", "authenticate"):
+        with pytest.raises(RpcFailed, match="not logged in") as refused:
+            await client.request(attempt, {"cwd": ".", "mcpServers": [], "methodId": "login"})
+        assert refused.value.code == -32000
+
+
+async def test_logout_is_of_the_connection(small: Any) -> None:
+    client, other = await small(), await small()
+    answer = await client.initialize()
+    assert answer["agentCapabilities"]["auth"] == {"logout": {}}
+    assert await client.request("logout") == {}
+    with pytest.raises(RpcFailed, match="logged out") as refused:
+        await client.new()
+    assert refused.value.code == -32000
+    assert await other.new()
+    with pytest.raises(RpcFailed, match="no way 'x'"):
+        await client.request("authenticate", {"methodId": "x"})
+    assert await client.request("authenticate", {"methodId": "login"}) == {}
+    assert await client.new()
+
+
+async def test_servers_that_an_agent_does_not_use_are_left_out(acp: Open) -> None:
+    client = await acp("echo")
+    server = {"name": "files", "command": sys.executable, "args": [], "env": [{"name": "T", "value": "tok-123456"}]}
+    session = await client.new(mcpServers=[server])
+    assert (await client.prompt(session, "hi"))["stopReason"] == "end_turn"
+
+
+async def test_servers_go_to_the_agent(small: Any, tmp_path: Path) -> None:
+    client = await small()
+    can = (await client.initialize())["agentCapabilities"]["mcpCapabilities"]
+    assert can == {"http": True, "sse": True, "acp": False}
+    server = {"name": "files", "command": "/bin/files", "args": ["-x"], "env": [{"name": "TOKEN", "value": "tok-5up3r"}]}
+    session = await client.new(mcpServers=[server])
+    await client.prompt(session, "servers")
+    assert client.text(session) == "files /bin/files -x TOKEN=tok-5up3r"
+    # At rest it is nowhere but where the agent has said it.
+    stored = b"".join(file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
+    assert b"tok-5up3r" not in stored.replace(b"TOKEN=tok-5up3r", b"")
+    with pytest.raises(RpcFailed, match=r"mcpServers\[0\]"):
+        await client.new(mcpServers=[{"type": "acp", "name": "x", "serverId": "1"}])
+
+
+async def test_100_sessions_at_once(acp: Open, portico: Running) -> None:
+    portico.gateway.sessions.live_agents = 100
+    client = await acp("echo")
+    sessions = [await client.new() for _ in range(100)]
+    answers = [await client.begin("session/prompt", prompt(session, f"I am {n}")) for n, session in enumerate(sessions)]
+    for answer in answers:
+        assert (await answer)["stopReason"] == "end_turn"
+    assert [client.text(session) for session in sessions] == [f"I am {n}" for n in range(100)]
+
+
+async def test_an_agent_that_there_is_not(portico: Running) -> None:
+    from gateway.errors import BadRequest
+
+    with pytest.raises(BadRequest, match="no agent 'nobody'"):
+        connect(portico.gateway, "nobody")
+    await create(portico.client, "echo", "x")

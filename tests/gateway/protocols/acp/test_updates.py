@@ -1,0 +1,190 @@
+"""What agents do as session updates, and content both ways; without a gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from acp.schema import (
+    BlobResourceContents,
+    EmbeddedResourceContentBlock,
+    ImageContentBlock,
+    ResourceContentBlock,
+    TextContentBlock,
+    TextResourceContents,
+)
+
+from drivers.base import DriverInfo
+from drivers.events import AgentToken, MessageEnd, OutputEvent, Thinking, ToolCall, ToolResult
+from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ThinkingBlock, ToolMessage, ToolUseBlock, UserMessage
+from gateway.errors import BadRequest
+from gateway.protocols.acp.content import shown, user_message
+from gateway.protocols.acp.rpc import plain
+from gateway.protocols.acp.tool_calls import Plan, diffs_of, kind_of, locations_of, title_of
+from gateway.protocols.acp.updates import Updates
+from tests.gateway.protocols.acp.client import check
+
+INFO = DriverInfo("t", "d", image_data=True)
+
+
+def updates_of(*events: OutputEvent, asks: bool = False) -> list[dict[str, Any]]:
+    updates = Updates("m", "/work", lambda name: asks)
+    found = [plain(update) for event in events for update in updates.of_event(event)]
+    for update in found:
+        check("SessionUpdate", update)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Bash", "execute"),
+        ("Read", "read"),
+        ("apply_patch", "edit"),
+        ("google_web_search", "fetch"),
+        ("delete", "delete"),
+        ("x", "other"),
+    ],
+)
+def test_kinds(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "detail", "title"),
+    [
+        ("Bash", {"command": "ls -l\n| head"}, None, "ls -l | head"),
+        ("Bash", {"command": "ls"}, "List the files", "List the files"),
+        ("Read", {"file_path": "/a"}, None, "Read /a"),
+        ("get_weather", {"city": "Rome"}, None, "get_weather"),
+        ("edit", {"title": "Edit a.py"}, "Edit a.py", "Edit a.py"),
+        ("Bash", {"command": "x" * 300}, None, "x" * 199 + "…"),
+        ("odd", ["a list"], None, "odd"),
+    ],
+)
+def test_titles(name: str, given: Any, detail: str | None, title: str) -> None:
+    assert title_of(name, given, detail) == title
+
+
+def test_places_and_diffs() -> None:
+    def places(given: Any) -> list[tuple[str, int | None]]:
+        return [(place.path, place.line) for place in locations_of(given, "/work")]
+
+    def diffs(given: Any) -> list[tuple[str, str | None, str]]:
+        return [(diff.path, diff.old_text, diff.new_text) for diff in diffs_of(given, "/work")]
+
+    assert places({"file_path": "a.py", "offset": 12}) == [("/work/a.py", 12)]
+    assert places({"changes": [{"path": "/x/a"}, {"path": "b"}]}) == [("/x/a", None), ("/work/b", None)]
+    assert places("text") == places({"file_path": 7, "offset": True}) == []
+    assert diffs({"file_path": "/a", "old_string": "one", "new_string": "two"}) == [("/a", "one", "two")]
+    assert diffs({"file_path": "/a", "content": "all"}) == [("/a", None, "all")]
+    edits = [{"old_string": "1", "new_string": "2"}, {"old_string": "3", "new_string": "4"}]
+    assert diffs({"file_path": "/a", "edits": edits}) == [("/a", "1", "2"), ("/a", "3", "4")]
+    patch = {"path": "b", "kind": "update", "diff": "@@ -1,2 +1,2 @@\n same\n-old\n+new\n"}
+    assert diffs({"changes": [patch, {"path": "c", "kind": "add", "diff": "fresh\n"}]}) == [
+        ("/work/b", "same\nold", "same\nnew"), ("/work/c", None, "fresh\n"),
+    ]  # fmt: skip
+    assert diffs({"file_path": "/a", "new_string": 7}) == diffs(None) == []
+
+
+def test_plans() -> None:
+    plan = Plan()
+    todos = [{"content": "a", "status": "in_progress"}, {"content": "b", "status": "pending"}]
+    found = plan.called("TodoWrite", {"todos": todos}) or []
+    assert [(step.content, step.status) for step in found] == [("a", "in_progress"), ("b", "pending")]
+    found = plan.called("update_plan", {"items": [{"text": "c", "completed": True}]}) or []
+    assert [(step.content, step.status) for step in found] == [("c", "completed")]
+    steps = Plan()
+    steps.called("TaskCreate", {"subject": "one", "description": "long"})
+    steps.called("TaskCreate", {"subject": "two"})
+    found = steps.called("TaskUpdate", {"taskId": "1", "status": "completed"}) or []
+    assert [(step.content, step.status) for step in found] == [("one", "completed"), ("two", "pending")]
+    assert len(steps.called("TaskUpdate", {"taskId": "2", "status": "deleted"}) or []) == 1
+    assert steps.called("TaskUpdate", {"taskId": "9"}) is None
+    assert steps.called("Bash", {"command": "ls"}) is None
+
+
+def test_messages_have_ids_of_their_own() -> None:
+    found = updates_of(
+        Thinking(text="a"), AgentToken(text="b"), AgentToken(text="c"), MessageEnd(), AgentToken(text="d"),
+        ToolCall(id="1", name="Bash", status="started"), AgentToken(text="e"),
+    )  # fmt: skip
+    ids = [update["messageId"] for update in found if "messageId" in update]
+    assert ids == ["m-1", "m-2", "m-2", "m-3", "m-4"]
+
+
+def test_a_call_with_its_result() -> None:
+    given = {"file_path": "/work/a", "old_string": "x", "new_string": "y"}
+    started, ended = updates_of(
+        ToolCall(id="1", name="Edit", status="started", input=given, parent_id="0"),
+        ToolResult(tool_call_id="1", output="ok"),
+        ToolCall(id="1", name="Edit", status="completed"),
+    )
+    assert started["_meta"] == {"parentToolCallId": "0"}
+    assert started["status"] == "in_progress"
+    assert started["content"][0]["type"] == "diff"
+    # The diff stays what is shown.
+    assert "content" not in ended
+    assert (ended["status"], ended["rawOutput"]) == ("completed", "ok")
+
+
+def test_a_call_that_fails_says_why() -> None:
+    output = [{"type": "text", "text": "no"}, {"type": "image", "url": "data:image/png;base64,aGk="}]
+    started, ended = updates_of(
+        ToolCall(id="1", name="Edit", status="started", input={"file_path": "a", "content": "b"}),
+        ToolResult(tool_call_id="1", output=output, is_error=True),
+        ToolCall(id="1", name="Edit", status="failed"),
+        asks=True,
+    )
+    assert (started["status"], ended["status"]) == ("pending", "failed")
+    assert [item["content"]["type"] for item in ended["content"]] == ["text", "image"]
+
+
+def test_a_call_without_a_result_ends() -> None:
+    found = updates_of(ToolCall(id="1", name="app", status="started"), ToolCall(id="1", name="app", status="completed"))
+    assert [update["status"] for update in found] == ["in_progress", "completed"]
+
+
+def test_a_history() -> None:
+    updates = Updates("m", "/work", lambda name: False)
+    picture = ImageBlock(url="data:image/png;base64,aGk=")
+    history = [
+        UserMessage(content=(TextBlock(text="look"), picture, ImageBlock(url="https://x/y.png"))),
+        AssistantMessage(
+            content=(
+                ThinkingBlock(thinking="hm"),
+                TextBlock(text="so"),
+                ToolUseBlock(tool_call_id="1", name="Bash", input={"command": "ls"}),
+            )
+        ),
+        ToolMessage(tool_call_id="1", content="Tool call denied: no"),
+    ]
+    found = [plain(update) for message in history for update in updates.of_message(message)]
+    for update in found:
+        check("SessionUpdate", update)
+    assert [(update["sessionUpdate"], update.get("status")) for update in found] == [
+        ("user_message_chunk", None), ("user_message_chunk", None), ("user_message_chunk", None),
+        ("agent_thought_chunk", None), ("agent_message_chunk", None),
+        ("tool_call", "in_progress"), ("tool_call_update", "failed"),
+    ]  # fmt: skip
+    assert found[2]["content"] == {"type": "resource_link", "name": "image", "uri": "https://x/y.png"}
+
+
+def test_content_in() -> None:
+    picture = ImageContentBlock(type="image", mime_type="image/png", data="aGk=")
+    assert user_message([TextContentBlock(type="text", text="hi")], INFO).content == "hi"
+    assert user_message([picture], INFO).content == (ImageBlock(url="data:image/png;base64,aGk="),)
+    link = ResourceContentBlock(type="resource_link", name="b.py", uri="file:///a/b.py")
+    assert user_message([link], INFO).content == "[@b.py](file:///a/b.py)"
+    text = TextResourceContents(uri="file:///a/c.py", text="x = 1")
+    whole = user_message([EmbeddedResourceContentBlock(type="resource", resource=text)], INFO).content
+    assert whole == '[@c.py](file:///a/c.py)\n<context ref="file:///a/c.py">\nx = 1\n</context>'
+    blob = BlobResourceContents(uri="file:///p.png", blob="aGk=", mime_type="image/png")
+    assert user_message([EmbeddedResourceContentBlock(type="resource", resource=blob)], INFO).content == (
+        ImageBlock(url="data:image/png;base64,aGk="),
+    )
+    with pytest.raises(BadRequest, match="no images"):
+        user_message([picture], DriverInfo("t", "d"))
+    with pytest.raises(BadRequest, match="says nothing"):
+        user_message([TextContentBlock(type="text", text=" ")], INFO)
+    assert plain(shown("x")[0]) == {"type": "text", "text": "x"}

@@ -1,0 +1,185 @@
+"""The real claude behind `portico acp claude`, driven by the protocol's official Python client over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from acp import RequestError, spawn_agent_process, text_block
+from acp.schema import AllowedOutcome, EnvVariable, McpServerStdio, RequestPermissionResponse
+
+from tests.conftest import write_config
+from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, say
+from tests.real.tool_bench import Bench, bash, cold_bench  # noqa: F401
+
+SERVER = Path(__file__).parent / "small_mcp_server.py"
+
+
+class Editor:
+    """A client that notes what it sees; `choose` answers permission requests by the kinds of the options."""
+
+    def __init__(self) -> None:
+        self.updates: list[Any] = []
+        self.asked: list[Any] = []
+        self.choose: Callable[[Any], str] = lambda call: "allow_once"
+        self.news = asyncio.Event()
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.updates.append(update)
+        self.news.set()
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
+    ) -> RequestPermissionResponse:
+        self.asked.append(tool_call)
+        self.news.set()
+        chosen = next(option for option in options if option.kind == self.choose(tool_call))
+        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))
+
+    @property
+    def text(self) -> str:
+        return "".join(u.content.text for u in self.updates if u.session_update == "agent_message_chunk")
+
+    def of(self, kind: str) -> list[Any]:
+        return [update for update in self.updates if update.session_update == kind]
+
+    async def until(self, seen: Callable[[], Any]) -> None:
+        async with asyncio.timeout(60):
+            while not seen():
+                self.news.clear()
+                await self.news.wait()
+
+
+@asynccontextmanager
+async def editor_on(bench: Bench) -> AsyncIterator[tuple[Editor, Any, Any]]:
+    """An editor with its connection to `portico acp claude` and that process."""
+    editor = Editor()
+    config = write_config(bench.base, bench.config())
+    command = (sys.executable, "-m", "gateway", "acp", "--config", str(config), "claude")
+    env = {"PATH": os.environ["PATH"], "HOME": str(bench.home), "LANG": "C.UTF-8"}
+    limits = {"limit": 64 * 1024 * 1024}
+    async with spawn_agent_process(editor, *command, env=env, cwd=Path.cwd(), transport_kwargs=limits) as (agent, process):
+        await agent.initialize(protocol_version=1)
+        yield editor, agent, process
+
+
+async def test_text_and_thinking(cold_bench: Bench) -> None:  # noqa: F811
+    go = cold_bench.model_says(Step((Thinking("Let me think."), Text("Hello from the model."))), say("And again."))
+    async with editor_on(cold_bench) as (editor, agent, process):
+        session = await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])
+        answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(go)])
+        assert answer.stop_reason == "end_turn"
+        assert answer.usage.output_tokens > 0
+        assert editor.text == "Hello from the model."
+        assert "".join(u.content.text for u in editor.of("agent_thought_chunk")) == "Let me think."
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert any("claude" in " ".join(child.cmdline()) for child in children)
+    # With its input closed it ends, and the CLI with it.
+    _, alive = await asyncio.to_thread(psutil.wait_procs, children, 20)
+    assert not alive
+
+
+async def test_a_command_and_an_edit_are_asked_about(cold_bench: Bench) -> None:  # noqa: F811
+    made = cold_bench.work / "made.txt"
+    write = ToolUse("Write", {"file_path": str(made), "content": "one\n"})
+    go = cold_bench.model_calls(Text("I write. "), write, after="Written.")
+    async with editor_on(cold_bench) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+        assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
+        assert made.read_text() == "one\n"
+        [call] = editor.asked
+        assert call.kind == "edit"
+        assert (call.content[0].path, call.content[0].new_text) == (str(made), "one\n")
+        assert call.locations[0].path == str(made)
+        assert [u.status for u in editor.of("tool_call_update")] == ["completed"]
+
+        editor.choose = lambda call: "reject_once"
+        go = cold_bench.model_calls(bash(f"rm {made}"), after="I could not.", name="inner")
+        assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
+        assert made.exists()
+        assert editor.of("tool_call_update")[-1].status == "failed"
+
+        # "Always" holds in the CLI's process that runs, and in the next one.
+        editor.choose = lambda call: "allow_always"
+        for n in range(2):
+            go = cold_bench.model_calls(bash(f"echo {n} >> {made}"), after="Done.", name="inner")
+            assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
+        assert made.read_text() == "one\n0\n1\n"
+        assert len(editor.asked) == 3
+
+
+async def test_cancel_a_command(cold_bench: Bench) -> None:  # noqa: F811
+    go = cold_bench.model_calls(Text("It takes long. "), bash("sleep 97"), after="never")
+    async with editor_on(cold_bench) as (editor, agent, process):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+        prompting = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block(go)]))
+        await editor.until(lambda: editor.asked)
+        await asyncio.to_thread(_wait_for, process.pid, "sleep 97")
+        await agent.cancel(session_id=session)
+        assert (await asyncio.wait_for(prompting, 60)).stop_reason == "cancelled"
+        go = cold_bench.model_says(say("Still here."), name="inner")
+        assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
+        assert editor.text.endswith("Still here.")
+
+
+def _wait_for(pid: int, command: str) -> None:
+    """Until a process below has that command line."""
+    for _ in range(600):
+        with suppress(psutil.NoSuchProcess):
+            lines = [" ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True)]
+            if any(line.endswith(command) for line in lines):
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"{command} does not run")
+
+
+async def test_load_in_another_process(cold_bench: Bench) -> None:  # noqa: F811
+    go = cold_bench.model_says(say("I remember."))
+    async with editor_on(cold_bench) as (_, agent, _process):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+        await agent.prompt(session_id=session, prompt=[text_block(go)])
+    async with editor_on(cold_bench) as (editor, agent, _process):
+        listed = await agent.list_sessions()
+        assert [(s.session_id, s.title) for s in listed.sessions] == [(session, go)]
+        await agent.load_session(session_id=session, cwd=str(cold_bench.work), mcp_servers=[])
+        assert editor.text == "I remember."
+        assert [u.content.text for u in editor.of("user_message_chunk")] == [go]
+        again = cold_bench.model_says(say("And more."), name="inner")
+        assert (await agent.prompt(session_id=session, prompt=[text_block(again)])).stop_reason == "end_turn"
+        # The CLI's own session went on: the model was given what was said before.
+        assert "I remember." in str(cold_bench.model.bodies()[-1]["messages"])
+
+
+async def test_a_server_of_the_editors(cold_bench: Bench) -> None:  # noqa: F811
+    secret = "tok-5up3r-s3cr3t"
+    server = McpServerStdio(
+        name="my server", command=sys.executable, args=[str(SERVER)], env=[EnvVariable(name="SECRET", value=secret)]
+    )
+    go = cold_bench.model_calls(ToolUse("mcp__my_server__secret", {}), after="Told.")
+    async with editor_on(cold_bench) as (editor, agent, process):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[server])).session_id
+        assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
+        assert [call.title for call in editor.asked] == ["mcp__my_server__secret"]
+        assert editor.of("tool_call_update")[-1].content[0].content.text == f"it has {len(secret)} letters"
+        for child in psutil.Process(process.pid).children(recursive=True):
+            assert secret not in " ".join(child.cmdline())
+    # It stands in the one file that the CLI reads, and in no other.
+    files = [file for file in (cold_bench.base / "data").rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
+    assert [file.name for file in files] == ["mcp-servers.json"]
+    assert files[0].stat().st_mode & 0o077 == 0
+
+
+async def test_a_model_error_is_an_error(cold_bench: Bench) -> None:  # noqa: F811
+    go = cold_bench.model_says(Step(failure=Failure(401, "authentication_error", "invalid x-api-key")))
+    async with editor_on(cold_bench) as (_editor, agent, _process):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+        with pytest.raises(RequestError, match=r"(?i)api key|authenticat"):
+            await agent.prompt(session_id=session, prompt=[text_block(go)])
