@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,10 @@ from drivers import registry
 from drivers.base import AgentSpec, DriverInfo, Option, Probe
 from drivers.driver import Driver
 from gateway.config import AgentSettings, Settings
-from gateway.errors import AgentProblem, BadRequest, ConfigError
+from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
+from gateway.policy import Policy, glob
+
+log = logging.getLogger(__name__)
 
 ALLOWED_ENV = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "XDG_*",
@@ -35,6 +39,7 @@ class ConfiguredAgent:
     ) -> None:
         self.name, self.settings, self.driver = name, settings, driver
         self.info: DriverInfo = driver.info()
+        self.policy = Policy(settings.policy)
         self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
         self._has_own_cwd = settings.cwd is not None
         self._anywhere = anywhere and settings.cwd is None
@@ -93,6 +98,12 @@ class ConfiguredAgent:
                 f"or set agents.{self.name}.program to where it is"
             )
         return os.path.abspath(found)
+
+    def refuse_unasked(self) -> None:
+        """Raises Forbidden for a task without a client to ask: its CLI decides by itself, and no rule would be in force."""
+        if self.policy.restricts:
+            rules = f"agent {self.name!r} has rules that ask or deny (agents.{self.name}.policy)"
+            raise Forbidden(f"{rules}, which a one-shot task cannot keep; use a session, or an agent without such rules")
 
     def check_options(self, given: Mapping[str, str]) -> None:
         """Raises BadRequest that names an option that is unknown or has a bad value."""
@@ -155,6 +166,7 @@ class Agents:
             folder = workspace or settings.data_dir / "workspaces" / name
             agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, anywhere)
             _check_defaults(agent)
+            _warn_of_idle_rules(agent)
             self._agents[name] = agent
 
     def __iter__(self) -> Iterator[ConfiguredAgent]:
@@ -174,6 +186,15 @@ class Agents:
 
     def find(self, name: str) -> ConfiguredAgent | None:
         return self._agents.get(name)
+
+
+def _warn_of_idle_rules(agent: ConfiguredAgent) -> None:
+    """A rule about a misspelt tool would never be in force; the application's tools may have any name."""
+    names = sorted(tool.name for tool in agent.info.tools)
+    for n, rule in enumerate(agent.policy.rules):
+        if names and not any(glob(rule.tool, name) for name in names):
+            known = f"the agent's own tools are {', '.join(names)}"
+            log.warning("agents.%s.policy.%d.tool: %r is none of them; %s", agent.name, n, rule.tool, known)
 
 
 def _check_defaults(agent: ConfiguredAgent) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `portico serve`, `portico key`, `portico run`, `portico acp`."""
+"""The command line: `portico serve`, `portico key`, `portico run`, `portico acp`, `portico audit`."""
 
 from __future__ import annotations
 
@@ -161,6 +161,24 @@ def acp(config: Path | None, data_dir: Path | None, connect: str | None, key_fil
             run_connected(settings, agent, connect, key_file)
 
     _or_refuse(start)
+
+
+@main.command()
+@CONFIG
+@DATA_DIR
+@click.option("--session", help="Only those of this session.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many, the newest.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def audit(config: Path | None, data_dir: Path | None, session: str | None, limit: int, as_json: bool) -> None:
+    """Print what was decided about tool calls: when, which, by whom and why."""
+
+    def show() -> None:
+        from gateway.audit_command import audit_lines
+
+        for line in audit_lines(_settings(config, data_dir), session, limit, as_json=as_json):
+            click.echo(line)
+
+    _or_refuse(show)
 
 
 def _settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:

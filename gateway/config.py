@@ -14,6 +14,7 @@ from platformdirs import user_config_path, user_data_path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.errors import ConfigError
+from gateway.policy import Rule
 
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _NAME = r"[A-Za-z0-9._-]+"
@@ -66,12 +67,13 @@ class AuthSettings(_Table):
 
 
 class LimitSettings(_Table):
-    """Times in seconds (0 is none) and numbers. The times rest while an agent waits for the client."""
+    """Times in seconds (0 is none) and numbers. All but `answer` rest while an agent waits for the client."""
 
     start: float = Field(default=60.0, ge=0, strict=True)
     idle: float = Field(default=900.0, ge=0, strict=True)
     total: float = Field(default=7200.0, ge=0, strict=True)
     grace: float = Field(default=3.0, ge=0, strict=True)
+    answer: float = Field(default=86400.0, ge=0, strict=True)
     sleep_after: float = Field(default=900.0, ge=0, strict=True)
     live_agents: int = Field(default=16, ge=1, strict=True)
     running_turns: int = Field(default=0, ge=0, strict=True)
@@ -83,6 +85,7 @@ class StoreSettings(_Table):
 
     url: str = ""
     keep_executions_days: float = Field(default=7.0, gt=0, strict=True)
+    keep_audit_days: float = Field(default=90.0, gt=0, strict=True)
 
 
 class AgentSettings(_Table):
@@ -96,6 +99,7 @@ class AgentSettings(_Table):
     options: dict[str, str] = Field(default_factory=dict)
     title: str | None = None
     description: str | None = None
+    policy: tuple[Rule, ...] = ()
 
 
 class Settings(_Table):
@@ -164,7 +168,7 @@ def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Settings
     for part in loc:
         if model is Settings and part == "agents":
-            return list(AgentSettings.model_fields)
+            return list((Rule if "policy" in loc else AgentSettings).model_fields)
         annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             break

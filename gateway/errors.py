@@ -6,6 +6,7 @@ from __future__ import annotations
 # ├── ClientError           the request is at fault; nothing has changed
 # │   ├── BadRequest        400
 # │   ├── Unauthorized      401
+# │   ├── Forbidden         403
 # │   ├── NotFound          404
 # │   └── Conflict          409
 # ├── TooMany               429  every place for a live agent or a turn is taken
@@ -30,6 +31,10 @@ class BadRequest(ClientError):
 
 class Unauthorized(ClientError):
     status = 401
+
+
+class Forbidden(ClientError):
+    status = 403
 
 
 class NotFound(ClientError):

@@ -105,6 +105,7 @@ class Executions:
 
     async def _start(self, task: Task) -> Turn:
         entry = self._agents.get(task.agent)
+        entry.refuse_unasked()
         base = entry.spec({})
         execution_id = f"exec_{uuid.uuid4().hex}"
         about_session(execution_id)

@@ -12,6 +12,7 @@ from pathlib import Path
 from drivers.base import Limits
 from drivers.process import Spawner
 from gateway.agents import Agents
+from gateway.audit import Audit
 from gateway.config import Settings
 from gateway.discovery import Discovery
 from gateway.executions import Executions, forget_executions
@@ -67,13 +68,25 @@ class Gateway:
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         await self.store.forget_executions(time.time() - settings.store.keep_executions_days * 86400)
+        await self.store.forget_audit(time.time() - settings.store.keep_audit_days * 86400)
         spawner = Spawner(instance, self.store)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
         await asyncio.to_thread(forget_executions, states)
         self._mcp = McpHost(self.redactor)
-        house = House(self.store, Vault(data_dir), self.redactor, spawner, limits, states, self.metrics, self._mcp.open)
+        house = House(
+            self.store,
+            Vault(data_dir),
+            self.redactor,
+            spawner,
+            limits,
+            states,
+            self.metrics,
+            self._mcp.open,
+            Audit(self.store, self.redactor),
+            chosen.answer,
+        )
         turnstile = Turnstile(chosen)
         self.sessions = Sessions(self.agents, house, turnstile)
         self.sessions.sleep_after = chosen.sleep_after

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from drivers.base import Limits, ToolHost
 from drivers.process import Spawner
+from gateway.audit import Audit
 from gateway.metrics import Metrics
 from gateway.redaction import Redactor
 from gateway.store import Store
@@ -15,7 +16,7 @@ from gateway.vault import Vault
 
 @dataclass(frozen=True)
 class House:
-    """`states` is the folder in which each session and each task has a private one."""
+    """`states` is the folder in which each session and each task has a private one; `answer_limit` is in seconds, 0 for none."""
 
     store: Store
     vault: Vault
@@ -25,3 +26,5 @@ class House:
     states: Path
     metrics: Metrics
     tool_host: ToolHost
+    audit: Audit
+    answer_limit: float = 0.0

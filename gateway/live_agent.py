@@ -104,7 +104,7 @@ class LiveAgent:
             base.options,
             self._house.states / self._session_id,
             system=system or None,
-            tools=config.tools or (),
+            tools=self._agent.policy.effective(config.tools or ()),
             app_tools=config.app_tools or (),
             mcp_servers=config.mcp_servers,
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),

@@ -6,11 +6,11 @@ granted cannot be run by the gateway, so the model is told to make it again, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from drivers.base import PermissionReply, Reply, ToolGrant, ToolReply, ToolSpec
-from drivers.events import AwaitedCall, Awaiting, OutputEvent, ToolCall, ToolResult
+from drivers.base import PermissionReply, Reply, ToolReply, ToolSpec
+from drivers.events import AwaitedCall, OutputEvent, ToolCall, ToolResult
 from drivers.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, blocks, open_calls
 from gateway.errors import BadRequest
 
@@ -31,13 +31,12 @@ class Settled:
 
 
 def waiting_calls(
-    history: Iterable[Message], tools: Iterable[ToolGrant] | None, app_tools: Iterable[ToolSpec] | None
+    history: Iterable[Message], runs_at_once: Callable[[ToolUseBlock], bool], app_tools: Iterable[ToolSpec] | None
 ) -> dict[str, AwaitedCall]:
-    """The calls that a history ends in, as they wait for the client."""
-    trusted = {grant.name for grant in tools or () if grant.trust}
+    """The calls that a history ends in, as they wait for the client; it need not answer those that could run without it."""
     app = {tool.name for tool in app_tools or ()}
     found = open_calls(history)
-    blocked = {call_id for call_id, call in found.items() if call.name in trusted}
+    blocked = {call_id for call_id, call in found.items() if call.name not in app and runs_at_once(call)}
     optional = blocked if len(blocked) < len(found) else set()
     return {
         call_id: AwaitedCall(id=call_id, wants="result" if call.name in app else "permission", optional=call_id in optional)
@@ -114,27 +113,11 @@ class Approvals:
 
     def __init__(self, calls: Iterable[ToolUseBlock] = ()) -> None:
         self._calls: list[tuple[str, object]] = [(call.name, call.input) for call in calls]
-        self._started: dict[str, tuple[str, object]] = {}
 
-    @property
-    def left(self) -> bool:
-        """Whether any call would pass."""
-        return bool(self._calls)
-
-    def pass_on(self, event: OutputEvent) -> tuple[list[str], OutputEvent | None]:
-        """The ids of calls that need not ask any more, and what is left of an event; None if that is nothing."""
-        if self._calls and isinstance(event, ToolCall) and event.status == "started":
-            self._started[event.id] = (event.name, event.input)
-        if not self._calls or not isinstance(event, Awaiting):
-            return [], event
-        granted = [call.id for call in event.calls if call.wants == "permission" and self._take(call.id)]
-        left = tuple(call for call in event.calls if call.id not in granted)
-        waits = any(not call.optional for call in left)
-        return granted, event.model_copy(update={"calls": left}) if waits else None
-
-    def _take(self, call_id: str) -> bool:
-        call = self._started.get(call_id)
-        if call is None or call not in self._calls:
+    def take(self, call: ToolUseBlock) -> bool:
+        """Whether this call passes; the next one like it then does not."""
+        made = (call.name, call.input)
+        if made not in self._calls:
             return False
-        self._calls.remove(call)
+        self._calls.remove(made)
         return True

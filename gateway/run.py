@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 
-from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Reply
+from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Reply, ToolGrant
 from drivers.events import AwaitedCall, Awaiting, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
-from drivers.messages import Message
+from drivers.messages import Message, ToolUseBlock
+from gateway.audit import Decision
 from gateway.compaction import note_compaction
 from gateway.event_log import Entry, EventLog
+from gateway.gatekeeper import MATTER, Gatekeeper
 from gateway.history import Fold
 from gateway.metrics import RunMeter
-from gateway.parking import Approvals, Settled
+from gateway.parking import Settled
 from gateway.redaction import Redactor
 from gateway.store import RunRecord, Store
 
@@ -37,8 +40,15 @@ PATIENCE = 10.0
 Keep = Callable[[Sequence[Message]], Awaitable[None]]
 
 
+Note = Callable[[Sequence[Decision]], Awaitable[None]]
+
+
 async def keep_nothing(messages: Sequence[Message]) -> None:
     """For runs without a history."""
+
+
+async def note_nothing(decisions: Sequence[Decision]) -> None:
+    """For runs whose agent decides about its calls itself."""
 
 
 class RunState(Enum):
@@ -50,7 +60,8 @@ class RunState(Enum):
 class Run:
     """`start` once; then it works by itself until `session_end` is in the log.
 
-    `parkable`: it goes on waiting without its agent. `waiting` are the calls of a run that an earlier gateway left so.
+    `parkable`: it goes on waiting without its agent. `gate` decides about calls before the client is asked, `note` writes
+    its decisions down, `waits` is called whenever the run begins to wait.
     """
 
     def __init__(
@@ -64,15 +75,19 @@ class Run:
         *,
         meter: RunMeter,
         parkable: bool = False,
+        gate: Gatekeeper | None = None,
+        note: Note = note_nothing,
+        waits: Callable[[Run], None] = lambda run: None,
     ) -> None:
         self.id, self.first_seq, self.agent, self.log = record.id, record.first_seq, agent, log
         self.state = RunState(record.state)
         self.calls: dict[str, AwaitedCall] = {}
         self.answered: set[str] = set()
+        self.waiting_since = record.waiting_since
         self._store, self._redactor, self._keep = store, redactor, keep
         self._meter, self._parkable = meter, parkable
         self._fold = Fold()
-        self._approvals = Approvals()
+        self._gate, self._note, self._waits = gate or Gatekeeper(), note, waits
         self._stopping = False
         self._failing: str | None = None
         self._work: asyncio.Task[None] | None = None
@@ -82,10 +97,11 @@ class Run:
         """Whether it waits for the client without an agent."""
         return self.state is RunState.WAITING and (self.agent is None or not self.agent.alive)
 
-    def wait_for(self, calls: Mapping[str, AwaitedCall], open_calls: Iterable[str]) -> None:
+    def wait_for(self, calls: Mapping[str, AwaitedCall], open_calls: Mapping[str, ToolUseBlock]) -> None:
         """Take up the calls that an earlier gateway left open."""
         self.calls = dict(calls)
         self._fold = Fold(open_calls)
+        self._gate.know(open_calls)
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Begin to read the agent; `ended` is called when the last event is in the log."""
@@ -97,34 +113,59 @@ class Run:
         if self._work:
             await asyncio.shield(self._work)
 
-    async def answer(self, replies: Sequence[Reply], results: Sequence[Message]) -> None:
+    async def answer(self, replies: Sequence[Reply], results: Sequence[Message], by: str = "client") -> None:
         """Pass the client's answers on, and store the results among them; the run is at work again."""
+        held = await self._note_answers(replies, by)
         await self._answered([reply.call_id for reply in replies if not isinstance(reply, PermissionReply)], results)
         self.answered |= {reply.call_id for reply in replies}
-        for reply in replies:
+        for reply in (*held, *replies):
             if self.agent is not None:
                 await self.agent.reply(reply)
 
-    async def resume(self, agent: Agent, replies: Sequence[Reply], results: Sequence[Message], settled: Settled) -> None:
+    async def resume(
+        self, agent: Agent, grants: Sequence[ToolGrant], replies: Sequence[Reply], results: Sequence[Message], settled: Settled
+    ) -> None:
         """Go on with a fresh agent, to which all open calls are history. `start` it when the agent has been told so."""
         await self.wait()
+        await self._note_answers(replies, "client")
         await self._answered(list(self._fold.open), [*results, *settled.results])
         self.answered |= {reply.call_id for reply in replies}
         self.agent = agent
-        self._approvals = Approvals(settled.approved)
+        self._gate.begin(grants, settled.approved)
         self.log.append(settled.events)
+
+    async def close_calls(self, replies: Sequence[Reply], settled: Settled, by: str) -> None:
+        """End a parked run whose calls nobody has answered: they have their results, and no agent is started for it."""
+        await self._note_answers(replies, by)
+        await self._answered(list(self._fold.open), settled.results)
+        self.answered |= {reply.call_id for reply in replies}
+        self.log.append(settled.events)
+        await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
+
+    async def _note_answers(self, replies: Sequence[Reply], by: str) -> list[PermissionReply]:
+        held = self._gate.answered(replies, by)
+        await self._note_decisions()
+        return held
+
+    async def _note_decisions(self) -> None:
+        decisions, self._gate.decisions = self._gate.decisions, []
+        if decisions:
+            await self._note(decisions)
 
     async def _answered(self, closed: Iterable[str], results: Sequence[Message]) -> None:
         await self._store.answer_run(self.id, self.log.log_id, [message.model_dump_json() for message in results])
         for call_id in closed:
             self._fold.answer(call_id)
-        self.calls = {}
+        self.calls, self.waiting_since = {}, None
         self.state = RunState.RUNNING
         self._meter.turn_begins()
 
     async def cancel(self) -> None:
         """Interrupt the agent, and wait for the end."""
         self._stopping = True
+        if self.state is RunState.WAITING:
+            self._gate.cancelled(self.calls)
+            await self._note_decisions()
         if self.agent is not None and self.state is not RunState.ENDED:
             with suppress(DriverError):
                 await self.agent.interrupt()
@@ -177,7 +218,7 @@ class Run:
         """Log what came; what ends a turn comes last, after everything that a client may ask for then is stored."""
         shown: list[OutputEvent] = []
         done: list[Message] = []
-        for event in await self._grant_approved(events) if self._approvals.left else events:
+        for event in await self._decided(events):
             kind = type(event)
             if isinstance(event, SessionEnd) and self._parks(event):
                 self.agent = None
@@ -206,16 +247,17 @@ class Run:
     def _parks(self, end: SessionEnd) -> bool:
         return self._parkable and self.state is RunState.WAITING and not self._stopping and end.exit_code != 0
 
-    async def _grant_approved(self, events: Sequence[OutputEvent]) -> list[OutputEvent]:
-        """The events as the client shall see them: it has granted some calls before, to an agent that is gone."""
-        shown: list[OutputEvent] = []
-        for event in events:
-            granted, seen = self._approvals.pass_on(event)
-            for call_id in granted:
-                if self.agent is not None:
-                    await self.agent.reply(PermissionReply(call_id, granted=True))
-            shown += [seen] if seen is not None else []
-        return shown
+    async def _decided(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
+        """The events as the client shall see them, once the calls that do not need it are decided."""
+        if not any(type(event) in MATTER for event in events):
+            return events
+        passed = self._gate.pass_on(events)
+        # First written down, then done.
+        await self._note_decisions()
+        for reply in passed.replies:
+            if self.agent is not None:
+                await self.agent.reply(reply)
+        return passed.events
 
     def _show(self, events: list[OutputEvent]) -> None:
         if events:
@@ -234,9 +276,12 @@ class Run:
             self.state, self.calls = RunState.ENDED, {}
             self.log.show_end(entry)
         else:
-            await self._store.set_run(self.id, RunState.WAITING.value)
+            since = time.time()
+            await self._store.set_run(self.id, RunState.WAITING.value, waiting_since=since)
             self.state, self.calls = RunState.WAITING, {call.id: call for call in event.calls}
+            self.waiting_since = since
             self.log.append([event])
+            self._waits(self)
         self._meter.turn_over(event, self.agent, stopping=self._stopping)
 
 

@@ -7,14 +7,18 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Literal, Protocol
 
 from drivers.base import GO_ON, Agent, AgentGone, Prompt, Reply
-from drivers.messages import MESSAGE, Message, ToolMessage, UserMessage
+from drivers.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents import ConfiguredAgent
+from gateway.answer_limit import AnswerLimit
+from gateway.audit import Decision
 from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import EventLog
+from gateway.gatekeeper import TIME_LIMIT, Gatekeeper
 from gateway.house import House
 from gateway.live_agent import LiveAgent
 from gateway.parking import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
@@ -48,6 +52,7 @@ class Session:
         self.deleted = False
         self._agent = LiveAgent(record.id, agent, record.native_id, house)
         self._house, self._places = house, places
+        self._answer_limit = AnswerLimit(house.answer_limit, self._close_calls)
 
     @property
     def live(self) -> Agent | None:
@@ -132,7 +137,7 @@ class Session:
         agent = await self._awake(unsaid=0, more=[*results, *settled.results])
         turn = Turn(self.log, self.log.last)
         try:
-            await run.resume(agent, replies, results, settled)
+            await run.resume(agent, self.config.tools or (), replies, results, settled)
             await agent.prompt(GO_ON)
         except BaseException:
             # Its history has the answers: nothing else may be said to it. The run waits still, unless they are stored.
@@ -161,18 +166,39 @@ class Session:
         """Take up a run that an earlier gateway left waiting for the client."""
         history = await self.history()
         run = self._run(record, None)
-        run.wait_for(waiting_calls(history, self.config.tools, self.config.app_tools), unanswered(history))
+        run.wait_for(waiting_calls(history, self._runs_at_once, self.config.app_tools), unanswered(history))
         self.run = run
+        self._answer_limit.watch(run)
+
+    async def close_overdue_calls(self) -> None:
+        """Do what the time limit for answers says, if that has passed while nobody looked."""
+        if self.run is not None and self._answer_limit.passed(self.run):
+            await self._close_calls(self.run, self.run.waiting_since or 0.0)
+
+    async def _close_calls(self, run: Run, since: float) -> None:
+        """Nobody has answered in time: the calls are denied. A live agent goes on from there; none is started for it."""
+        async with self.lock:
+            if self.run is not run or run.state is not RunState.WAITING or run.waiting_since != since:
+                return
+            replies = self._answer_limit.replies(run.calls)
+            if not run.parked:
+                return await run.answer(replies, [], TIME_LIMIT)
+            await run.wait()
+            await run.close_calls(replies, settle(await self.history(), run.calls, replies), TIME_LIMIT)
+            self._places.changed(self)
 
     async def cancel_open_calls(self) -> None:
         """Give up a run that waits for the client."""
         if self.run is not None and self.run.state is RunState.WAITING:
             await self.run.cancel()
+            self._answer_limit.stop()
 
-    async def sleep(self) -> None:
-        """End the live agent, if it is idle; the native session is resumed when it is needed."""
-        if self.live is not None and self.state == "idle":
+    async def sleep(self, state: str = "idle") -> None:
+        """End the live agent, if the session is still in that state; what it was about is resumed when it is needed."""
+        if self.live is not None and self.state == state:
             await self._agent.end()
+            if self.run is not None:
+                await self.run.wait()
             self._places.changed(self)
 
     async def stop(self, why: str, *, forget: bool = False) -> None:
@@ -182,6 +208,7 @@ class Session:
         """
         if self.run is not None and (forget or self.run.state is not RunState.WAITING):
             await self.run.fail(why)
+        self._answer_limit.stop()
         live, self._agent.now = self._agent.now, None
         if live is not None:
             await live.close()
@@ -219,7 +246,31 @@ class Session:
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
         house = self._house
         meter = house.metrics.of(self.agent.name).run(session=True)
-        return Run(record, agent, self.log, house.store, house.redactor, self._keep, meter=meter, parkable=True)
+        gate = Gatekeeper(self.agent.policy, self.config.tools or ())
+        note = partial(self._note, record.id)
+        watch = self._answer_limit.watch
+        return Run(
+            record,
+            agent,
+            self.log,
+            house.store,
+            house.redactor,
+            self._keep,
+            meter=meter,
+            parkable=True,
+            gate=gate,
+            note=note,
+            waits=watch,
+        )
+
+    async def _note(self, run_id: str, decisions: Sequence[Decision]) -> None:
+        await self._house.audit.write(self.id, run_id, self.agent.name, decisions)
+
+    def _runs_at_once(self, call: ToolUseBlock) -> bool:
+        """Whether a call of its own tools needs nobody's word."""
+        verdict = self.agent.policy.rule_on(call.name, call.input).verdict
+        trusted = any(grant.name == call.name and grant.trust for grant in self.config.tools or ())
+        return verdict == "allow" or (verdict is None and trusted)
 
     async def _takes(self, agent: Agent, prompt: Prompt) -> bool:
         try:
@@ -234,6 +285,8 @@ class Session:
             self._agent.now = None
         elif self.live is not None and not self.live.alive:
             self._agent.forget()
+        if not run.parked:
+            self._answer_limit.stop()
         self._places.changed(self)
 
     async def _awake(self, unsaid: int, more: Sequence[Message] | None = None) -> Agent:

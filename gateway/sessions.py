@@ -89,7 +89,9 @@ class Sessions:
         run = await self._store.last_run(session_id)
         if run is not None and run.state == "waiting":
             await session.wait_again(run)
-        return self._known.setdefault(session_id, session)
+        found = self._known.setdefault(session_id, session)
+        await found.close_overdue_calls()
+        return found
 
     async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[SessionRecord]:
         """Those that are there for the caller, as stored, newest first."""
@@ -130,7 +132,7 @@ class Sessions:
         self._closing = True
         for timer in self._sleepers.values():
             timer.cancel()
-        await asyncio.gather(*(session.stop(why) for session in list(self._held.values())))
+        await asyncio.gather(*(session.stop(why) for session in list(self._known.values())))
         await asyncio.gather(*self._tasks)
 
     @property
@@ -179,20 +181,23 @@ class Sessions:
         return [session.id for session in self._awake()]
 
     def make_room(self, newcomer: str) -> bool:
-        idle = [s for s in self._awake() if s.id != newcomer and s.state == "idle" and not s.lock.locked()]
-        if idle:
-            self._put_to_sleep(min(idle, key=lambda session: session.used_at))
-        return bool(idle)
+        # Whoever was idle for the longest; if none is, whoever has waited for its client for the longest: its run waits on.
+        quiet = [s for s in self._awake() if s.id != newcomer and s.state != "running" and not s.lock.locked()]
+        if quiet:
+            self._put_to_sleep(min(quiet, key=lambda session: (session.state == "waiting", session.used_at)))
+        return bool(quiet)
 
     def _awake(self) -> list[Session]:
         return [session for session in self._held.values() if session.live is not None and session.id not in self._dozing]
 
     def _put_to_sleep(self, session: Session) -> None:
+        state = session.state
+
         async def sleep() -> None:
             about_session(session.id)
             try:
                 async with session.lock:
-                    await session.sleep()
+                    await session.sleep(state)
             finally:
                 self._dozing.discard(session.id)
 

@@ -1,6 +1,6 @@
-"""What outlives the daemon: sessions, messages, runs and events. The only SQL of the project stands in this folder."""
+"""What outlives the daemon: sessions, messages, runs, events and the audit. The only SQL of the project stands in this folder."""
 
-from gateway.store.records import RunRecord, SessionRecord
+from gateway.store.records import AuditRecord, RunRecord, SessionRecord
 from gateway.store.store import Store
 
-__all__ = ["RunRecord", "SessionRecord", "Store"]
+__all__ = ["AuditRecord", "RunRecord", "SessionRecord", "Store"]

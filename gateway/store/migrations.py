@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Connection, String, update
+from sqlalchemy import Column, Connection, Float, String, update
 
 from gateway.store import schema
 
@@ -20,7 +20,11 @@ def _owners(op: Operations) -> None:
     op.add_column("sessions", Column("owner", String(64)))
 
 
-STEPS: Mapping[int, Callable[[Operations], None]] = {2: _owners}
+def _waits(op: Operations) -> None:
+    op.add_column("runs", Column("waiting_since", Float))
+
+
+STEPS: Mapping[int, Callable[[Operations], None]] = {2: _owners, 3: _waits}
 """What leads to each version from the one before."""
 
 

@@ -29,6 +29,7 @@ class RunRecord:
     state: str
     stop_reason: str | None
     first_seq: int
+    waiting_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,19 @@ class SessionCard:
     created_at: float
     used_at: float
     first_words: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """A decision about a tool call as stored. `at` is in seconds since the epoch, `arguments` shortened JSON without secrets."""
+
+    at: float
+    session_id: str
+    run_id: str
+    agent: str
+    tool: str
+    call_id: str
+    outcome: str
+    by: str
+    reason: str | None
+    arguments: str

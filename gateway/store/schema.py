@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-VERSION = 2
+VERSION = 3
 metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
@@ -52,6 +52,8 @@ runs = Table(
     Column("first_seq", BigInteger, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("ended_at", Float),
+    # Since when it waits for the client, if it does.
+    Column("waiting_since", Float),
 )
 
 # One row holds the events first..last of a log, one JSON a line: rows follow the writes, not the events.
@@ -71,6 +73,23 @@ executions = Table(
     Column("idempotency_key", String(64), unique=True),
     Column("digest", String(64), nullable=False),
     Column("created_at", Float, nullable=False, index=True),
+)
+
+# Every decision about a tool call: gateway/audit.py. No key leads to the session, whose end it outlives.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False, index=True),
+    Column("session_id", String(64), nullable=False, index=True),
+    Column("run_id", String(64), nullable=False),
+    Column("agent", String(64), nullable=False),
+    Column("tool", String(255), nullable=False),
+    Column("call_id", String(255), nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("by", String(80), nullable=False),
+    Column("reason", Text),
+    Column("arguments", Text, nullable=False),
 )
 
 # Agent processes of this daemon, by pid and start time; what is here at the start was left behind by a killed one.

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import wraps
 from typing import Any, ParamSpec
 
@@ -18,7 +18,7 @@ from gateway.errors import ConfigError
 from gateway.store import schema
 from gateway.store.cards import newest_cards
 from gateway.store.migrations import migrate
-from gateway.store.records import RunRecord, SessionCard, SessionRecord
+from gateway.store.records import AuditRecord, RunRecord, SessionCard, SessionRecord
 from gateway.store.sqlite import set_up_sqlite
 
 Cursor = tuple[float, str]
@@ -29,9 +29,16 @@ _START_RUN = insert(schema.runs)
 _SET_RUN = (
     update(schema.runs)
     .where(schema.runs.c.id == bindparam("of_run"))
-    .values(state=bindparam("state"), stop_reason=bindparam("stop_reason"), ended_at=bindparam("ended_at"))
+    .values(
+        state=bindparam("state"),
+        stop_reason=bindparam("stop_reason"),
+        ended_at=bindparam("ended_at"),
+        waiting_since=bindparam("waiting_since"),
+    )
 )
+_AT_WORK_AGAIN = update(schema.runs).where(schema.runs.c.id == bindparam("of_run")).values(state="running", waiting_since=None)
 _APPEND_EVENTS = insert(schema.events)
+_APPEND_AUDIT = insert(schema.audit)
 _NEXT_POSITION = (
     select(func.coalesce(func.max(schema.messages.c.position) + 1, 0))
     .where(schema.messages.c.session_id == bindparam("of_session"))
@@ -204,8 +211,10 @@ class Store:
             await _append_messages(connection, record.log_id, history)
 
     @_whole
-    async def set_run(self, run_id: str, state: str, stop_reason: str | None = None) -> None:
-        values = {"of_run": run_id, "state": state, "stop_reason": stop_reason}
+    async def set_run(
+        self, run_id: str, state: str, stop_reason: str | None = None, *, waiting_since: float | None = None
+    ) -> None:
+        values = {"of_run": run_id, "state": state, "stop_reason": stop_reason, "waiting_since": waiting_since}
         async with self._write() as connection:
             await connection.execute(_SET_RUN, {**values, "ended_at": time.time() if state == "ended" else None})
 
@@ -213,7 +222,7 @@ class Store:
     async def end_run(self, run_id: str, stop_reason: str, log_id: str, first: int, last: int, body: bytes) -> None:
         """Mark a run as ended and store its last events, both or none."""
         row = {"log_id": log_id, "first": first, "last": last, "body": body}
-        over = {"of_run": run_id, "state": "ended", "stop_reason": stop_reason, "ended_at": time.time()}
+        over = {"of_run": run_id, "state": "ended", "stop_reason": stop_reason, "ended_at": time.time(), "waiting_since": None}
         async with self._write() as connection:
             await connection.execute(_APPEND_EVENTS, row)
             await connection.execute(_SET_RUN, over)
@@ -223,7 +232,7 @@ class Store:
         """Store the client's answers (JSON texts) and that the run is at work again: both or neither."""
         async with self._write() as connection:
             await _append_messages(connection, log_id, results)
-            await connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(state="running"))
+            await connection.execute(_AT_WORK_AGAIN, {"of_run": run_id})
 
     async def unfinished_runs(self) -> list[RunRecord]:
         """The runs that had not ended when the daemon did."""
@@ -246,7 +255,7 @@ class Store:
 
     async def _runs(self, condition: Any) -> list[RunRecord]:
         table = schema.runs
-        columns = (table.c.id, table.c.log_id, table.c.state, table.c.stop_reason, table.c.first_seq)
+        columns = (table.c[field.name] for field in fields(RunRecord))
         async with self._engine.connect() as connection:
             rows = await connection.execute(select(*columns).where(condition).order_by(table.c.started_at, table.c.first_seq))
             return [RunRecord(**row) for row in rows.mappings()]
@@ -295,6 +304,30 @@ class Store:
             for table in (schema.events, schema.runs):
                 await connection.execute(delete(table).where(table.c.log_id.in_(old)))
             await connection.execute(delete(schema.executions).where(schema.executions.c.created_at < before))
+
+    # -- audit --------------------------------------------------------------------------------------------------------
+
+    @_whole
+    async def append_audit(self, records: Sequence[AuditRecord]) -> None:
+        """Store some decisions about tool calls."""
+        async with self._write() as connection:
+            await connection.execute(_APPEND_AUDIT, [asdict(record) for record in records])
+
+    async def audit(self, limit: int, session_id: str | None = None) -> list[AuditRecord]:
+        """The newest decisions, of one session or of all, oldest first."""
+        table = schema.audit
+        query = select(*(table.c[field.name] for field in fields(AuditRecord))).order_by(table.c.id.desc()).limit(limit)
+        if session_id is not None:
+            query = query.where(table.c.session_id == session_id)
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        return [AuditRecord(**row) for row in reversed(rows)]
+
+    @_whole
+    async def forget_audit(self, before: float) -> None:
+        """Delete decisions made before a time (seconds since the epoch)."""
+        async with self._write() as connection:
+            await connection.execute(delete(schema.audit).where(schema.audit.c.at < before))
 
     # -- processes: the ledger of the spawner -------------------------------------------------------------------------
 

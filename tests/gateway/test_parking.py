@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drivers.base import PermissionReply, ToolGrant, ToolReply, ToolSpec
-from drivers.events import AwaitedCall, Awaiting, ToolCall, ToolResult
+from drivers.base import PermissionReply, ToolReply, ToolSpec
+from drivers.events import AwaitedCall, ToolCall, ToolResult
 from drivers.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.parking import APPROVED, INTERRUPTED, NO_RESULT, Approvals, settle, unanswered, waiting_calls
 
@@ -19,29 +19,32 @@ HISTORY: list[Message] = [
     AssistantMessage(content=(use("agent", "Agent"),)),
     AssistantMessage(content=(use("app", "weather"), use("shell", "Bash", command="ls"), use("file", "Write"))),
 ]
-TOOLS = [ToolGrant("Agent", True), ToolGrant("Bash"), ToolGrant("Write", True)]
+
+
+def runs_at_once(call: ToolUseBlock) -> bool:
+    return call.name in ("Agent", "Write")
 
 
 def test_what_waits_and_for_what() -> None:
-    calls = waiting_calls(HISTORY, TOOLS, [WEATHER])
+    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
     assert list(calls.values()) == [
         AwaitedCall(id="app", wants="result"),
         AwaitedCall(id="shell", wants="permission"),
         AwaitedCall(id="file", wants="permission", optional=True),
     ]
     answered = [*HISTORY, ToolMessage(tool_call_id="app", content="x")]
-    assert set(waiting_calls(answered, TOOLS, [WEATHER])) == {"shell", "file"}
+    assert set(waiting_calls(answered, runs_at_once, [WEATHER])) == {"shell", "file"}
     assert list(unanswered(answered)) == ["agent", "shell", "file"]
 
 
 def test_there_is_always_something_to_answer() -> None:
-    [call] = waiting_calls([AssistantMessage(content=(use("file", "Write"),))], TOOLS, None).values()
+    [call] = waiting_calls([AssistantMessage(content=(use("file", "Write"),))], runs_at_once, None).values()
     assert not call.optional
-    assert waiting_calls([UserMessage(content="Go")], None, None) == {}
+    assert waiting_calls([UserMessage(content="Go")], runs_at_once, None) == {}
 
 
 def test_every_open_call_is_settled() -> None:
-    calls = waiting_calls(HISTORY, TOOLS, [WEATHER])
+    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
     settled = settle(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", True)])
     assert settled.results == (
         ToolMessage(tool_call_id="agent", content=INTERRUPTED),
@@ -55,31 +58,15 @@ def test_every_open_call_is_settled() -> None:
 
 
 def test_a_denial_says_why() -> None:
-    calls = waiting_calls(HISTORY, TOOLS, [WEATHER])
+    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
     replies = [PermissionReply("app", True), PermissionReply("shell", False, "no"), PermissionReply("file", False)]
     results = settle(HISTORY, calls, replies).results
     said = [message.content for message in results]
     assert said == [INTERRUPTED, NO_RESULT, "Tool call denied: no", "Tool call denied"]
 
 
-def started(call_id: str, **given: object) -> ToolCall:
-    return ToolCall(id=call_id, name="Bash", status="started", input=given)
-
-
-def asking(*call_ids: str) -> Awaiting:
-    return Awaiting(calls=tuple(AwaitedCall(id=call_id, wants="permission") for call_id in call_ids))
-
-
 def test_a_granted_call_passes_once() -> None:
     approvals = Approvals([use("old", "Bash", command="ls")])
-    for event in (started("a", command="rm"), started("b", command="ls"), started("c", command="ls")):
-        assert approvals.pass_on(event) == ([], event)
-    assert approvals.pass_on(asking("a", "b", "c")) == (["b"], asking("a", "c"))
-    assert approvals.pass_on(asking("c")) == ([], asking("c"))
-
-
-def test_nothing_is_left_of_a_question_that_was_answered_before() -> None:
-    approvals = Approvals([use("old", "Bash", command="ls")])
-    approvals.pass_on(started("a", command="ls"))
-    optional = AwaitedCall(id="b", wants="permission", optional=True)
-    assert approvals.pass_on(Awaiting(calls=(*asking("a").calls, optional))) == (["a"], None)
+    assert not approvals.take(use("a", "Bash", command="rm"))
+    assert approvals.take(use("b", "Bash", command="ls"))
+    assert not approvals.take(use("c", "Bash", command="ls"))

@@ -40,12 +40,14 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         connection.execute("UPDATE schema_version SET version = 1")
         connection.execute("ALTER TABLE sessions DROP COLUMN owner")
+        connection.execute("ALTER TABLE runs DROP COLUMN waiting_since")
     connection.close()
     for _ in range(2):
         store = await Store.open(sqlite_url(tmp_path))
         found = await store.session("s")
         assert found == SessionRecord("s", "echo", {"options": {}}, owner=None)
         assert await store.messages("s") == ["1"]
+        assert await store.unfinished_runs() == []
         await store.close()
 
 
