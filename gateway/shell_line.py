@@ -68,8 +68,9 @@ def read(text: str) -> ShellLine:
     # Around a backslash, the grammar does not see every end of a line as that of a command.
     for reading in {text, text.replace("\\\n", ""), re.sub(r"\n[ \t]*\\", "\n", text)}:
         found.read(reading, 0)
-    plain = found.plain and "\\\n" not in text and not _UNREADABLE.search(text)
-    return ShellLine(text, tuple(found.commands), plain=plain, known=found.known)
+    odd = _UNREADABLE.search(text) is not None
+    plain = found.plain and "\\\n" not in text and not odd
+    return ShellLine(text, tuple(found.commands), plain=plain, known=found.known and not odd)
 
 
 @dataclass(slots=True)
@@ -98,6 +99,8 @@ class _Found:
         if not words:
             return
         self.commands.append(_command(words, _text(node)))
+        # Joined, 'git status' in quotes would be no other than git with an argument.
+        self.plain = self.plain and not re.search(r"\s", words[0])
         # `$X -rf` runs something, and the line does not say what.
         self.known = self.known and not (node.type == "command" and _is_veiled(parts[0]))
         for n, word in enumerate(words):

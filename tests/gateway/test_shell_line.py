@@ -101,6 +101,7 @@ def test_what_is_allowed_runs_nothing_else(line: str) -> None:
 @example("echo ok\n\\\nbad x")
 @example("echo \\\\\nbad x")
 @example("! ! bad x")
+@example("\r#;bad x")
 @example("echo ok\n\\bad x")
 def test_what_is_refused_does_not_run(line: str) -> None:
     """Where bash runs the command, the rule has refused the line, or it has said that the line cannot be known."""
@@ -129,7 +130,7 @@ def test_plain_lines(line: str, commands: list[str]) -> None:
     [
         "git $X", "git $(ls)", "git `ls`", "git > f", "git \\\n a", "git < f", "git <<< x", "x=1 git",
         "(git)", "{ git; }", "git *(e:ls:)",
-        "git =(ls)", "git 'x", "git # x", "git\r", "git\u00a0x", "! git", "bash -c git", "eval git", "git " + "x" * 200_000,
+        "git =(ls)", "'git status'", "git 'x", "git # x", "git\r", "git\u00a0x", "! git", "bash -c git", "eval git", "git " + "x" * 200_000,
     ],
 )  # fmt: skip
 def test_lines_that_are_not_plain(line: str) -> None:

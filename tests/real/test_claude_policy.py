@@ -1,0 +1,75 @@
+"""Rules in force over the real claude: what is denied did not run although the client trusts it, what is allowed ran unasked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.daemon import gateway_on
+from tests.model_server.scenarios import ToolUse
+from tests.real.tool_bench import Bench, bash, bench, cold_bench, deny, grant  # noqa: F401
+
+RULES = [
+    {"tool": "Bash", "when": {"command": "touch allowed*"}, "decide": "allow"},
+    {"tool": "Bash", "when": {"command": "touch denied*"}, "decide": "deny", "reason": "not in this house"},
+    {"tool": "Bash", "when": {"command": "touch asked*"}, "decide": "ask"},
+    {"tool": "Write", "when": {"file_path": "*.secret"}, "decide": "deny"},
+]
+REFUSED = "Tool call denied: not in this house"
+
+
+@pytest.fixture
+async def ruled(cold_bench: Bench) -> AsyncIterator[Bench]:  # noqa: F811
+    config = cold_bench.config()
+    config["agents"]["claude"]["policy"] = RULES
+    async with gateway_on(config) as running:
+        running.client.timeout = 120
+        yield dataclasses.replace(cold_bench, client=running.client)
+
+
+def made(bench: Bench) -> list[str]:  # noqa: F811
+    return sorted(path.name for path in bench.work.iterdir())
+
+
+@pytest.mark.parametrize("trust", [True, False])
+async def test_denied_calls_do_not_run_and_allowed_ones_do_unasked(ruled: Bench, trust: bool) -> None:
+    write = ToolUse("Write", {"file_path": f"{ruled.work}/my.secret", "content": "x"})
+    lines = ("touch denied", "touch allowed; touch denied2", "touch allowed1 && touch allowed2", "bash -c 'touch denied3'")
+    turn = await ruled.start(ruled.model_calls(*map(bash, lines), write), own={"Bash": trust, "Write": trust})
+    assert turn.stop == "end_turn"
+    said = [turn.results[call] for call in turn.calls]
+    assert (said[0], said[1], said[3], said[4]) == (REFUSED, REFUSED, REFUSED, "Tool call denied")
+    assert made(ruled) == ["allowed1", "allowed2"]
+    told = [block["content"] for block in ruled.results_sent().values() if block.get("is_error")]
+    assert len(told) == 4 and sum("not in this house" in str(text) for text in told) == 3
+
+
+async def test_a_rule_asks_whatever_is_trusted(ruled: Bench) -> None:
+    text = ruled.model_calls(bash("touch trusted"), bash("touch asked"), bash("touch denied"), bash("touch asked2"))
+    turn = await ruled.start(text, own={"Bash": True})
+    trusted, asked, denied, asked2 = turn.calls
+    assert turn.results == {denied: REFUSED} and turn.stop == "tool_use"
+    assert "asked" not in made(ruled)
+    turn_2 = await ruled.answer(turn.session, grant(asked), deny(asked2, "no"))
+    assert turn_2.results.keys() == {trusted, asked, asked2} and turn_2.results[asked2] == "Tool call denied: no"
+    assert (turn_2.stop, made(ruled)) == ("end_turn", ["asked", "trusted"])
+    history = await ruled.history(turn.session)
+    answered = [message["toolCallId"] for message in history if message["role"] == "tool"]
+    assert sorted(answered) == sorted(turn.calls)
+
+
+async def test_a_subagents_calls_are_under_the_same_rules(ruled: Bench) -> None:
+    ruled.model_calls(bash("touch denied"), bash("touch allowed"), name="inner")
+    task: dict[str, Any] = {"description": "sub", "prompt": "go [[inner]]", "subagent_type": "general-purpose"}
+    turn = await ruled.start(ruled.model_calls(ToolUse("Agent", task)), own={"Agent": True, "Bash": True})
+    assert (turn.stop, made(ruled)) == ("end_turn", ["allowed"])
+
+
+async def test_no_task_runs_without_its_rules(ruled: Bench) -> None:
+    assert ruled.client is not None
+    answer = await ruled.client.post("/v1/execute", json={"driver": "claude", "task": ruled.model_calls(bash("touch denied"))})
+    assert answer.status_code == 403 and "agents.claude.policy" in answer.json()["error"]
+    assert made(ruled) == []
