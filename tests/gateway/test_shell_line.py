@@ -130,7 +130,8 @@ def test_plain_lines(line: str, commands: list[str]) -> None:
     [
         "git $X", "git $(ls)", "git `ls`", "git > f", "git \\\n a", "git < f", "git <<< x", "x=1 git",
         "(git)", "{ git; }", "git *(e:ls:)",
-        "git =(ls)", "'git status'", "git 'x", "git # x", "git\r", "git\u00a0x", "! git", "bash -c git", "eval git", "git " + "x" * 200_000,
+        "git =(ls)",
+        "'git status'", "git 'x", "git # x", "git\r", "git\u00a0x", "! git", "bash -c git", "eval git", "git " + "x" * 200_000,
     ],
 )  # fmt: skip
 def test_lines_that_are_not_plain(line: str) -> None:
