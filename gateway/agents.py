@@ -193,8 +193,8 @@ def _warn_of_idle_rules(agent: ConfiguredAgent) -> None:
     names = sorted(tool.name for tool in agent.info.tools)
     for n, rule in enumerate(agent.policy.rules):
         if names and not any(glob(rule.tool, name) for name in names):
-            known = f"the agent's own tools are {', '.join(names)}"
-            log.warning("agents.%s.policy.%d.tool: %r is none of them; %s", agent.name, n, rule.tool, known)
+            known = ", ".join(names)
+            log.warning("agents.%s.policy.%d.tool: %r is no tool of the agent; its own are %s", agent.name, n, rule.tool, known)
 
 
 def _check_defaults(agent: ConfiguredAgent) -> None:

@@ -1,0 +1,29 @@
+"""Rules in force over the real gemini: what is denied did not run although the client trusts it, what is allowed ran unasked."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.real.gemini import SHELL, Gemini, begin, gemini
+
+__all__ = ["gemini"]
+
+RULES = [
+    {"tool": SHELL, "when": {"command": "touch allowed*"}, "decide": "allow"},
+    {"tool": SHELL, "when": {"command": "touch denied*"}, "decide": "deny", "reason": "not in this house"},
+    {"tool": SHELL, "when": {"command": "touch asked*"}, "decide": "ask"},
+]
+
+
+@pytest.mark.parametrize("trust", [True, False])
+async def test_the_rules_decide(gemini: Gemini, trust: bool) -> None:
+    gemini.agent["policy"] = RULES
+    async with gemini.gateway() as running:
+        talk = await begin(running.client, "[[run:touch allowed.txt; touch denied.txt]]", tools={SHELL: trust})
+        assert talk.last["stopReason"] == "end_turn"
+        assert not list(gemini.work.iterdir())
+        await talk.say("[[run:touch allowed.txt]]")
+        await talk.say("[[run:touch asked.txt]]", stop="tool_use")
+        assert [path.name for path in gemini.work.iterdir()] == ["allowed.txt"]
+        await talk.permit(True)
+    assert sorted(path.name for path in gemini.work.iterdir()) == ["allowed.txt", "asked.txt"]
