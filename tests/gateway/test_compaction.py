@@ -55,7 +55,7 @@ async def test_one_history_can_be_asked_for(portico: Running, scene: Scene) -> N
     echo = (await create(portico.client, "echo", "a"))["sessionId"]
     assert list((await look(portico.client, echo))["history"]) == ["full"]
     said = await error(portico.client.get(f"/session/{echo}", params={"history": "compacted"}), 404)
-    assert said == "agent 'echo' declares no compacted history; ask for history=full"
+    assert said == "agent 'echo' declares no compacted history; ask for full"
     offered = {agent["name"]: agent["capabilities"]["history"] for agent in (await portico.client.get("/meta")).json()["agents"]}
     assert offered["echo"] == {"full": {}} and offered["script"] == {"compacted": {}, "full": {}}
 
