@@ -9,6 +9,7 @@ import pytest
 
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
+from gateway.security import HOUSEHOLDER
 from tests.daemon import Running
 from tests.gateway.protocols.acp.client import Client, connect
 
@@ -18,7 +19,7 @@ Scene = Callable[..., str]
 
 async def opened(client: Client, gateway: Gateway, scenario: str) -> str:
     """A new session over that scenario of the script agent."""
-    session = await gateway.sessions.get(await client.new())
+    session = await gateway.sessions.get(HOUSEHOLDER, await client.new())
     async with session.lock:
         await session.configure(replace(session.config, options={**session.config.options, "scenario": scenario}))
     return session.id
