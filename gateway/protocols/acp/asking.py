@@ -96,8 +96,9 @@ class Asking:
                 if session.run is not run:
                     return
                 await session.refuse_wrong_answers([decision.call_id for decision in decisions])
-                await session.configure(remembered(session.config, decisions))
-                await session.answer([decision.reply for decision in decisions], [])
+                with session.entering():
+                    await session.configure(remembered(session.config, decisions))
+                    await session.answer([decision.reply for decision in decisions], [])
         except BadRequest as error:
             log.info("session %s: somebody else was quicker: %s", session.id, error)
         except GatewayError as error:
