@@ -91,6 +91,7 @@ class Run:
         self._stopping = False
         self._failing: str | None = None
         self._work: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
 
     @property
     def parked(self) -> bool:
@@ -112,6 +113,10 @@ class Run:
         """Until the run has ended."""
         if self._work:
             await asyncio.shield(self._work)
+
+    async def moved(self) -> None:
+        """Until it waits for the client no longer."""
+        await self._moved.wait()
 
     async def answer(self, replies: Sequence[Reply], results: Sequence[Message], by: str = "client") -> None:
         """Pass the client's answers on, and store the results among them; the run is at work again."""
@@ -158,6 +163,7 @@ class Run:
             self._fold.answer(call_id)
         self.calls, self.waiting_since = {}, None
         self.state = RunState.RUNNING
+        self._moved.set()
         self._meter.turn_begins()
 
     async def cancel(self) -> None:
@@ -274,10 +280,12 @@ class Run:
         if isinstance(event, SessionEnd):
             entry = await self.log.store_end(self.id, event)
             self.state, self.calls = RunState.ENDED, {}
+            self._moved.set()
             self.log.show_end(entry)
         else:
             since = time.time()
             await self._store.set_run(self.id, RunState.WAITING.value, waiting_since=since)
+            self._moved.clear()
             self.state, self.calls = RunState.WAITING, {call.id: call for call in event.calls}
             self.waiting_since = since
             self.log.append([event])

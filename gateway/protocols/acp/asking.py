@@ -38,6 +38,7 @@ class Asking:
     def __init__(self, session: Session, client: Client, updates: Updates, shown: Shown) -> None:
         self._session, self._client, self._updates, self._shown = session, client, updates, shown
         self._task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
         """Ask what is open, unless it is a result of the application's, which is not this client's to give."""
@@ -46,15 +47,27 @@ class Asking:
             return
         needed = [call.id for call in run.calls.values() if not call.optional]
         self._task = asyncio.create_task(self._decide(run, needed), name=f"permission in {self._session.id}")
+        self._watch = asyncio.create_task(self._until_answered(run, self._task))
 
-    async def stop_if_answered(self) -> None:
-        """Take the questions back when somebody else has answered them."""
+    async def _until_answered(self, run: Run, task: asyncio.Task[None]) -> None:
+        """Take the questions back as soon as somebody else has answered them."""
+        await run.moved()
+        if self._task is task:
+            await self._take_back()
+
+    async def settled(self) -> None:
+        """Before anything is told of what came after the questions: they are taken back, if they still stand."""
         run = self._session.run
         if self._task is not None and (run is None or run.state is not RunState.WAITING):
-            await self.stop()
+            await self._take_back()
 
     async def stop(self) -> None:
-        """Take the questions back."""
+        """Ask no more."""
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._take_back()
+
+    async def _take_back(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -96,8 +109,9 @@ class Asking:
                 if session.run is not run:
                     return
                 await session.refuse_wrong_answers([decision.call_id for decision in decisions])
-                await session.configure(remembered(session.config, decisions))
-                await session.answer([decision.reply for decision in decisions], [])
+                with session.entering():
+                    await session.configure(remembered(session.config, decisions))
+                    await session.answer([decision.reply for decision in decisions], [])
         except BadRequest as error:
             log.info("session %s: somebody else was quicker: %s", session.id, error)
         except GatewayError as error:

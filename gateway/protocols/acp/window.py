@@ -215,7 +215,7 @@ class Window:
             if self._is_mine(entry.seq) and any(call.wants == "result" for call in event.calls):
                 await self.finish(RpcError(INVALID_REQUEST, _of_the_application(event.calls)))
             return
-        await self._asking.stop_if_answered()
+        await self._asking.settled()
         if isinstance(event, SessionEnd):
             await self.tell_settings()
             await self._update(SessionInfoUpdate(session_update="session_info_update", title=self._title, updated_at=_now()))

@@ -18,6 +18,7 @@ from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.protocols.acp.bridge import endpoint
 from gateway.protocols.acp.connection import Connection
+from gateway.security import HOUSEHOLDER
 from tests.daemon import KEY, Running
 from tests.gateway.protocols.acp.test_conformance import on_stdio
 
@@ -31,7 +32,7 @@ async def websocket_on(gateway: Gateway) -> AsyncIterator[Server]:
             await socket.send(json.dumps(message))
 
         assert socket.request is not None
-        connection = Connection(gateway, socket.request.path.rpartition("/")[2], None, send)
+        connection = Connection(gateway, socket.request.path.rpartition("/")[2], HOUSEHOLDER, send)
         async for frame in socket:
             await connection.receive(json.loads(frame))
         await connection.close()

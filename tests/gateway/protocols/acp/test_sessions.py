@@ -98,6 +98,21 @@ async def test_load_in_the_middle_of_a_run(acp: Open, portico: Running, scene: S
     assert (await first.prompt(session, "three"))["stopReason"] == "end_turn"
 
 
+async def test_a_question_is_taken_back_at_once(acp: Open, portico: Running, scene: Scene) -> None:
+    first = await acp()
+    session = await opened(first, portico.gateway, scene([{"tool_call": {"id": "c", "name": "shell", "takes": 600}}]))
+    answer = await first.begin("session/prompt", prompt(session, "go"))
+    question = await first.question()
+    second = await acp()
+    await second.request("session/resume", load(session))
+    await second.answer(await second.question(), "allow_once")
+    # The tool is at work now, and says nothing for ten minutes.
+    taken_back = await first.until(lambda got: [m for m in got if m.get("method") == "$/cancel_request"])
+    assert taken_back[0]["params"] == {"requestId": question["id"]}
+    await first.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+
+
 async def test_resume_asks_what_is_open(acp: Open, portico: Running, scene: Scene) -> None:
     first = await acp()
     session = await opened(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -190,14 +191,17 @@ async def test_servers_go_to_the_agent(small: Any, tmp_path: Path) -> None:
         await client.new(mcpServers=[{"type": "acp", "name": "x", "serverId": "1"}])
 
 
-async def test_100_sessions_at_once(acp: Open, portico: Running) -> None:
-    portico.gateway.sessions.live_agents = 100
-    client = await acp("echo")
-    sessions = [await client.new() for _ in range(100)]
-    answers = [await client.begin("session/prompt", prompt(session, f"I am {n}")) for n, session in enumerate(sessions)]
-    for answer in answers:
-        assert (await answer)["stopReason"] == "end_turn"
-    assert [client.text(session) for session in sessions] == [f"I am {n}" for n in range(100)]
+async def test_100_sessions_at_once(tmp_path: Path) -> None:
+    limits = {"live_agents": 100}
+    async with gateway_on(table(tmp_path, limits=limits)) as running:
+        client, connection = connect(running.gateway, "echo")
+        await client.initialize()
+        sessions = [await client.new() for _ in range(100)]
+        answers = [await client.begin("session/prompt", prompt(session, f"I am {n}")) for n, session in enumerate(sessions)]
+        for answer in await asyncio.gather(*answers):
+            assert answer["stopReason"] == "end_turn"
+        assert [client.text(session) for session in sessions] == [f"I am {n}" for n in range(100)]
+        await connection.close()
 
 
 async def test_an_agent_that_there_is_not(portico: Running) -> None:
