@@ -8,17 +8,18 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import psutil
 import pytest
 
-from drivers.base import Agent, Limits, Prompt, SessionSpec
+from drivers.base import Agent, Limits, Prompt, SessionSpec, ToolGrant
 from drivers.claude import ClaudeDriver
-from drivers.events import AgentToken, OutputEvent, SessionEnd
+from drivers.events import AgentToken, OutputEvent, SessionEnd, ToolCall
 from drivers.process import Spawner
 from tests.conftest import write_config
 from tests.daemon import Running
 from tests.real.conftest import BIN, Home
 from tests.real.models import Model, said
-from tests.real.processes import PATIENCE, cli_of, gone, of_home
+from tests.real.processes import PATIENCE, cli_of, gone, of_home, until
 from tests.real.talk import begin, until_event
 
 
@@ -103,6 +104,31 @@ async def test_after_an_interrupt_in_mid_text_the_same_process_takes_the_next_pr
     events = await _rest(agent)
     assert (_text(events), events[-1].stop_reason) == ("Hello from the model, this is plain text.", "end_turn")  # type: ignore[union-attr]
     assert cli_of(home.path) == cli
+
+
+async def test_an_interrupt_in_a_tool_ends_the_command_and_not_the_cli(home: Home) -> None:
+    spec = SessionSpec(str(BIN / "claude"), home.work, home.env, tools=(ToolGrant("Bash", trust=True),))
+    agent = await ClaudeDriver().open(spec, Spawner(), replace(Limits(), grace=5.0))
+    try:
+        cli = cli_of(home.path)
+        await agent.prompt(Prompt("[[longbash]]"))
+        # Read on: a trusted call runs once its permission has been asked for and given.
+        reading = asyncio.create_task(_rest(agent))
+        await until(lambda: _sleepers(home), "the command runs")
+        await agent.interrupt()
+        events = await reading
+        assert isinstance(end := events[-1], SessionEnd) and end.stop_reason == "cancelled"
+        assert [event.status for event in events if isinstance(event, ToolCall)] == ["started", "failed"]
+        await until(lambda: not _sleepers(home), "the command has ended")
+        await agent.prompt(Prompt("[[plain]]"))
+        assert _text(await _rest(agent)) == "Hello from the model, this is plain text."
+        assert cli_of(home.path) == cli
+    finally:
+        await agent.close()
+
+
+def _sleepers(home: Home) -> list[psutil.Process]:
+    return [process for process in of_home(home.path) if process.name().startswith("python")]
 
 
 async def test_an_interrupt_that_comes_at_once_is_not_lost(agent: Agent, home: Home) -> None:

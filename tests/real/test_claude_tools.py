@@ -49,6 +49,21 @@ async def test_a_trusted_call_runs_in_the_turn(bench: Bench) -> None:  # noqa: F
     assert (bench.work / "made").exists()
 
 
+async def test_a_trusted_call_that_fails(bench: Bench) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(bash("ls /nonexistent-dir; exit 3")), own={"Bash": True})
+    [call] = turn.calls
+    assert "Exit code 3" in turn.results[call] and "nonexistent-dir" in turn.results[call]
+    assert (turn.text, turn.stop) == ("Done.", "end_turn")
+    assert bench.results_sent()[call]["is_error"] is True
+
+
+async def test_an_output_of_a_megabyte_is_cut_by_the_cli_and_ends_the_turn_well(bench: Bench) -> None:  # noqa: F811
+    turn = await bench.start(bench.model_calls(bash("head -c 1000000 /dev/zero | tr '\\0' A")), own={"Bash": True})
+    [call] = turn.calls
+    assert "AAAA" in turn.results[call] and len(turn.results[call]) < 100_000
+    assert (turn.text, turn.stop) == ("Done.", "end_turn")
+
+
 @pytest.mark.parametrize("granted", [True, False])
 async def test_an_untrusted_call_waits_for_a_permission(bench: Bench, granted: bool) -> None:  # noqa: F811
     turn = await bench.start(bench.model_calls(bash(f"touch {bench.work}/made && echo made")), own={"Bash": False})
