@@ -16,6 +16,7 @@ from drivers.base import AgentUnavailable
 from drivers.codec import Command
 from drivers.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
 from drivers.process_tree import MARKER, child_runs, end_marked, family, started_at
+from drivers.tap import Tap
 
 HIGH_WATER = 1024 * 1024
 """Bytes of unread lines at which the agent's pipe is left to fill."""
@@ -150,8 +151,10 @@ class _Pipes(asyncio.SubprocessProtocol):
 class Process:
     """A running agent process, in a session of its own."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes, marker: str, ledger: Ledger | None) -> None:
-        self._transport, self._pipes = transport, pipes
+    def __init__(
+        self, transport: asyncio.SubprocessTransport, pipes: _Pipes, marker: str, ledger: Ledger | None, tap: Tap | None = None
+    ) -> None:
+        self._transport, self._pipes, self._tap = transport, pipes, tap
         self._marker, self._ledger = marker, ledger
         self._closing: asyncio.Task[None] | None = None
         self._input_ended = False
@@ -179,6 +182,8 @@ class Process:
         stdin = self._transport.get_pipe_transport(0)
         if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
             stdin.write(bytes(data))
+            if self._tap:
+                self._tap.sent(self.pid, bytes(data))
 
     def end_input(self) -> None:
         """Close its standard input once all is written."""
@@ -190,7 +195,10 @@ class Process:
     async def read_lines(self) -> list[bytes]:
         """The lines that are ready, at least one; [] when there will be no more. Safe to cancel."""
         await self._pipes.readable.wait()
-        return self._pipes.take()
+        lines = self._pipes.take()
+        if self._tap and lines:
+            self._tap.received(self.pid, lines)
+        return lines
 
     async def exit_code(self, patience: float = 5.0) -> int:
         """Its exit code, minus the signal that ended it; after its output has ended."""
@@ -218,6 +226,8 @@ class Process:
         # Not a walk over children alone: by now a stray may have lost its parent (measured with claude, codex, gemini).
         await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0), known)
         await self._pipes.exited.wait()
+        if self._tap:
+            self._tap.ended(self.pid, self._transport.get_returncode() or 0, self.stderr_tail())
         self._transport.close()
         if self._ledger:
             await self._ledger.ended(self._marker)
@@ -233,9 +243,13 @@ class Process:
 class Spawner:
     """Starts processes; every one carries the marker of this gateway's `instance` and is written in the ledger."""
 
-    def __init__(self, instance: str = "", ledger: Ledger | None = None) -> None:
+    def __init__(self, instance: str = "", ledger: Ledger | None = None, tap: Tap | None = None) -> None:
         self._instance = instance or uuid.uuid4().hex
-        self._ledger = ledger
+        self._ledger, self._tap = ledger, tap
+
+    def tapped(self, tap: Tap) -> Spawner:
+        """The same, with a tap on every process."""
+        return Spawner(self._instance, self._ledger, tap)
 
     async def spawn(self, command: Command) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started."""
@@ -259,7 +273,9 @@ class Spawner:
             transport, pipes = await loop.subprocess_exec(_Pipes, *command.argv, cwd=command.cwd, env=env, start_new_session=True)
         except (OSError, ValueError) as error:
             raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
-        process = Process(transport, pipes, marker, self._ledger)
+        process = Process(transport, pipes, marker, self._ledger, self._tap)
+        if self._tap:
+            self._tap.started(process.pid, command.argv)
         if command.stdin is not None:
             process.write(command.stdin)
             process.end_input()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -22,6 +20,7 @@ from gateway.config import ServerSettings
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.front_door import EXPOSED, METHODS, FrontDoor, origin_pattern
 from gateway.gateway import Gateway
+from gateway.openapi import describe
 from gateway.protocols import drivers, execute, operations
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
@@ -40,6 +39,10 @@ class App(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         return RequestLog(super().build_middleware_stack(), self.gateway.metrics)
+
+    def openapi(self) -> dict[str, Any]:
+        self.openapi_schema = self.openapi_schema or describe(self)
+        return self.openapi_schema
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -60,7 +63,6 @@ def create_app(gateway: Gateway) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        generate_unique_id_function=_operation_id,
     )
     app.gateway = gateway
     _doors(app, gateway.settings.server)
@@ -96,12 +98,6 @@ def _doors(app: FastAPI, server: ServerSettings) -> None:
             allow_private_network=True,
         )
     app.add_middleware(FrontDoor, bind=server.host, hosts=server.hosts, origins=origins)
-
-
-def _operation_id(route: APIRoute) -> str:
-    """The name of an endpoint in a generated client: its version of AAP, if it is of one, and its function."""
-    version = re.match(r"/aap/(v\d+)/", route.path_format)
-    return f"aap_{version[1]}_{route.name}" if version else route.name
 
 
 def _errors(app: FastAPI, gateway: Gateway) -> None:

@@ -97,6 +97,7 @@ class AgentSettings(_Table):
     cwd: Path | None = None
     env: dict[str, str] = Field(default_factory=dict)
     options: dict[str, str] = Field(default_factory=dict)
+    record: bool = Field(default=False, strict=True)
     title: str | None = None
     description: str | None = None
     policy: tuple[Rule, ...] = ()

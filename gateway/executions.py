@@ -118,7 +118,8 @@ class Executions:
         state = self._states / execution_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
-            agent = await entry.driver.execute(spec, self._house.spawner, self._house.limits)
+            spawner = self._house.transcripts.spawner(self._house.spawner, execution_id, entry)
+            agent = await entry.driver.execute(spec, spawner, self._house.limits)
         except DriverError as error:
             figures.failed_to_start()
             await self._forget(execution_id)

@@ -23,10 +23,12 @@ from gateway.named_keys import NamedKeys
 from gateway.readiness import Readiness
 from gateway.recovery import close_open_runs, end_left_behind
 from gateway.redaction import Redactor
+from gateway.run import RunState
 from gateway.security import Authenticator
 from gateway.sessions import Sessions
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
+from gateway.transcripts import Transcripts
 from gateway.turnstile import Turnstile
 from gateway.vault import Vault, read_or_create
 
@@ -67,7 +69,10 @@ class Gateway:
         closed = await close_open_runs(self.store, self._seeds)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
-        await self.store.forget_executions(time.time() - settings.store.keep_executions_days * 86400)
+        transcripts = Transcripts(data_dir / "transcripts", self.redactor)
+        forgotten = time.time() - settings.store.keep_executions_days * 86400
+        await self.store.forget_executions(forgotten)
+        transcripts.forget_tasks(forgotten)
         await self.store.forget_audit(time.time() - settings.store.keep_audit_days * 86400)
         spawner = Spawner(instance, self.store)
         chosen = settings.limits
@@ -85,6 +90,7 @@ class Gateway:
             self.metrics,
             self._mcp.open,
             Audit(self.store, self.redactor),
+            transcripts,
             chosen.answer,
         )
         turnstile = Turnstile(chosen)
@@ -110,7 +116,7 @@ class Gateway:
         held, running = self.sessions.held, self.executions.running
         return Census(
             live_agents=sum(session.live is not None for session in held),
-            running_turns=sum(session.busy for session in held) + len(running),
+            running_turns=sum(session.busy for session in held) + sum(run.state is RunState.RUNNING for run in running),
             waiting_sessions=await self.store.waiting_runs(),
             unwritten_bytes=sum(log.unwritten for log in [*(s.log for s in held), *(run.log for run in running)]),
         )

@@ -11,6 +11,7 @@ from gateway.audit import Audit
 from gateway.metrics import Metrics
 from gateway.redaction import Redactor
 from gateway.store import Store
+from gateway.transcripts import Transcripts
 from gateway.vault import Vault
 
 
@@ -27,4 +28,5 @@ class House:
     metrics: Metrics
     tool_host: ToolHost
     audit: Audit
+    transcripts: Transcripts
     answer_limit: float = 0.0

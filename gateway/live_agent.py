@@ -27,6 +27,7 @@ class LiveAgent:
         self._native_id = native_id
         self._figures = house.metrics.of(agent.name)
         self._had_one = native_id is not None
+        self._spawner = house.transcripts.spawner(house.spawner, session_id, agent)
         self._forgetting: asyncio.Task[None] | None = None
         self._forgotten: asyncio.Task[None] | None = None
 
@@ -88,7 +89,7 @@ class LiveAgent:
         return await self._launch(spec)
 
     async def _launch(self, spec: SessionSpec) -> Agent:
-        agent = await self._agent.driver.open(spec, self._house.spawner, self._house.limits)
+        agent = await self._agent.driver.open(spec, self._spawner, self._house.limits)
         self._figures.started(spec, again=self._had_one)
         self._had_one = True
         return agent

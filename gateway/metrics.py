@@ -128,11 +128,15 @@ class RunMeter:
         self.turn_begins()
 
     def turn_begins(self) -> None:
-        self._began, self._silent = time.monotonic(), True
+        self._in_turn, self._began, self._silent = True, time.monotonic(), True
+
+    def waits(self) -> None:
+        """The run waits for its client already: what ends it now is no turn."""
+        self._in_turn = False
 
     def saw(self, events: Sequence[OutputEvent]) -> None:
         """Some events of the run, as they come."""
-        if self._silent and type(events[-1]) is not NativeSession:
+        if self._silent and self._in_turn and type(events[-1]) is not NativeSession:
             self._silent = False
             self._figures.first_event.observe(time.monotonic() - self._began)
         # In C for the whole batch: 40 ns an event.
@@ -146,8 +150,10 @@ class RunMeter:
     def turn_over(self, event: Awaiting | SessionEnd, agent: Agent | None, *, stopping: bool) -> None:
         """A turn's last event; `stopping`: because the gateway wanted so."""
         self.saw([event])
-        self._figures.turn_seconds.observe(time.monotonic() - self._began)
-        self._figures.turn("tool_use" if isinstance(event, Awaiting) else event.stop_reason)
+        if self._in_turn:
+            self._figures.turn_seconds.observe(time.monotonic() - self._began)
+            self._figures.turn("tool_use" if isinstance(event, Awaiting) else event.stop_reason)
+        self.waits()
         if isinstance(event, SessionEnd) and not stopping and self._crashed(event, agent):
             self._figures.crashed()
 

@@ -14,11 +14,12 @@ SHORTEST = 4
 """A shorter value would hide half of every text."""
 
 _SHAPES = re.compile(
+    # Names begin at the beginning of a word and are short, so that long words cost no more than their length.
     # A header's bearer, a vendor's key, a value in a query, a field of JSON, the password in a URL.
     r"""(?ix) (?P<a> \bbearer\s+ ) [^\s"',;\\]+
     | \b (?:sk|pk|rk)-[\w-]{16,} | \bAIza[\w-]{30,}
-    | (?P<b> (?<![\w]) [\w-]* (?:key|token|secret|password) = ) [^&\s"'\\]+
-    | (?P<c> [\w-]* (?:api_?key|access_?token|auth_?token|refresh_?token|secret|password|authorization) \\?"\s*:\s*\\?" )
+    | (?P<b> (?<![\w-]) [\w-]{0,64} (?:key|token|secret|password) = ) [^&\s"'\\]+
+    | (?P<c> (?<![\w-]) [\w-]{0,64} (?:api_?key|(?:access|auth|refresh)_?token|secret|password|authorization) \\?"\s*:\s*\\?" )
       (?:[^"\\]|\\[^"])+
     | (?P<d> ://[^/\s:@"]*: ) [^/\s@"]+ (?=@)"""
 )

@@ -101,6 +101,7 @@ class Run:
     def wait_for(self, calls: Mapping[str, AwaitedCall], open_calls: Mapping[str, ToolUseBlock]) -> None:
         """Take up the calls that an earlier gateway left open."""
         self.calls = dict(calls)
+        self._meter.waits()
         self._fold = Fold(open_calls)
         self._gate.know(open_calls)
 

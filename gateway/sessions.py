@@ -124,6 +124,7 @@ class Sessions:
             await self._store.delete_session(session_id)
             session.deleted = True
             await asyncio.to_thread(shutil.rmtree, self._house.states / session_id, ignore_errors=True)
+            self._house.transcripts.forget(session_id)
             self._known.pop(session_id, None)
         self.changed(session)
 

@@ -99,16 +99,23 @@ class Daemon:
     stderr: bytes = b""
 
     async def start(self) -> Daemon:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway", "serve", "--config", str(self.config),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=self.environment(),
-        )  # fmt: skip
+        # Its log goes to a file: a pipe that nobody reads would stop it when it is full.
+        with self._log.open("wb") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gateway", "serve", "--config", str(self.config),
+                stdout=asyncio.subprocess.PIPE, stderr=log, env=self.environment(),
+            )  # fmt: skip
         assert self.process.stdout is not None
         line = (await asyncio.wait_for(self.process.stdout.readline(), 20)).decode()
         if not line.startswith("portico listening on "):
-            raise RuntimeError(f"no listening line but {line!r}: {(await self.process.communicate())[1].decode()}")
+            await self.process.communicate()
+            raise RuntimeError(f"no listening line but {line!r}: {self._log.read_text()}")
         self.url = line.split()[-1]
         return self
+
+    @property
+    def _log(self) -> Path:
+        return self.home / "daemon.log"
 
     def environment(self) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", **self.env}
@@ -131,5 +138,6 @@ class Daemon:
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(number)
-        _, self.stderr = await asyncio.wait_for(self.process.communicate(), 20)
+        await asyncio.wait_for(self.process.communicate(), 20)
+        self.stderr = self._log.read_bytes()
         return self.process.returncode or 0

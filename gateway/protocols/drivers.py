@@ -7,7 +7,34 @@ from pydantic import BaseModel, Field
 
 from gateway.discovery import Finding
 from gateway.gateway import Gateway
+from gateway.protocols.described import shown
 from gateway.protocols.guard import guarded
+
+EXAMPLES = shown(
+    answers={
+        200: {
+            "drivers": [
+                {
+                    "driver": "claude",
+                    "title": "Claude Code",
+                    "install": "npm install -g @anthropic-ai/claude-code",
+                    "agents": [
+                        {
+                            "name": "claude",
+                            "offered": True,
+                            "installed": True,
+                            "program": "/usr/local/bin/claude",
+                            "version": "2.1.0",
+                            "logged_in": True,
+                            "models": ["sonnet", "opus"],
+                            "problem": None,
+                        }
+                    ],
+                }
+            ]
+        }
+    }
+)
 
 
 class AgentState(BaseModel):
@@ -40,7 +67,7 @@ def router(gateway: Gateway) -> APIRouter:
     """The endpoint over a gateway."""
     routes = APIRouter(tags=["operations"], route_class=guarded(gateway.auth))
 
-    @routes.get("/v1/drivers")
+    @routes.get("/v1/drivers", openapi_extra=EXAMPLES)
     async def drivers() -> DriversResponse:
         """What is installed, in which version, logged in or not, with which models; and what to do about what is missing."""
         by_driver: dict[str, list[AgentState]] = {name: [] for name in gateway.agents.drivers}

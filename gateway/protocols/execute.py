@@ -14,8 +14,35 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.executions import Task
 from gateway.gateway import Gateway
 from gateway.protocols.bodies import StrictRoute
+from gateway.protocols.described import SECURED, Stream, shown
 from gateway.protocols.streams import event_stream, until_refused
 from gateway.run import Turn
+
+KINDS = [
+    "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",
+    "stdout", "stderr", "session_end", "error",
+]  # fmt: skip
+EXAMPLES = shown(
+    {
+        "A task": {"driver": "echo", "task": "hello"},
+        "A task that runs once, however often it is sent": {
+            "driver": "echo",
+            "task": "hello",
+            "model": "sonnet",
+            "idempotency_key": "7d1f0a",
+        },
+    },
+    stream=Stream(
+        """Server-sent events without names, whose data are objects of a `kind`; the last is `session_end`. Lines that begin with
+a colon only keep the connection open.""",
+        """data: {"kind":"agent_token","text":"hello"}
+
+data: {"kind":"session_end","exit_code":0,"duration_ms":26}
+
+""",
+        {"": {"type": "object", "properties": {"kind": {"enum": KINDS}}, "required": ["kind"]}},
+    ),
+)
 
 
 class ExecuteRequest(BaseModel):
@@ -34,8 +61,10 @@ def router(gateway: Gateway) -> APIRouter:
     """The endpoint over a gateway."""
     routes = APIRouter(tags=["OutputEvent gateway"], route_class=StrictRoute)
 
-    @routes.post("/v1/execute")
-    async def execute(request: ExecuteRequest, authorization: str | None = Header(default=None)) -> Response:
+    @routes.post("/v1/execute", response_class=Response, openapi_extra={**SECURED, **EXAMPLES})
+    async def execute(
+        request: ExecuteRequest, authorization: str | None = Header(default=None, include_in_schema=False)
+    ) -> Response:
         """Run a task and stream its events until `session_end`. The run goes on if the client drops off."""
         caller = gateway.auth.check(authorization, request.auth_token)
         task = Task(request.driver, request.task, request.model, request.idempotency_key, caller.name)

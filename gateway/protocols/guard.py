@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from gateway.protocols.bodies import Handler, StrictRoute
+from gateway.protocols.described import SECURED
 from gateway.protocols.streams import until_refused
 from gateway.security import Authenticator, Caller
 
@@ -16,6 +17,9 @@ def guarded(auth: Authenticator) -> type[APIRoute]:
     """The class of routes that let only callers with a key through; others get 401, whatever else is wrong."""
 
     class GuardedRoute(StrictRoute):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "openapi_extra": {**SECURED, **(kwargs.get("openapi_extra") or {})}})
+
         def get_route_handler(self) -> Handler:
             handler = super().get_route_handler()
 

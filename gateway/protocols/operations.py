@@ -11,7 +11,15 @@ from pydantic import BaseModel
 
 from gateway import __version__
 from gateway.gateway import Gateway
+from gateway.protocols.described import shown
 from gateway.protocols.guard import guarded
+
+RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
+READY = shown(answers={200: {"status": "ready"}, 503: {"status": "not ready", "reasons": ["the gateway is shutting down"]}})
+FIGURES = """# HELP portico_live_agents Agents of sessions that are warm or at work.
+# TYPE portico_live_agents gauge
+portico_live_agents 1.0
+"""
 
 
 class Health(BaseModel):
@@ -35,12 +43,17 @@ def router(gateway: Gateway) -> APIRouter:
     everybody = APIRouter()
     figures = everybody if gateway.settings.server.open_metrics else APIRouter(route_class=guarded(gateway.auth))
 
-    @everybody.get("/healthz")
+    @everybody.get("/healthz", openapi_extra=shown(answers={200: {"status": "ok", "version": __version__}}))
     async def health() -> Health:
         """The daemon is up."""
         return Health(version=__version__)
 
-    @everybody.get("/readyz", response_model=Ready, responses={503: {"model": NotReady}})
+    @everybody.get(
+        "/readyz",
+        response_model=Ready,
+        responses={503: {"model": NotReady, "description": "It cannot take work now.", "headers": RETRY}},
+        openapi_extra=READY,
+    )
     async def ready() -> Response:
         """Whether it can take work: the store takes writes, and the daemon is not going down."""
         reasons = await gateway.problems()
@@ -48,7 +61,7 @@ def router(gateway: Gateway) -> APIRouter:
             return JSONResponse(NotReady(reasons=reasons).model_dump(), 503, {"Retry-After": "5"})
         return JSONResponse(Ready().model_dump())
 
-    @figures.get("/metrics", response_class=Response)
+    @figures.get("/metrics", response_class=Response, openapi_extra=shown(text=FIGURES))
     async def metrics() -> Response:
         """The gateway's figures, in Prometheus' text format."""
         return Response(gateway.metrics.text(await gateway.census()), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -98,6 +98,7 @@ class Store:
                 await self._writer.close()
         await self._engine.dispose()
 
+    @_whole
     async def touch(self) -> None:
         """Write something that changes nothing: raises what every other write would."""
         version = schema.schema_version

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def test_no_secret_stands_in_a_line(formatter: LogFormatter, line: logging.LogRe
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert hide_shapes(text) == text
+
+
+@pytest.mark.parametrize("word", ["a", "a-", "ab://", "key", '"secret": "', "bearer ", "sk-", "://a:"])
+def test_a_long_text_takes_no_longer_than_its_length(word: str) -> None:
+    began = time.process_time()
+    hide_shapes(word * 100_000)
+    assert time.process_time() - began < 5
 
 
 async def test_the_ids_stand_on_every_line_of_a_task_and_of_those_that_it_starts() -> None:

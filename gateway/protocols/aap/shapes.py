@@ -152,9 +152,3 @@ class SessionInfo(Shape):
     agent: SessionAgent
     state: SessionState
     stop_reason: Maybe[StopReason] = Field(default=None, alias="stopReason")
-
-
-class ErrorResponse(Shape):
-    """Every refusal: a text for people."""
-
-    error: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from gateway.gateway import Gateway
+from gateway.protocols.aap import examples
 from gateway.protocols.aap.agent_shapes import MetaResponse
 from gateway.protocols.aap.meta import meta_of
-from gateway.protocols.aap.routes import CREATED, FOUND, PAGE, STREAMED, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.sessions import histories, make_and_begin, page, shown
 from gateway.protocols.aap.shapes import (
     AgentResponse,
@@ -46,31 +47,31 @@ def router(gateway: Gateway) -> APIRouter:
     """The routes of this version over a gateway."""
     open_to_all, routes = version_router(gateway)
 
-    @open_to_all.get("/meta")
+    @open_to_all.get("/meta", openapi_extra=examples.META)
     async def meta() -> MetaResponse:
         """The protocol's version, and the agents that can be used here and now."""
         return await meta_of(gateway, VERSION, MetaResponse, ApplicationTool)
 
-    @routes.get("/sessions")
+    @routes.get("/sessions", openapi_extra=examples.LIST)
     async def list_sessions(caller: CallerOf, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListResponse:
         """Session ids, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         return SessionListResponse(sessions=[record.id for record in records], next=more)
 
-    @routes.put("/session", response_model=AgentResponse, status_code=201, responses=CREATED)
+    @routes.put("/session", response_model=AgentResponse, status_code=201, openapi_extra=examples.CREATE)
     async def create_session(caller: CallerOf, request: CreateSessionRequest) -> Response:
         """Make a session and answer its last user message."""
         session, turn = await make_and_begin(gateway, caller, request.agent, request.tools, request.messages)
         return await answer(turn, request.stream, gateway.keep_alive, created=session.id, status=201)
 
-    @routes.post(SESSION, response_model=AgentResponse, responses=STREAMED)
+    @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.SAY)
     async def create_turn(caller: CallerOf, session_id: str, request: SessionTurnRequest) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
         session = await gateway.sessions.get(caller, session_id)
         turn = await take_turn(session, request.messages, request.agent, request.tools)
         return await answer(turn, request.stream, gateway.keep_alive)
 
-    @routes.get(SESSION, responses=FOUND)
+    @routes.get(SESSION, openapi_extra=examples.LOOK)
     async def get_session(caller: CallerOf, session_id: str, history: HistoryType | None = None) -> SessionResponse:
         """A session's settings and its histories; `history` narrows them to one."""
         session = await gateway.sessions.get(caller, session_id)
@@ -78,7 +79,7 @@ def router(gateway: Gateway) -> APIRouter:
         summary = await gateway.sessions.summary(session)
         return shown(SessionResponse, ApplicationTool, summary, history=await histories(session, history))
 
-    @routes.delete(SESSION, status_code=204, responses=FOUND)
+    @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CallerOf, session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(caller, session_id)

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from drivers.messages import Message
 from gateway.gateway import Gateway
+from gateway.protocols.aap import examples
 from gateway.protocols.aap.agent_shapes import Described
 from gateway.protocols.aap.meta import meta_of
-from gateway.protocols.aap.routes import FOUND, PAGE, STREAMED, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.sessions import histories, make, page, shown
 from gateway.protocols.aap.shapes import (
     AgentConfig,
@@ -90,43 +91,43 @@ def router(gateway: Gateway) -> APIRouter:
     """The routes of this version over a gateway."""
     open_to_all, routes = version_router(gateway)
 
-    @open_to_all.get("/meta")
+    @open_to_all.get("/meta", openapi_extra=examples.META_V3)
     async def meta() -> MetaResponseV3:
         """The protocol's version, and the agents that can be used here and now."""
         return await meta_of(gateway, VERSION, MetaResponseV3, ClientTool)
 
-    @routes.get("/sessions")
+    @routes.get("/sessions", openapi_extra=examples.LIST_V3)
     async def list_sessions(caller: CallerOf, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV3:
         """Sessions with their settings, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         found = await gateway.sessions.summaries(records)
         return SessionListV3(sessions=[shown(SessionInfoV3, ClientTool, one) for one in found], next=more)
 
-    @routes.post("/sessions", status_code=201)
+    @routes.post("/sessions", status_code=201, openapi_extra=examples.CREATE_V3)
     async def create_session(caller: CallerOf, request: PostSessionsRequest) -> PostSessionsResponse:
         """Make a session; the agent does not run."""
         session = await make(gateway, caller, request.agent, request.tools, request.messages)
         return PostSessionsResponse(session_id=session.id)
 
-    @routes.post(SESSION + "/turns", response_model=AgentResponse, responses=STREAMED)
+    @routes.post(SESSION + "/turns", response_model=AgentResponse, openapi_extra=examples.SAY)
     async def create_turn(caller: CallerOf, session_id: str, request: PostSessionTurnRequest) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
         session = await gateway.sessions.get(caller, session_id)
         turn = await take_turn(session, request.messages, request.agent, request.tools)
         return await answer(turn, request.stream, gateway.keep_alive)
 
-    @routes.get(SESSION, responses=FOUND)
+    @routes.get(SESSION, openapi_extra=examples.LOOK_V3)
     async def get_session(caller: CallerOf, session_id: str) -> SessionInfoV3:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
         return shown(SessionInfoV3, ClientTool, summary)
 
-    @routes.get(SESSION + "/history", responses=FOUND)
+    @routes.get(SESSION + "/history", openapi_extra=examples.HISTORY)
     async def get_history(caller: CallerOf, session_id: str, type: HistoryType) -> SessionHistoryResponse:
         """One of the histories that the agent declares."""
         return SessionHistoryResponse(history=await histories(await gateway.sessions.get(caller, session_id), type))
 
-    @routes.delete(SESSION, status_code=204, responses=FOUND)
+    @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CallerOf, session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(caller, session_id)

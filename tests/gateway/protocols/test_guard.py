@@ -39,6 +39,7 @@ ENDPOINTS = [
     ("POST", "/v1/execute", {"json": {"driver": "echo", "task": "x"}}),
     ("GET", "/v1/drivers", {}),
     ("GET", "/metrics", {}),
+    *[(method, "/acp/echo", {}) for method in ("POST", "GET", "DELETE")],
     ("GET", "/openapi.json", {}),
 ]
 WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
@@ -58,7 +59,10 @@ async def test_without_the_key_nothing_is_answered(portico: Running) -> None:
 
 async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: Running) -> None:
     described = (await portico.client.get("/openapi.json")).json()["paths"]
-    named = {(method, path.split("?")[0].replace("sess_x", "{session_id}")) for method, path, _ in ENDPOINTS}
+    named = {
+        (method, path.split("?")[0].replace("sess_x", "{session_id}").replace("/echo", "/{agent}"))
+        for method, path, _ in ENDPOINTS
+    }
     offered = {(method.upper(), path) for path, methods in described.items() for method in methods}
     assert offered - named == {("GET", "/healthz"), ("GET", "/readyz"), *(("GET", f"{base.url}/meta") for base in BASES)}
     assert named - offered == {("GET", "/openapi.json")}

@@ -58,7 +58,13 @@ async def test_a_turn_is_counted(portico: Running, scene: Scene) -> None:
     assert found['http_requests_total{method="PUT",route="/session",status="201"}'] == 1
     assert found['http_requests_total{method="POST",route="/session/{session_id}",status="200"}'] == 1
     assert found["live_agents"] == 1
-    assert (found["running_turns"], found["open_streams"], found["store_unwritten_bytes"]) == (0, 0, 0)
+    assert found["running_turns"] == 0
+
+    async def quiet() -> bool:
+        now = await figures(portico.client)
+        return (now["open_streams"], now["store_unwritten_bytes"]) == (0, 0)
+
+    await until(quiet)
 
 
 async def test_what_is_under_way_is_counted(portico: Running, scene: Scene) -> None:
@@ -84,6 +90,12 @@ async def test_a_session_that_waits_is_counted(portico: Running, scene: Scene) -
     assert found["waiting_sessions"] == 1
     assert found["running_turns"] == 0
     assert found['turns_total{agent="script",stop_reason="tool_use"}'] == 1
+    # Given up: its run is cancelled, which is no turn of its own.
+    assert (await say(portico.client, answer["sessionId"], "x"))["stopReason"] == "tool_use"
+    found = await figures(portico.client)
+    assert found['events_total{agent="script",kind="session_end"}'] == 1
+    assert found['turn_seconds_count{agent="script"}'] == found['turns_total{agent="script",stop_reason="tool_use"}'] == 2
+    assert 'turns_total{agent="script",stop_reason="cancelled"}' not in found
 
 
 async def test_starts_restarts_and_crashes_are_told_apart(portico: Running, scene: Scene) -> None:

@@ -1,0 +1,113 @@
+"""Examples of AAP for `/openapi.json`: those of version 1, and what the others have otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.protocols.described import Stream, shown
+
+SESSION = "sess_0f4c1c9e2a7b4d5e8f90123456789abc"
+USER = {"role": "user", "content": "What is 2 + 2?"}
+ANSWER = {"role": "assistant", "content": "4"}
+TOOL = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "inputSchema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+TURN = """event: turn_start
+data: {}
+
+event: text_delta
+data: {"delta":"4"}
+
+event: turn_stop
+data: {"stopReason":"end_turn"}
+
+"""
+STREAMS = """With `stream` of `delta` or `message`: server-sent events, each with a name and JSON data. The first is `turn_start`,
+the last `turn_stop`, with an `error` where that is the reason; before a new session's first turn stands `session_start`. Lines
+that begin with a colon only keep the connection open."""
+
+
+def _data(**fields: Any) -> dict[str, Any]:
+    needed = [name for name in fields if name != "error"]
+    return {"type": "object", "properties": fields, **({"required": needed} if needed else {})}
+
+
+STRING = {"type": "string"}
+EVENTS = {
+    "session_start": _data(sessionId=STRING),
+    "turn_start": _data(),
+    "text_delta": _data(delta=STRING),
+    "thinking_delta": _data(delta=STRING),
+    "text": _data(text=STRING),
+    "thinking": _data(thinking=STRING),
+    "tool_call": _data(toolCallId=STRING, name=STRING, input={}),
+    "tool_result": _data(toolCallId=STRING, content={}),
+    "turn_stop": _data(stopReason=STRING, error=STRING),
+}
+CREATE = shown(
+    {
+        "The answer as JSON": {"agent": {"name": "echo"}, "messages": [USER]},
+        "The answer as a stream": {"agent": {"name": "echo"}, "messages": [USER], "stream": "delta"},
+        "A session that begins with a history": {
+            "agent": {"name": "echo"},
+            "messages": [USER, ANSWER, {"role": "user", "content": [{"type": "text", "text": "And 3 + 3?"}]}],
+        },
+    },
+    {201: {"sessionId": SESSION, "stopReason": "end_turn", "messages": [ANSWER]}},
+    stream=Stream(STREAMS, f'event: session_start\ndata: {{"sessionId":"{SESSION}"}}\n\n{TURN}', EVENTS),
+)
+SAY = shown(
+    {
+        "The next user message": {"messages": [USER], "stream": "delta"},
+        "A result of the client's own tool": {
+            "messages": [{"role": "tool", "toolCallId": "toolu_01", "content": "Sunny, 21 degrees."}]
+        },
+        "A word on a call of the agent's own tool": {
+            "messages": [{"role": "tool_permission", "toolCallId": "toolu_02", "granted": False, "reason": "Not that file."}]
+        },
+    },
+    {200: {"stopReason": "end_turn", "messages": [ANSWER]}},
+    stream=Stream(STREAMS, TURN, EVENTS),
+)
+INFO: dict[str, Any] = {
+    "sessionId": SESSION,
+    "agent": {"name": "claude", "tools": [{"name": "Bash", "trust": False}], "options": {"model": "sonnet"}},
+    "tools": [TOOL],
+    "state": "idle",
+    "stopReason": "end_turn",
+}
+TOOL_V3 = {("parameters" if name == "inputSchema" else name): value for name, value in TOOL.items()}
+INFO_V3 = {**INFO, "tools": [TOOL_V3]}
+FULL = {"history": {"full": [USER, ANSWER]}}
+LIST = shown(answers={200: {"sessions": [SESSION]}})
+LIST_V2 = shown(answers={200: {"sessions": [INFO]}})
+LIST_V3 = shown(answers={200: {"sessions": [INFO_V3]}})
+LOOK = shown(answers={200: {**INFO, **FULL}})
+LOOK_V2 = shown(answers={200: INFO})
+LOOK_V3 = shown(answers={200: INFO_V3})
+HISTORY = shown(answers={200: FULL})
+CREATE_V3 = shown(
+    {
+        "A session": {"agent": {"name": "echo"}},
+        "A session with a history": {"agent": {"name": "echo"}, "messages": [USER, ANSWER]},
+    },
+    {201: {"sessionId": SESSION}},
+)
+
+
+def _meta(version: int) -> dict[str, Any]:
+    echo = {
+        "name": "echo",
+        "title": "Echo",
+        "version": "1.0.0",
+        "description": "Says back what it is told; for tests and first steps.",
+        "tools": [],
+        "options": [{"type": "text", "name": "cwd", "title": "Working folder", "description": "", "default": ""}],
+        "capabilities": {"history": {"full": {}}, "stream": {"delta": {}, "message": {}, "none": {}}},
+    }
+    return shown(answers={200: {"version": version, "agents": [echo]}})
+
+
+META, META_V2, META_V3 = _meta(1), _meta(2), _meta(3)

@@ -1,0 +1,116 @@
+"""Requests by the thousand, made from `/openapi.json`, right ones and wrong ones: none breaks the gateway, and every answer
+is one that its operation describes."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest import SkipTest
+
+import pytest
+import requests
+
+from tests.conftest import write_config
+from tests.daemon import KEY, Daemon, table
+from tests.gateway.talk import create
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import schemathesis
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis.errors import Unsatisfiable
+    from schemathesis import Case, GenerationMode, checks
+    from schemathesis.schemas import APIOperation
+
+CHECKS = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.response_headers_conformance,
+]
+AT_LEAST = 2000
+"""Requests in all. Making a case costs ten times as much as sending it, so each is sent in several ways."""
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+Operation = APIOperation[Any, Any, Any, Any]
+
+
+@dataclass
+class Fuzz:
+    """Sends cases to a gateway and keeps count of the answers."""
+
+    url: str
+    session: str
+    answers: Counter[int] = field(default_factory=Counter)
+    http: requests.Session = field(default_factory=requests.Session)
+
+    def run(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            described = self.http.get(f"{self.url}/openapi.json", headers=AUTHORIZED).json()
+            operations = [found.ok() for found in schemathesis.openapi.from_dict(described).get_all_operations()]
+            with_body = sum(bool(operation.body) for operation in operations)
+            for operation, mode in product(operations, GenerationMode):
+                self._cases(operation, mode, AT_LEAST // (2 * with_body * 4) + 10 if operation.body else 8)
+
+    def _cases(self, operation: Operation, mode: GenerationMode, number: int) -> None:
+        @settings(
+            max_examples=number,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def one(case: Case) -> None:
+            self._send(case)
+            self._into_what_is_there(case)
+            self._send(case)
+            if case.body:
+                self._send(case, {"Content-Type": "text/plain"})
+                if isinstance(case.body, dict):
+                    case.body["stream"] = "delta"
+                    self._send(case)
+
+        # Where nothing can be wrong, nothing wrong is made.
+        with suppress(Unsatisfiable, SkipTest):
+            one()
+
+    def _send(self, case: Case, headers: Mapping[str, str] | None = None) -> None:
+        answer = case.call(base_url=self.url, session=self.http, headers={**AUTHORIZED, **(headers or {})}, timeout=60)
+        self.answers[answer.status_code] += 1
+        case.validate_response(answer, checks=CHECKS)
+
+    def _into_what_is_there(self, case: Case) -> None:
+        """Most cases are stopped by the absence of what they name."""
+        if "session_id" in case.path_parameters and case.operation.method != "delete":
+            case.path_parameters["session_id"] = self.session
+        if "agent" in case.path_parameters:
+            case.path_parameters["agent"] = "echo"
+        if isinstance(case.body, dict):
+            if isinstance(case.body.get("agent"), dict):
+                case.body["agent"]["name"] = "echo"
+            if "driver" in case.body:
+                case.body["driver"] = "echo"
+
+
+@pytest.mark.slow
+async def test_no_request_breaks_the_gateway(daemon: Daemon, tmp_path: Path) -> None:
+    write_config(tmp_path, table(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
+    await daemon.start()
+    async with daemon.client() as client:
+        fuzz = Fuzz(daemon.url, (await create(client, "echo"))["sessionId"])
+    await asyncio.to_thread(fuzz.run)
+    assert fuzz.answers.total() >= AT_LEAST, fuzz.answers
+    assert not [status for status in fuzz.answers if status >= 500 and status not in (501, 503)]
+    # They did not all end at the door: sessions were made, turns were taken.
+    assert fuzz.answers[201] + fuzz.answers[200] > 100, fuzz.answers
+    assert await daemon.stop() == 0
+    assert b"Traceback" not in daemon.stderr
