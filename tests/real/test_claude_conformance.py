@@ -1,4 +1,4 @@
-"""The conformance check, as an author of a driver runs it, on the built-in drivers with their real CLIs."""
+"""The conformance check, as an author of a driver runs it, on the claude driver with the real CLI."""
 
 from __future__ import annotations
 

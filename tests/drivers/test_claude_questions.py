@@ -1,183 +1,29 @@
-"""claude's tools without claude: what it is started with, and its codec on questions in an order that no recording has."""
+"""The claude codec on questions in an order that no recording has."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drivers.base import PermissionReply, Prompt, SessionSpec, ToolGrant, ToolReply, ToolSpec
-from drivers.claude import ClaudeDriver
-from drivers.claude_calls import SETTLED
+from drivers.base import PermissionReply, Prompt, ToolReply
 from drivers.claude_codec import ClaudeCodec
-from drivers.claude_control import call_result
-from drivers.claude_tools import OWN_TOOLS, Toolset
-from drivers.codec import Launch
-from drivers.events import AwaitedCall, Awaiting, Error, Hook, OutputEvent, SessionEnd, ToolCall, ToolResult
-from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
-
-Json = dict[str, Any]
-
-APP = (ToolSpec("weather", "The weather.", {"type": "object"}),)
-GRANTS = (ToolGrant("Bash"), ToolGrant("Read", True), ToolGrant("Agent", True))
-
-
-def launch(tmp_path: Path, **more: Any) -> Launch:
-    return ClaudeDriver().session(SessionSpec("claude", tmp_path, {"HOME": str(tmp_path)}, **more))
-
-
-def after(argv: tuple[str, ...], flag: str) -> str:
-    assert argv.count(flag) == 1
-    return argv[argv.index(flag) + 1]
-
-
-# -- the command line -----------------------------------------------------------------------------------------------------
-
-
-def test_a_session_without_tools_has_none(tmp_path: Path) -> None:
-    argv = launch(tmp_path).command.argv
-    assert after(argv, "--tools") == "" and "--strict-mcp-config" in argv
-    assert "--settings" not in argv and "--mcp-config" not in argv
-
-
-def test_exactly_the_listed_tools(tmp_path: Path) -> None:
-    argv = launch(tmp_path, tools=GRANTS, app_tools=APP).command.argv
-    assert after(argv, "--tools") == "Bash,Read,Agent"
-    assert json.loads(after(argv, "--settings")) == {"permissions": {"ask": ["Bash"]}}
-    assert after(argv, "--permission-mode") == "default"
-    assert json.loads(after(argv, "--mcp-config")) == {"mcpServers": {"app": {"type": "sdk", "name": "app"}}}
-    # Everybody can read the arguments, and what an application's tools are is nobody else's.
-    assert "weather" not in str(argv)
-
-
-def test_the_hook_is_asked_for_in_every_session(tmp_path: Path) -> None:
-    request = json.loads(bytes(launch(tmp_path).codec.outbox))["request"]
-    [hook] = request["hooks"]["PreToolUse"]
-    assert hook["matcher"] is None and hook["timeout"] >= 3600
-
-
-def test_a_seed_has_the_native_names(tmp_path: Path) -> None:
-    call = ToolUseBlock(tool_call_id="c", name="weather", input={})
-    history = (UserMessage(content="Hi"), AssistantMessage(content=(call,)), ToolMessage(tool_call_id="c", content="x"))
-    [seed] = launch(tmp_path, app_tools=APP, history=history).command.files.values()
-    assert json.loads(seed.splitlines()[1])["message"]["content"][0]["name"] == "mcp__app__weather"
-
-
-def test_the_tools_of_info_can_be_shown() -> None:
-    info = ClaudeDriver().info()
-    assert info.app_tools and info.tools == OWN_TOOLS
-    assert {"Bash", "Read", "Write", "Edit", "WebFetch", "Agent"} <= {tool.name for tool in info.tools}
-    assert all(tool.description and tool.input_schema["type"] == "object" for tool in info.tools)
-
-
-def test_names_that_a_model_cannot_have() -> None:
-    specs = [ToolSpec(name, "", {}) for name in ("a.b", "a b", "x" * 70, "x" * 80)]
-    tools = Toolset(app_tools=specs)
-    names = [tool["name"] for tool in tools.mcp_list()]
-    assert names[:2] == ["a_b", "a_b_2"] and len(set(names)) == 4 and max(map(len, names)) <= 54
-    assert [tools.shown(f"mcp__app__{name}") for name in names] == [spec.name for spec in specs]
-    assert tools.mcp_list()[0]["inputSchema"] == {"type": "object"}
-
-
-def test_results_as_mcp_has_them() -> None:
-    content = (
-        TextBlock(text="a"),
-        TextBlock(text=""),
-        ImageBlock(url="data:image/png;base64,AAAA"),
-        ImageBlock(url="https://x.org/a.png"),
-    )
-    assert call_result(content)["content"] == [
-        {"type": "text", "text": "a"},
-        {"type": "image", "data": "AAAA", "mimeType": "image/png"},
-        {"type": "text", "text": "[image: https://x.org/a.png]"},
-    ]
-    assert call_result("")["content"] == [] and "isError" not in call_result("x")
-
-
-# -- the codec ------------------------------------------------------------------------------------------------------------
-
-
-class Cli:
-    """The CLI's side of a codec, in the words of a test."""
-
-    def __init__(self) -> None:
-        self.codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
-        self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "init", "response": {}}})
-        self.codec.prompt(Prompt("go"))
-        self.codec.outbox.clear()
-
-    def take(self, *lines: Json) -> list[OutputEvent]:
-        return [event for line in lines for event in self.codec.receive(json.dumps(line).encode())]
-
-    def written(self) -> list[Json]:
-        lines = [json.loads(line) for line in bytes(self.codec.outbox).splitlines()]
-        self.codec.outbox.clear()
-        return lines
-
-    def answers(self) -> dict[str, Json]:
-        """What was answered to the CLI's questions since the last look."""
-        lines = [line["response"] for line in self.written() if line["type"] == "control_response"]
-        return {line["request_id"]: line.get("response", line) for line in lines}
-
-    def message(self, *calls: tuple[str, str]) -> list[OutputEvent]:
-        """A message of the model with calls (id, name)."""
-        blocks = [{"type": "tool_use", "id": call_id, "name": name, "input": {"n": call_id}} for call_id, name in calls]
-        events = self.take(stream("message_start", message={"id": "m"}))
-        for block in blocks:
-            events += self.take({"type": "assistant", "message": {"id": "m", "content": [block]}})
-        return events + self.take(stream("message_delta", delta={"stop_reason": "tool_use"}), stream("message_stop"))
-
-    def settle(self) -> list[OutputEvent]:
-        """Answer the codec's signs of life until it sends no more."""
-        events: list[OutputEvent] = []
-        for n in range(2 * SETTLED):
-            if not any(line.get("request", {}).get("subtype") == "mcp_status" for line in self.written()):
-                assert n <= SETTLED
-                return events
-            events += self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "ping"}})
-        raise AssertionError("it never stops")
-
-
-def stream(kind: str, **fields: Any) -> Json:
-    return {"type": "stream_event", "event": {"type": kind, **fields}}
-
-
-def hook(call_id: str, name: str, request: str = "", *, inner: bool = False) -> Json:
-    given = {"tool_name": name, "tool_input": {"n": call_id}, "tool_use_id": call_id, **({"agent_id": "x"} if inner else {})}
-    return control(request or f"hook-{call_id}", subtype="hook_callback", callback_id="tool", input=given)
-
-
-def permission(call_id: str, name: str) -> Json:
-    return control(f"may-{call_id}", subtype="can_use_tool", tool_name=name, input={"n": call_id}, tool_use_id=call_id)
-
-
-def call(call_id: str, name: str) -> Json:
-    params = {"name": name, "arguments": {"n": call_id}, "_meta": {"claudecode/toolUseId": call_id}}
-    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
-    return control(f"call-{call_id}", subtype="mcp_message", server_name="app", message=message)
-
-
-def control(request_id: str, **request: Any) -> Json:
-    return {"type": "control_request", "request_id": request_id, "request": request}
-
-
-def result_line(call_id: str, content: Any = "ok", *, failed: bool = False, parent: str | None = None) -> Json:
-    block = {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": failed}
-    return {"type": "user", "message": {"content": [block]}, "parent_tool_use_id": parent}
-
-
-RESULT: Json = {"type": "result", "subtype": "success", "is_error": False, "stop_reason": "end_turn"}
-ABORTED: Json = {"type": "result", "subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_tools"}
-
-
-def awaiting(*calls: AwaitedCall) -> Awaiting:
-    return Awaiting(calls=calls)
-
-
-def decision(answer: Json) -> str:
-    return str(answer["hookSpecificOutput"]["permissionDecision"])
+from drivers.events import AwaitedCall, Awaiting, Error, Hook, SessionEnd, ToolCall, ToolResult
+from tests.drivers.claude_cli import (
+    ABORTED,
+    RESULT,
+    Cli,
+    Json,
+    awaiting,
+    call,
+    control,
+    decision,
+    hook,
+    permission,
+    result_line,
+    stream,
+)
 
 
 def test_an_answer_before_the_question_is_kept() -> None:

@@ -1,0 +1,41 @@
+"""A small agent behind the acp driver, under the real process runner."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.acp import AcpDriver
+from drivers.agent import CliAgent
+from drivers.base import (
+    SessionSpec,
+    ToolGrant,
+)
+from drivers.process import Spawner
+from drivers.process_tree import living, marked
+from tests.drivers.acp.talk import ARGS, LIMITS, MARK, Open, environment
+
+
+@pytest.fixture
+async def open_agent(tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens agents with the given options and grants ("execute!" is a trusted one); closes them after the test."""
+    opened: list[CliAgent] = []
+
+    async def start(*grants: str, flags: str = "", resume: str | None = None, **fields: Any) -> CliAgent:
+        tools = tuple(ToolGrant(grant.rstrip("!"), grant.endswith("!")) for grant in grants)
+        env = environment(tmp_path, flags)
+        options = fields.pop("options", {})
+        spec = SessionSpec(sys.executable, tmp_path / "work", env, ARGS, options, tools=tools, resume=resume, **fields)
+        agent = await AcpDriver().open(spec, Spawner(MARK), LIMITS)
+        assert isinstance(agent, CliAgent)
+        opened.append(agent)
+        return agent
+
+    yield start
+    for agent in opened:
+        await agent.close()
+    assert not living(marked(MARK))

@@ -1,0 +1,68 @@
+"""What the tests of the acp driver ask of a small agent made with the protocol's official package."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+
+from drivers.agent import CliAgent
+from drivers.base import (
+    Limits,
+    Prompt,
+)
+from drivers.events import Awaiting, OutputEvent, SessionEnd, ToolResult
+from drivers.process_tree import living, marked
+
+ROOT = Path(__file__).parents[3]
+LIMITS = Limits(start=60, idle=60, total=120, grace=5)
+ARGS = ("-m", "tests.acp_agent")
+MARK = f"acptest{os.getpid()}"
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+Open = Callable[..., Awaitable[CliAgent]]
+
+
+def environment(tmp_path: Path, flags: str = "") -> dict[str, str]:
+    sessions = tmp_path / "sessions"
+    sessions.mkdir(exist_ok=True)
+    (tmp_path / "work").mkdir(exist_ok=True)
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "ACP_AGENT_SESSIONS": str(sessions),
+        "ACP_AGENT_FLAGS": flags,
+    }
+
+
+async def heard(agent: CliAgent, prompt: str | Prompt | None = None) -> list[OutputEvent]:
+    """What comes of a prompt, until the client has to act or the run is over."""
+    if prompt is not None:
+        await agent.prompt(prompt if isinstance(prompt, Prompt) else Prompt(prompt))
+    events: list[OutputEvent] = []
+    while not events or not isinstance(events[-1], Awaiting | SessionEnd):
+        events += await asyncio.wait_for(agent.receive(), 60)
+    return events
+
+
+def sleepers() -> list[psutil.Process]:
+    return [process for process in living(marked(MARK)) if process.name() == "sleep"]
+
+
+def said(events: list[OutputEvent]) -> str:
+    return "".join(event.text for event in events if event.kind == "agent_token")
+
+
+def end(events: list[OutputEvent]) -> tuple[int, str]:
+    assert [isinstance(event, SessionEnd) for event in events].count(True) == 1
+    last = events[-1]
+    assert isinstance(last, SessionEnd)
+    return last.exit_code, last.stop_reason
+
+
+def result(events: list[OutputEvent]) -> ToolResult:
+    (found,) = (event for event in events if isinstance(event, ToolResult))
+    return found

@@ -1,0 +1,105 @@
+"""Sessions of an agent by the Agent Client Protocol: their settings, resuming, logging in, closing; the probe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drivers.acp import AcpDriver
+from drivers.base import (
+    AgentSpec,
+    AgentUnavailable,
+    DriverError,
+    Limits,
+    ResumeFailed,
+    SessionSpec,
+)
+from drivers.messages import UserMessage
+from drivers.process import Spawner
+from tests.drivers.acp.talk import ARGS, MARK, Open, environment, heard, said
+
+
+async def test_settings_are_the_agents_own_modes_and_options(open_agent: Open) -> None:
+    agent = await open_agent(options={"mode": "wild", "model": "large", "config": "loud=true"})
+    assert said(await heard(agent, "settings")) == "wild large True"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mode": "odd"}, "it has no mode 'odd'; there are calm, wild"),
+        ({"model": "odd"}, "it has no model 'odd'; there are small, large"),
+        ({"config": "odd=1"}, "it has no config option 'odd'; there are model, loud"),
+        ({"config": "loud=1"}, "it has no value of loud '1'; there are true, false"),
+        ({"config": "loud"}, "write ID=VALUE"),
+    ],
+)
+async def test_a_setting_that_is_not_offered_is_refused(open_agent: Open, options: dict[str, str], told: str) -> None:
+    with pytest.raises(AgentUnavailable, match=told):
+        await open_agent(options=options)
+
+
+async def test_a_session_goes_on_in_another_process(open_agent: Open) -> None:
+    for flags in ("", "noresume"):
+        first = await open_agent(flags=flags)
+        await heard(first, "say one")
+        await first.close()
+        second = await open_agent(flags=flags, resume=first.native_id)
+        events = await heard(second, "recall")
+        assert said(events) == "say one | recall"
+        assert not any("replay" in event.encode().decode() for event in events)
+
+
+async def test_a_session_that_cannot_go_on_is_told_apart(open_agent: Open) -> None:
+    with pytest.raises(ResumeFailed, match="Resource not found"):
+        await open_agent(resume="nothing")
+    with pytest.raises(ResumeFailed, match="cannot resume"):
+        await open_agent(flags="noresume noload", resume="nothing")
+    with pytest.raises(AgentUnavailable, match="start a new session"):
+        await open_agent(history=(UserMessage(content="hello"),))
+
+
+async def test_the_agent_is_told_when_its_session_ends(open_agent: Open, tmp_path: Path) -> None:
+    agent = await open_agent()
+    await heard(agent, "say one")
+    await agent.close()
+    assert (tmp_path / "sessions" / f"{agent.native_id}.closed").exists()
+
+
+async def test_a_log_in_is_asked_for_once(open_agent: Open) -> None:
+    with pytest.raises(AgentUnavailable, match=r"not logged in.*auth_method to one of password"):
+        await open_agent(flags="login")
+    with pytest.raises(AgentUnavailable, match="did not log in by 'password': wrong password"):
+        await open_agent(flags="nologin", options={"auth_method": "password"})
+    assert said(await heard(await open_agent(flags="login", options={"auth_method": "password"}), "say in")) == "in"
+
+
+async def test_the_probe(tmp_path: Path) -> None:
+    def spec(flags: str = "", program: str = sys.executable) -> AgentSpec:
+        return AgentSpec(program, tmp_path / "work", environment(tmp_path, flags), ARGS)
+
+    found = await AcpDriver().probe(spec(), Spawner(MARK))
+    assert (found.version, found.problem, found.logged_in, found.models) == ("1.2.3", None, True, ("small", "large"))
+    found = await AcpDriver().probe(spec("login"), Spawner(MARK))
+    assert (found.version, found.logged_in) == ("1.2.3", False)
+    assert "not logged in" in (found.problem or "")
+    found = await AcpDriver().probe(spec(program="/bin/false"), Spawner(MARK))
+    assert (found.version, found.logged_in) == (None, None)
+    assert "ended before it took a prompt" in (found.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("program", "told"), [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 1 s after"), ("/bin/true", "ended before")]
+)
+async def test_a_program_that_does_not_speak_it(tmp_path: Path, program: str, told: str) -> None:
+    args = ("60",) if program == "/bin/sleep" else ()
+    with pytest.raises(DriverError, match=told):
+        await AcpDriver().open(SessionSpec(program, tmp_path, environment(tmp_path), args), Spawner(MARK), Limits(start=1.0))
+
+
+def test_the_protocol_is_imported_when_it_is_needed() -> None:
+    code = "import sys, gateway.app, gateway.cli; from drivers import registry; registry.load(); sys.exit('acp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,67 @@
+"""What the tests of the script driver ask of its agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from drivers.agent import CliAgent
+from drivers.base import (
+    Limits,
+    Prompt,
+    ToolSpec,
+)
+from drivers.events import OutputEvent, SessionEnd
+
+ROOT = Path(__file__).parents[3]
+SCENARIOS = sorted((ROOT / "tests" / "scenarios").glob("*.json"))
+LIMITS = Limits(start=20, idle=20, total=40, grace=5)
+WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object"})
+CLOCK = ToolSpec("get_time", "The time.", {"type": "object"})
+
+Open = Callable[..., Awaitable[CliAgent]]
+
+
+async def to_end(agent: CliAgent) -> list[OutputEvent]:
+    events: list[OutputEvent] = []
+    while not (events and events[-1].kind == "session_end"):
+        events += await asyncio.wait_for(agent.receive(), 30)
+    return events
+
+
+async def until(agent: CliAgent, kind: str) -> list[OutputEvent]:
+    events: list[OutputEvent] = []
+    while not any(event.kind == kind for event in events):
+        events += await asyncio.wait_for(agent.receive(), 30)
+    return events
+
+
+async def ask(agent: CliAgent, text: str = "hello") -> list[OutputEvent]:
+    await agent.prompt(Prompt(text))
+    return await to_end(agent)
+
+
+def said(events: Sequence[OutputEvent], kind: str = "agent_token") -> str:
+    return "".join(event.text for event in events if event.kind == kind)  # type: ignore[union-attr]
+
+
+def plain(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
+    """The events as JSON, without the announcement of the session and the time that the run took."""
+    shown = [json.loads(event.encode()) for event in events if event.kind != "native_session"]
+    for event in shown:
+        event.pop("duration_ms", None)
+    return shown
+
+
+def end(events: Sequence[OutputEvent]) -> tuple[int, str]:
+    assert isinstance(events[-1], SessionEnd)
+    return events[-1].exit_code, events[-1].stop_reason
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

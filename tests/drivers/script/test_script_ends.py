@@ -1,0 +1,124 @@
+"""How the runs of a scenario end: interrupts, delays, crashes, processes left behind."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.base import (
+    Limits,
+    Prompt,
+)
+from drivers.events import SessionEnd
+from tests.drivers.script.playing import (
+    Open,
+    alive,
+    ask,
+    end,
+    plain,
+    said,
+    to_end,
+    until,
+)
+
+
+async def test_an_interrupt_ends_a_delay_at_once_and_the_next_prompt_works(open_agent: Open) -> None:
+    agent = await open_agent({"turns": [{"steps": [{"text": "a"}, {"delay": 600}]}, {"steps": [{"text": "b"}]}]})
+    await agent.prompt(Prompt("hello"))
+    await until(agent, "agent_token")
+    before = time.monotonic()
+    await agent.interrupt()
+    assert end(await to_end(agent)) == (130, "cancelled")
+    assert time.monotonic() - before < 1
+    assert said(await ask(agent)) == "b"
+
+
+@pytest.mark.parametrize(
+    "step", [{"hang": True}, {"tool_call": {"name": "X", "ask": True}}, {"text": {"text": "ab", "chunk": 1, "every": 600}}]
+)
+async def test_an_interrupt_ends_every_wait(open_agent: Open, step: Any) -> None:
+    agent = await open_agent([{"message_end": True}, step])
+    await agent.prompt(Prompt("hello"))
+    await until(agent, "message_end")
+    await agent.interrupt()
+    assert end(await to_end(agent)) == (130, "cancelled")
+    assert agent.alive
+
+
+async def test_an_interrupt_stops_a_flood(open_agent: Open) -> None:
+    agent = await open_agent([{"events": 100_000_000}])
+    await agent.prompt(Prompt("hello"))
+    await until(agent, "agent_token")
+    await agent.interrupt()
+    while (events := await agent.receive())[-1].kind != "session_end":
+        pass
+    assert end(events) == (130, "cancelled")
+
+
+async def test_an_agent_that_ignores_the_interrupt_is_ended(open_agent: Open) -> None:
+    agent = await open_agent([{"message_end": True}, {"hang": {"ignore_interrupt": True}}], Limits(grace=0.3))
+    await agent.prompt(Prompt("hello"))
+    await until(agent, "message_end")
+    await agent.interrupt()
+    assert end(await to_end(agent)) == (130, "cancelled")
+    assert not agent.alive
+
+
+async def test_an_agent_that_ignores_everything_is_killed(open_agent: Open) -> None:
+    agent = await open_agent([{"message_end": True}, {"hang": {"ignore_term": True}}], Limits(grace=0.2))
+    await agent.prompt(Prompt("hello"))
+    await until(agent, "message_end")
+    await agent.close()
+    assert not alive(agent.pid)
+
+
+async def test_end_of_input_ends_it_within_a_delay(open_agent: Open) -> None:
+    agent = await open_agent([{"message_end": True}, {"delay": 600}], Limits(grace=20))
+    await agent.prompt(Prompt("hello"))
+    await until(agent, "message_end")
+    before = time.monotonic()
+    await agent.close()
+    assert time.monotonic() - before < 5
+
+
+async def test_fast_skips_delays(open_agent: Open) -> None:
+    steps = [{"delay": 600}, {"text": {"text": "abc", "chunk": 1, "every": 600}}, {"tool_call": {"name": "X", "takes": 600}}]
+    assert said(await ask(await open_agent(steps, options={"pace": "fast"}))) == "abc"
+
+
+async def test_recorded_keeps_delays(open_agent: Open) -> None:
+    events = await ask(await open_agent([{"delay": 0.3}]))
+    assert isinstance(events[-1], SessionEnd) and events[-1].duration_ms >= 300
+
+
+@pytest.mark.parametrize(("how", "exit_code"), [(3, 3), (0, 1), ({"signal": "SIGKILL"}, -9)])
+async def test_an_exit_in_the_middle_is_an_error_with_stderr(open_agent: Open, how: Any, exit_code: int) -> None:
+    agent = await open_agent([{"text": "Wait,"}, {"stderr": "out of {prompt}"}, {"exit": how}])
+    events = plain(await ask(agent, "memory"))
+    assert events[0] == {"kind": "agent_token", "text": "Wait,"}
+    assert ({"kind": "stderr", "line": "out of memory"} in events) == (exit_code != 1)
+    assert events[-2]["kind"] == "error"
+    assert events[-1] == {"kind": "session_end", "exit_code": exit_code, "stop_reason": "error"}
+    assert not agent.alive
+
+
+@pytest.mark.parametrize("new_session", [False, True])
+@pytest.mark.parametrize("hold_stdout", [False, True])
+async def test_a_grandchild_is_gone_after_close(open_agent: Open, tmp_path: Path, new_session: bool, hold_stdout: bool) -> None:
+    spawn = {"seconds": 600, "new_session": new_session, "hold_stdout": hold_stdout, "pid_file": "pid"}
+    agent = await open_agent([{"spawn": spawn}])
+    assert end(await ask(agent)) == (0, "end_turn")
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    await agent.close()
+    assert not alive(pid)
+
+
+async def test_a_grandchild_that_holds_stdout_does_not_hold_the_run(open_agent: Open, tmp_path: Path) -> None:
+    spawn = {"seconds": 600, "new_session": True, "hold_stdout": True, "pid_file": "pid"}
+    events = await ask(await open_agent([{"spawn": spawn}, {"exit": 4}]))
+    assert end(events) == (4, "error")
+    assert not alive(int((tmp_path / "pid").read_text()))
