@@ -26,6 +26,12 @@ $(CLIS)/.installed: tests/real/package.json
 	@npm install --prefix $(CLIS) --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
+$(CLIS)/acpx/.installed: tests/real/acpx.json
+	@mkdir -p $(CLIS)/acpx
+	@cp tests/real/acpx.json $(CLIS)/acpx/package.json
+	@npm install --prefix $(CLIS)/acpx --no-audit --no-fund --no-package-lock --loglevel=error
+	@touch $@
+
 install: $(VENV)/.run ## Make the environment with the portico command
 
 run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and say how to use it
@@ -34,7 +40,7 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and say how to use it
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q
 
-test-real: $(VENV)/.dev $(CLIS)/.installed ## Run the tests with the real CLIs against model servers on loopback
+test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q tests/real
 
 check: $(VENV)/.dev ## Lint, types and the import contract

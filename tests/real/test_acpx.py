@@ -1,0 +1,86 @@
+"""acpx, a command-line client of the Agent Client Protocol, with `portico acp` as its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import write_config
+from tests.daemon import Daemon
+from tests.gateway.protocols.acp.test_conformance import config
+
+CLIS = Path(__file__).parents[2] / ".clis"
+BIN = CLIS / "acpx" / "node_modules" / ".bin"
+
+Acpx = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def acpx(tmp_path: Path) -> Acpx:
+    """Runs acpx in the agent's folder, on the agent `script` over tests/scenarios/acp.json; what it prints."""
+    if not (BIN / "acpx").exists():
+        if "CI" in os.environ or (CLIS / "acpx" / ".installed").exists():
+            pytest.fail(f"{BIN}/acpx is missing although it should be installed; try make clean test-real")
+        pytest.skip("acpx is not installed; make test-real installs it")
+    agent = [sys.executable, "-m", "gateway", "acp", "--config", str(write_config(tmp_path, config(tmp_path)))]
+    root = str(Path(__file__).parents[2])
+
+    async def run(*arguments: str, more: tuple[str, ...] = (), code: int = 0) -> str:
+        env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path), "LANG": "C.UTF-8", "PYTHONPATH": root}
+        process = await asyncio.create_subprocess_exec(
+            str(BIN / "acpx"), "--agent", shlex.join([*agent, *more, "script"]), *arguments,
+            env=env, cwd=tmp_path / "work", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out, _ = await asyncio.wait_for(process.communicate(), 120)
+        assert process.returncode == code, out.decode()
+        return out.decode()
+
+    return run
+
+
+def sent(output: str) -> list[Any]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+async def test_a_task_with_its_edits_allowed(acpx: Acpx, tmp_path: Path) -> None:
+    said = await acpx("--approve-all", "exec", "do the work")
+    assert "[pending] Write it" in said
+    assert "write_note notes/a.md (completed)" in said
+    assert said.rstrip().endswith("[done] end_turn")
+    assert (tmp_path / "work" / "notes" / "a.md").read_text() == "A\n"
+
+
+async def test_a_task_with_its_edits_denied(acpx: Acpx, tmp_path: Path) -> None:
+    said = await acpx("--deny-all", "--format", "json", "exec", "do the work", code=5)
+    results = [m["params"]["update"] for m in sent(said) if m.get("method") == "session/update"]
+    ends = {u["toolCallId"]: u["status"] for u in results if u["sessionUpdate"] == "tool_call_update"}
+    assert ends["note-1"] == "failed"
+    assert not (tmp_path / "work" / "notes").exists()
+
+
+async def test_a_session_goes_on_from_command_to_command(acpx: Acpx) -> None:
+    session = (await acpx("sessions", "new")).split()[-1]
+    # It ends by itself a second after the last command.
+    assert "Hello, you said: first" in await acpx("--ttl", "1", "first")
+    assert "Hello, you said: second" in await acpx("--ttl", "1", "second")
+    assert session in await acpx("sessions", "close")
+
+
+async def test_over_a_daemon(acpx: Acpx, tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "config.toml", tmp_path)
+    await daemon.start()
+    try:
+        said = await acpx("exec", "over a daemon", more=("--connect", daemon.url))
+        assert "Hello, you said: over a daemon" in said
+        async with daemon.client() as client:
+            assert len((await client.get("/sessions")).json()["sessions"]) == 1
+    finally:
+        await daemon.stop()
