@@ -17,6 +17,7 @@ from gateway.config import Settings
 from gateway.discovery import Discovery
 from gateway.executions import Executions, forget_executions
 from gateway.house import House
+from gateway.idempotency import Idempotency
 from gateway.mcp.host import McpHost
 from gateway.metrics import Census, Metrics
 from gateway.named_keys import NamedKeys
@@ -39,6 +40,7 @@ class Gateway:
     """`await open()` before the first request, `await close()` after (or during) the last."""
 
     store: Store
+    idempotency: Idempotency
     sessions: Sessions
     executions: Executions
     discovery: Discovery
@@ -67,8 +69,10 @@ class Gateway:
         closed = await close_open_runs(self.store, self._seeds)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
-        await self.store.forget_executions(time.time() - settings.store.keep_executions_days * 86400)
-        await self.store.forget_audit(time.time() - settings.store.keep_audit_days * 86400)
+        kept, now = settings.store, time.time()
+        await self.store.forget(now - kept.keep_executions_days * 86400, now - kept.keep_keys_days * 86400)
+        await self.store.forget_audit(now - kept.keep_audit_days * 86400)
+        self.idempotency = Idempotency(self.store)
         spawner = Spawner(instance, self.store)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
@@ -90,7 +94,7 @@ class Gateway:
         turnstile = Turnstile(chosen)
         self.sessions = Sessions(self.agents, house, turnstile)
         self.sessions.sleep_after = chosen.sleep_after
-        self.executions = Executions(self.agents, house, turnstile)
+        self.executions = Executions(self.agents, house, turnstile, self.idempotency)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
 
