@@ -14,6 +14,7 @@ from importlib.metadata import version
 from benchmarks.figures import Figure, Results
 from benchmarks.latency import first_event, starting
 from benchmarks.memory import memory
+from benchmarks.soak import soak
 from benchmarks.throughput import burst, fanout, slow_reader
 
 MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
@@ -23,6 +24,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
     "start": starting,
     "memory": memory,
     "slow_reader": slow_reader,
+    "soak": soak,
 }
 LONGEST = 300.0
 """Seconds that one measurement may take."""

@@ -98,15 +98,23 @@ class CliAgent(Agent):
         self._codec.reply(reply)
         self._attend()
 
-    async def interrupt(self) -> None:
+    async def steer(self, prompt: Prompt) -> bool:
+        if not self.alive or self._over or self._codec.phase != "running" or self._interrupted is not None:
+            return False
+        told = self._codec.steer(prompt)
+        self._flush()
+        return told
+
+    async def interrupt(self, grace: float | None = None) -> None:
         if self._interrupted is not None:
             return
-        self._interrupted = time.monotonic()
+        grace = self._limits.grace if grace is None else grace
+        self._interrupted = time.monotonic() + grace
         if self._codec.interrupt():
             self._flush()
             self._wake()
         else:
-            self._closing = asyncio.create_task(self.close())
+            self._closing = asyncio.create_task(self.close(grace))
         self._rearm()
 
     async def close(self, grace: float | None = None) -> None:
@@ -220,7 +228,7 @@ class CliAgent(Agent):
     def _deadline(self) -> tuple[float | None, str]:
         limits = self._limits
         if self._interrupted is not None:
-            return self._interrupted + limits.grace, "it did not stop when it was interrupted"
+            return self._interrupted, "it did not stop when it was interrupted"
         if self._codec.phase == "waiting":
             return None, ""
         starting = _after(self._started, limits.start), f"it was not ready {limits.start:g} s after its start (limits.start)"

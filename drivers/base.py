@@ -72,6 +72,7 @@ class DriverInfo:
     vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
     session can be given a history; `system`: it can be given a system prompt. `mcp` are the kinds of MCP servers that a client
     may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
+    `steers`: it can be told something while it is at work.
     """
 
     title: str
@@ -89,6 +90,7 @@ class DriverInfo:
     system: bool = True
     compaction: bool = False
     mcp: frozenset[Transport] = frozenset()
+    steers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +266,13 @@ class Agent(ABC):
     async def reply(self, reply: Reply) -> None:
         """Answer a call that was announced as awaiting."""
 
+    async def steer(self, prompt: Prompt) -> bool:
+        """Say something to the agent at work, which it takes up when it can. False if it cannot be told now, or never can."""
+        return False
+
     @abstractmethod
-    async def interrupt(self) -> None:
-        """Stop the run; its `session_end` still comes, within the grace time."""
+    async def interrupt(self, grace: float | None = None) -> None:
+        """Stop the run; its `session_end` still comes, within the grace time: `grace` seconds, or as long as the limits say."""
 
     @abstractmethod
     async def close(self, grace: float | None = None) -> None:

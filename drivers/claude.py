@@ -72,6 +72,7 @@ class ClaudeDriver(CliDriver):
             app_tools=True,
             compaction=True,
             mcp=frozenset({"stdio", "http", "sse"}),
+            steers=True,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -128,6 +129,8 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
         "stream-json",
         *STREAM,
         "--include-hook-events",
+        # Tells when a message is taken up that was said while it worked.
+        "--replay-user-messages",
         "--permission-prompt-tool",
         "stdio",
         # No tool runs that the session does not list: none of the CLI's own, none of an MCP server in its settings.

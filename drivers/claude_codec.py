@@ -72,6 +72,8 @@ class ClaudeCodec(Codec):
         else:
             self._control("init", {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
 
+        self._unheard: list[tuple[Any, bool]] = []
+
     def _begin(self) -> None:
         self._calls = Calls(self._tools, self._write, self._send_ping)
         self._stream = MessageStream(self._calls)
@@ -82,14 +84,25 @@ class ClaudeCodec(Codec):
     # -- towards the CLI ----------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
-        content = GO_ON_HERE if prompt.go_on else native_content(prompt.content)
+        self.phase = "running"
+        self._begin()
+        self._unheard.clear()
+        self._say(GO_ON_HERE if prompt.go_on else native_content(prompt.content), steers=False)
+
+    def steer(self, prompt: Prompt) -> bool:
+        # It is taken up behind the tools that run now; with none to come, in a turn of its own behind this one (2.1.329).
+        if self._once or self._stopping:
+            return False
+        self._say(native_content(prompt.content), steers=True)
+        return True
+
+    def _say(self, content: Any, *, steers: bool) -> None:
         if self._verbatim and isinstance(content, str) and content.startswith("/"):
             # A first character `/` is a command to the CLI, `/clear` among them; a line break before it is not seen.
             content = "\n" + content
         elif self._verbatim and isinstance(content, list) and content and str(content[0].get("text", "")).startswith("/"):
             content = [{"type": "text", "text": "\n" + content[0]["text"]}, *content[1:]]
-        self.phase = "running"
-        self._begin()
+        self._unheard.append((content.strip() if isinstance(content, str) else content, steers))
         message = {"role": "user", "content": content}
         self._write({"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""})
 
@@ -100,7 +113,8 @@ class ClaudeCodec(Codec):
             self.phase = "running"
 
     def interrupt(self) -> bool:
-        if self._once:
+        if self._once or self._steered:
+            # What was said to it and not taken up yet would begin a turn behind the interrupt.
             return False
         self._stopping = True
         self._calls.give_up()
@@ -189,7 +203,21 @@ class ClaudeCodec(Codec):
             status = HOOK_STATUS.get(str(native.get("outcome")), str(native.get("outcome")))
         return [Hook(id=native["hook_id"], name=native["hook_name"], status=status)]
 
+    @property
+    def _steered(self) -> bool:
+        """Whether something was said to the agent at work that it has not taken up yet."""
+        return any(steers for _, steers in self._unheard)
+
+    def _heard(self, content: Any) -> None:
+        plain = content.strip() if isinstance(content, str) else content
+        found = next((said for said in self._unheard if said[0] == plain), None)
+        if found is not None:
+            self._unheard.remove(found)
+
     def _message(self, native: dict[str, Any]) -> list[OutputEvent] | None:
+        if native.get("isReplay"):
+            self._heard(native["message"]["content"])
+            return []
         if self.phase not in ACTIVE:
             return []
         compacted, events = self._compaction.read(native), self._stream.read(native)
@@ -208,6 +236,9 @@ class ClaudeCodec(Codec):
         telling, end = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
         if self._once:
             self.ending = end
+            return [*events, *telling]
+        if self._steered and not self._stopping:
+            self._begin()
             return [*events, *telling]
         self.phase = "ready"
         return [*events, *telling, end]

@@ -96,6 +96,10 @@ class Codec(ABC):
         """Ask for a run."""
         raise NotImplementedError(f"{type(self).__name__} runs one task only")
 
+    def steer(self, prompt: Prompt) -> bool:
+        """Say something to the agent at work; the run ends when that is answered too. False if the CLI cannot be told now."""
+        return False
+
     def reply(self, reply: Reply) -> None:
         """Answer an awaiting call."""
         raise NotImplementedError(f"{type(self).__name__} never waits for the client")

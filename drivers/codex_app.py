@@ -51,7 +51,9 @@ class CodexAppCodec(Codec):
     def _new_turn(self) -> None:
         self._turn = TurnStream(self._thread.id, self._app_tools)
         self._asks = Asks(self._rpc, self._grants, self._app_tools, self._turn)
-        self._turn_runs = self._stopping = False
+        self._turn_runs = self._stopping = self._completed = False
+        self._steering = 0
+        self._unsaid: list[dict[str, Any]] = []
         self._no_entry: dict[str, Any] | None = None
 
     def _shake(self) -> None:
@@ -68,6 +70,15 @@ class CodexAppCodec(Codec):
         # An empty input asks the model again, with nothing said by the user in between.
         params = {"threadId": self._thread.id, "input": [] if prompt.go_on else user_input(prompt.content)}
         self._rpc.request("turn/start", params, self._turn_accepted)
+
+    def steer(self, prompt: Prompt) -> bool:
+        if not self._turn_runs or self._completed or self._stopping:
+            return False
+        said = user_input(prompt.content)
+        params = {"threadId": self._thread.id, "expectedTurnId": self._turn.turn_id, "input": said}
+        self._steering += 1
+        self._rpc.request("turn/steer", params, lambda answer: self._steered(said, answer))
+        return True
 
     def reply(self, reply: Reply) -> None:
         self._asks.reply(reply, self._thread.id)
@@ -164,6 +175,21 @@ class CodexAppCodec(Codec):
         self._turn.turn_id = answer["result"]["turn"]["id"]
         return []
 
+    def _steered(self, said: list[dict[str, Any]], answer: dict[str, Any]) -> list[OutputEvent]:
+        self._steering -= 1
+        if error_of(answer):
+            # The turn was over already: it is said in a turn of its own, in the same run.
+            self._unsaid += said
+        return self._turn_over() if self._completed and not self._steering else []
+
+    def _turn_over(self) -> list[OutputEvent]:
+        if not self._unsaid or self._stopping:
+            return self._finish([], SessionEnd(exit_code=0))
+        events, said = self._turn.end(stopped=False), self._unsaid
+        self._new_turn()
+        self._rpc.request("turn/start", {"threadId": self._thread.id, "input": said}, self._turn_accepted)
+        return events
+
     def _turn_started(self, params: dict[str, Any]) -> list[OutputEvent]:
         if self.phase != "running" or self._turn_runs or params["threadId"] != self._thread.id:
             return []
@@ -182,7 +208,8 @@ class CodexAppCodec(Codec):
             return []
         status = turn["status"]
         if status == "completed":
-            return self._finish([], SessionEnd(exit_code=0))
+            self._completed = True
+            return [] if self._steering else self._turn_over()
         if status == "failed":
             return self._finish(*failure(turn.get("error")))
         # An interrupt leaves running commands in the background: they are ended before the run is over.

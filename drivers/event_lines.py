@@ -86,6 +86,10 @@ class EventLineCodec(Codec):
         else:
             self.outbox += request("reply", id=reply.call_id, content=reply.content)
 
+    def steer(self, prompt: Prompt) -> bool:
+        self.outbox += request("steer", content=prompt.content)
+        return True
+
     def interrupt(self) -> bool:
         self.outbox += request("interrupt")
         return not self._once

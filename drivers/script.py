@@ -47,6 +47,7 @@ class ScriptDriver(CliDriver):
             image_data=True,
             app_tools=True,
             compaction=True,
+            steers=True,
         )
 
     def session(self, spec: SessionSpec) -> Launch:

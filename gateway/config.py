@@ -54,6 +54,7 @@ class ServerSettings(_Table):
     data_dir: Path = Field(default_factory=lambda: user_data_path("portico", appauthor=False))
     keep_alive: float = Field(default=15.0, gt=0, strict=True)
     max_body: int = Field(default=64 * 1024 * 1024, ge=1024, strict=True)
+    on_disconnect: Literal["continue", "cancel"] = "continue"
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: Literal["text", "json"] = "text"
     open_metrics: bool = Field(default=False, strict=True)
@@ -86,6 +87,7 @@ class StoreSettings(_Table):
     url: str = ""
     keep_executions_days: float = Field(default=7.0, gt=0, strict=True)
     keep_audit_days: float = Field(default=90.0, gt=0, strict=True)
+    keep_keys_days: float = Field(default=7.0, gt=0, strict=True)
 
 
 class AgentSettings(_Table):

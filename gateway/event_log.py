@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from drivers.events import OutputEvent, SessionEnd, decode
-from gateway.store import Store
+from drivers.events import Awaiting, SessionEnd
+from gateway.log_events import LogEvent, decode
+from gateway.store import EventRow, Store
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Entry(NamedTuple):
     """A numbered event with its JSON."""
 
     seq: int
-    event: OutputEvent
+    event: LogEvent
     data: bytes
 
 
@@ -54,8 +55,9 @@ class EventLog:
         self._stored = self.last = last
         self._waiters: set[asyncio.Future[None]] = set()
         self._writer: asyncio.Task[None] | None = None
+        self._closed = False
 
-    def append(self, events: Iterable[OutputEvent]) -> None:
+    def append(self, events: Iterable[LogEvent]) -> None:
         """Number the events, show them to the readers, and have them written."""
         for event in events:
             entry = Entry(self.last + 1, event, event.encode())
@@ -66,18 +68,29 @@ class EventLog:
         if self._writer is None and self._unwritten:
             self._writer = asyncio.create_task(self._write())
 
-    async def store_end(self, run_id: str, end: SessionEnd) -> Entry:
-        """Put a run's last event on disk behind all others, and with it that the run is over; it is not shown yet.
+    async def following(self, event: LogEvent) -> Entry:
+        """The entry of an event that its writer stores by itself, with what belongs to it, and then gives to `show`.
 
-        Who has seen the end of a run finds the same after a kill.
+        All before it is on disk by now: who has seen it finds the same after a kill. Nothing may be appended in between.
         """
         await self.written()
-        entry = Entry(self.last + 1, end, end.encode())
-        await self._store.end_run(run_id, end.stop_reason, self.log_id, entry.seq, entry.seq, entry.data)
+        return Entry(self.last + 1, event, event.encode())
+
+    def row(self, entry: Entry) -> EventRow:
+        """The row of a single entry."""
+        return EventRow(self.log_id, entry.seq, entry.seq, entry.data)
+
+    async def store_stop(self, run_id: str, event: Awaiting | SessionEnd, now: float) -> Entry:
+        """Put the last event of a turn on disk, and with it that the run waits (since `now`) or is over; it is not shown yet."""
+        entry = await self.following(event)
+        if isinstance(event, SessionEnd):
+            await self._store.stop_run(run_id, "ended", event.stop_reason, self.row(entry))
+        else:
+            await self._store.stop_run(run_id, "waiting", None, self.row(entry), waiting_since=now)
         return entry
 
-    def show_end(self, entry: Entry) -> None:
-        """Show what `store_end` has stored."""
+    def show(self, entry: Entry) -> None:
+        """Show what is stored already."""
         self._hold(entry)
         if not self._unwritten:
             self._stored = entry.seq
@@ -106,8 +119,13 @@ class EventLog:
                     await asyncio.shield(self._writer)
 
     async def read(self, after: int) -> list[Entry]:
-        """Events after a number, in order, as many as are there (up to a bound); waits for the first. Safe to cancel."""
+        """Events after a number, in order, as many as are there (up to a bound); waits for the first. Safe to cancel.
+
+        None only once the log is closed, and nothing more will come.
+        """
         while after >= self.last:
+            if self._closed:
+                return []
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
@@ -135,6 +153,11 @@ class EventLog:
             if seq > after
         ]
         return found or self._from_memory(after)
+
+    def close(self) -> None:
+        """Nothing more will come: the readers that have everything are done."""
+        self._closed = True
+        self._wake()
 
     async def _write(self) -> None:
         try:

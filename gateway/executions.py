@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 import uuid
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
-
-from pydantic_core import to_json
 
 from drivers.base import Agent, AgentSpec, DriverError, TaskSpec
-from drivers.events import Error, SessionEnd, decode
+from drivers.events import Error, SessionEnd
 from gateway.agents import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, Conflict, ShuttingDown
+from gateway.errors import AgentProblem, ShuttingDown
 from gateway.event_log import EventLog
 from gateway.house import House
+from gateway.idempotency import Ask, Idempotency
+from gateway.log_events import decode
 from gateway.logs import about_session
 from gateway.run import Run, Turn
-from gateway.store import RunRecord
+from gateway.store import KeyRecord, RunRecord
+from gateway.store.store import EXECUTION
 from gateway.turnstile import Turnstile
 
 CUT = "the gateway was stopped before the end of this stream was stored"
@@ -30,48 +29,30 @@ CUT = "the gateway was stopped before the end of this stream was stored"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked for: a task for an agent, perhaps with a model and an idempotency key; and the name of the key that asks."""
+    """What is asked for: a task for an agent, perhaps with a model; and the name of the key that asks."""
 
     agent: str
     task: str
     model: str | None = None
-    idempotency_key: str | None = None
     owner: str | None = None
-
-    @property
-    def key(self) -> str | None:
-        """The idempotency key, hashed: it is the client's word and may be of any length. Each client has its own."""
-        if self.idempotency_key is None:
-            return None
-        whose = "" if self.owner is None else f"{self.owner}\0"
-        return hashlib.sha256(f"{whose}{self.idempotency_key}".encode()).hexdigest()
-
-    @property
-    def digest(self) -> str:
-        """Equal for equal requests; who asks is not part of it."""
-        return hashlib.sha256(to_json([self.agent, self.task, self.model])).hexdigest()
 
 
 class Executions:
     """Runs tasks. The runs go on without their listeners."""
 
-    def __init__(self, agents: Agents, house: House, turnstile: Turnstile) -> None:
+    def __init__(self, agents: Agents, house: House, turnstile: Turnstile, idempotency: Idempotency) -> None:
         self._agents, self._house, self._turnstile = agents, house, turnstile
+        self._idempotency = idempotency
         self._store, self._redactor, self._states = house.store, house.redactor, house.states
         self._running: dict[str, Run] = {}
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
-    async def execute(self, task: Task) -> Turn:
+    async def execute(self, task: Task, ask: Ask | None = None) -> Turn:
         """The stream of a task's events, from its first. Raises BadRequest, Conflict, TooMany, AgentProblem."""
         if self._closing:
             raise ShuttingDown("the gateway is shutting down; try again when it is back")
-        if task.key is None:
-            return await self._start(task)
-        async with self._asking.setdefault(task.key, asyncio.Lock()):
-            known = await self._store.execution(task.key)
-            return await (self._again(task, *known) if known else self._start(task))
+        return await self._idempotency.once(ask, lambda: self._start(task, ask), self._again)
 
     @property
     def running(self) -> list[Run]:
@@ -85,10 +66,9 @@ class Executions:
         await asyncio.gather(*(run.fail(why) for run in runs))
         await asyncio.gather(*self._tasks)
 
-    async def _again(self, task: Task, execution_id: str, digest: str) -> Turn:
+    async def _again(self, known: KeyRecord) -> Turn:
+        execution_id = known.log_id
         about_session(execution_id)
-        if digest != task.digest:
-            raise Conflict("this idempotency_key belongs to another task, driver or model; a new task takes a new key")
         running = self._running.get(execution_id)
         if running is not None:
             return Turn(running.log, 0, through_waits=True)
@@ -103,17 +83,17 @@ class Executions:
         rows = await self._store.events(log.log_id, log.last - 1, rows=1)
         return bool(rows) and isinstance(decode(rows[0][1].rsplit(b"\n", 1)[-1]), SessionEnd)
 
-    async def _start(self, task: Task) -> Turn:
+    async def _start(self, task: Task, ask: Ask | None) -> Turn:
         entry = self._agents.get(task.agent)
         entry.refuse_unasked()
         base = entry.spec({})
-        execution_id = f"exec_{uuid.uuid4().hex}"
+        execution_id = f"{EXECUTION}{uuid.uuid4().hex}"
         about_session(execution_id)
         with self._turnstile.turn(execution_id, task.owner):
             self._turnstile.take_agent(execution_id)
-            return await self._begin(task, execution_id, entry, base)
+            return await self._begin(task, ask, execution_id, entry, base)
 
-    async def _begin(self, task: Task, execution_id: str, entry: ConfiguredAgent, base: AgentSpec) -> Turn:
+    async def _begin(self, task: Task, ask: Ask | None, execution_id: str, entry: ConfiguredAgent, base: AgentSpec) -> Turn:
         figures = self._house.metrics.of(entry.name)
         state = self._states / execution_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
@@ -129,7 +109,7 @@ class Executions:
         record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
         run = Run(record, agent, log, self._store, self._redactor, meter=figures.run(session=False))
         try:
-            await self._store.start_execution(record, task.key, task.digest)
+            await self._store.start_run(record, key=ask.record(execution_id, record.first_seq) if ask else None)
         except BaseException:
             await agent.close()
             await self._forget(execution_id)
@@ -162,5 +142,5 @@ class Executions:
 
 def forget_executions(states: Path) -> None:
     """Remove the folders of tasks that a killed daemon left behind."""
-    for folder in states.glob("exec_*"):
+    for folder in states.glob(f"{EXECUTION}*"):
         shutil.rmtree(folder, ignore_errors=True)

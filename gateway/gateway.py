@@ -17,6 +17,7 @@ from gateway.config import Settings
 from gateway.discovery import Discovery
 from gateway.executions import Executions, forget_executions
 from gateway.house import House
+from gateway.idempotency import Idempotency
 from gateway.mcp.host import McpHost
 from gateway.metrics import Census, Metrics
 from gateway.named_keys import NamedKeys
@@ -41,6 +42,7 @@ class Gateway:
     """`await open()` before the first request, `await close()` after (or during) the last."""
 
     store: Store
+    idempotency: Idempotency
     sessions: Sessions
     executions: Executions
     discovery: Discovery
@@ -70,10 +72,11 @@ class Gateway:
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
-        forgotten = time.time() - settings.store.keep_executions_days * 86400
-        await self.store.forget_executions(forgotten)
-        transcripts.forget_tasks(forgotten)
-        await self.store.forget_audit(time.time() - settings.store.keep_audit_days * 86400)
+        kept, now = settings.store, time.time()
+        await self.store.forget(now - kept.keep_executions_days * 86400, now - kept.keep_keys_days * 86400)
+        await self.store.forget_audit(now - kept.keep_audit_days * 86400)
+        transcripts.forget_tasks(now - kept.keep_executions_days * 86400)
+        self.idempotency = Idempotency(self.store)
         spawner = Spawner(instance, self.store)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
@@ -96,7 +99,7 @@ class Gateway:
         turnstile = Turnstile(chosen)
         self.sessions = Sessions(self.agents, house, turnstile)
         self.sessions.sleep_after = chosen.sleep_after
-        self.executions = Executions(self.agents, house, turnstile)
+        self.executions = Executions(self.agents, house, turnstile, self.idempotency)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from drivers.events import AgentToken, Awaiting, MessageEnd, OutputEvent, SessionEnd, Thinking, ToolCall, ToolResult
+from drivers.events import AgentToken, Awaiting, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
 from drivers.messages import (
     AssistantMessage,
     Content,
@@ -18,7 +18,9 @@ from drivers.messages import (
     ThinkingBlock,
     ToolMessage,
     ToolUseBlock,
+    UserMessage,
 )
+from gateway.log_events import LogEvent, Steered
 
 CANCELLED = "Tool call cancelled"
 _CONTENT: TypeAdapter[Content] = TypeAdapter(Content)
@@ -35,8 +37,9 @@ class Fold:
         self._text: list[str] = []
         self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
         self._open: dict[str, None] = dict.fromkeys(open_calls)
+        self._said: list[UserMessage] = []
 
-    def feed(self, event: OutputEvent) -> list[Message]:
+    def feed(self, event: LogEvent) -> list[Message]:
         """The messages that this event completes."""
         kind = type(event)
         # Not isinstance: these two come by the thousand, and it is slow through pydantic's metaclass.
@@ -46,6 +49,13 @@ class Fold:
                 self._text_kind = type(event)
             self._text.append(event.text)
             return []
+        if isinstance(event, Steered):
+            self._said.append(event.message)
+            return self._take_said()
+        done = self._complete(event)
+        return done + self._take_said() if self._said else done
+
+    def _complete(self, event: LogEvent) -> list[Message]:
         if isinstance(event, ToolCall):
             return self._call(event)
         if isinstance(event, ToolResult):
@@ -57,6 +67,14 @@ class Fold:
         if isinstance(event, SessionEnd):
             return self.flush() + self.cancel_open()
         return []
+
+    def _take_said(self) -> list[Message]:
+        """What the user said meanwhile: it stands between messages, and never between a call and its result."""
+        if self._blocks or self._text or self._open:
+            return []
+        said: list[Message] = [*self._said]
+        self._said.clear()
+        return said
 
     @property
     def open(self) -> tuple[str, ...]:

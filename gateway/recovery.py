@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from drivers.events import Error, OutputEvent, SessionEnd, ToolCall, decode
+from drivers.events import Error, OutputEvent, SessionEnd, ToolCall
 from drivers.messages import (
     MESSAGE,
     AssistantMessage,
@@ -21,11 +21,16 @@ from drivers.messages import (
 )
 from drivers.process_tree import end_marked, end_tree
 from gateway.history import Fold
-from gateway.store import RunRecord, Store
+from gateway.log_events import decode
+from gateway.store import EventRow, RunRecord, Store
 
 log = logging.getLogger(__name__)
 
 WHY = "the gateway was stopped in the middle of this run; send the message again"
+
+
+UNSEEN = 1_000_000
+"""More numbers than a killed daemon can have shown of events that were not stored yet: none of them is given twice."""
 
 
 async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> int:
@@ -70,14 +75,16 @@ async def _close(store: Store, run: RunRecord) -> None:
         missing = await _missing_messages(store, run, ending)
         await store.append_messages(run.log_id, [message.model_dump_json() for message in missing])
     body = b"\n".join(event.encode() for event in ending)
-    await store.end_run(run.id, "error", run.log_id, last + 1, last + len(ending), body)
+    first = last + UNSEEN + 1
+    await store.stop_run(run.id, "ended", "error", EventRow(run.log_id, first, first + len(ending) - 1, body))
 
 
 async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:
     """What the stored events of a run tell beyond its stored messages."""
     stored = [MESSAGE.validate_json(body) for body in await store.messages(run.log_id)]
     folded, before = await _fold(store, run, ending)
-    known = stored[max((n for n, m in enumerate(stored, 1) if isinstance(m, UserMessage) or _calls(m) & before), default=0) :]
+    known = _behind(stored, [message for message in folded if isinstance(message, UserMessage)], before)
+    said = sum(isinstance(message, UserMessage) for message in known)
     answered = {m.tool_call_id for m in known if isinstance(m, ToolMessage)}
     assistants = sum(isinstance(m, AssistantMessage) for m in known)
     missing: list[Message] = []
@@ -85,6 +92,10 @@ async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEve
         if isinstance(message, AssistantMessage):
             assistants -= 1
             if assistants < 0:
+                missing.append(message)
+        elif isinstance(message, UserMessage):
+            said -= 1
+            if said < 0:
                 missing.append(message)
         elif isinstance(message, ToolMessage) and message.tool_call_id not in answered:
             missing.append(message)
@@ -94,6 +105,19 @@ async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEve
 def _calls(message: Message) -> set[str]:
     content = blocks(message.content) if isinstance(message, AssistantMessage) else ()
     return {block.tool_call_id for block in content if isinstance(block, ToolUseBlock)}
+
+
+def _behind(stored: Sequence[Message], steered: Sequence[Message], before: set[str]) -> Sequence[Message]:
+    """The stored messages behind what the run began with: its prompt, or calls that it was given in the history.
+
+    The first of `steered`, said to the run later, may be among them.
+    """
+    starts = [n for n, message in enumerate(stored, 1) if isinstance(message, UserMessage) or _calls(message) & before]
+    for count in range(min(len(steered), len(starts) - 1), -1, -1):
+        later = starts[len(starts) - count :]
+        if [stored[n - 1] for n in later] == list(steered[:count]):
+            return stored[starts[-1 - count] :] if starts else stored
+    return stored
 
 
 async def _fold(store: Store, run: RunRecord, ending: list[OutputEvent]) -> tuple[list[Message], set[str]]:

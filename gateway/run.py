@@ -13,24 +13,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import suppress
 from enum import Enum
 
-from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Reply, ToolGrant
+from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Prompt, Reply, ToolGrant
 from drivers.events import AwaitedCall, Awaiting, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
-from drivers.messages import Message, ToolUseBlock
+from drivers.messages import Message, ToolUseBlock, UserMessage
 from gateway.audit import Decision
 from gateway.compaction import note_compaction
 from gateway.event_log import Entry, EventLog
 from gateway.gatekeeper import MATTER, Gatekeeper
 from gateway.history import Fold
+from gateway.log_events import Steered
 from gateway.metrics import RunMeter
 from gateway.parking import Settled
 from gateway.redaction import Redactor
-from gateway.store import RunRecord, Store
+from gateway.store import KeyRecord, RunRecord, Store
 
 log = logging.getLogger(__name__)
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
-_LAST: frozenset[type[Event]] = frozenset((Awaiting, SessionEnd))
+LAST: frozenset[type[Event]] = frozenset((Awaiting, SessionEnd))
 
 BRIEF = 0.5
 """Seconds that an agent has to end when the gateway ends its run."""
@@ -119,22 +120,43 @@ class Run:
         """Until it waits for the client no longer."""
         await self._moved.wait()
 
-    async def answer(self, replies: Sequence[Reply], results: Sequence[Message], by: str = "client") -> None:
-        """Pass the client's answers on, and store the results among them; the run is at work again."""
+    async def answer(
+        self, replies: Sequence[Reply], results: Sequence[Message], begin: Entry, key: KeyRecord | None = None, by: str = "client"
+    ) -> None:
+        """Pass the client's answers on, and store the results among them; the run is at work again, in the turn of `begin`."""
         held = await self._note_answers(replies, by)
-        await self._answered([reply.call_id for reply in replies if not isinstance(reply, PermissionReply)], results)
+        closed = [reply.call_id for reply in replies if not isinstance(reply, PermissionReply)]
+        await self._answered(closed, results, begin, key)
         self.answered |= {reply.call_id for reply in replies}
         for reply in (*held, *replies):
             if self.agent is not None:
                 await self.agent.reply(reply)
 
+    async def steer(self, message: UserMessage) -> int | None:
+        """Say something to the agent at work; the number of its event. None if it cannot be told now."""
+        if self.state is not RunState.RUNNING or self.agent is None or not await self.agent.steer(Prompt(message.content)):
+            return None
+        # Nothing is awaited in between: what the agent says to it comes behind it.
+        event = Steered(message=message)
+        self.log.append([event])
+        seq = self.log.last
+        await self._keep_all(self._fold.feed(event))
+        return seq
+
     async def resume(
-        self, agent: Agent, grants: Sequence[ToolGrant], replies: Sequence[Reply], results: Sequence[Message], settled: Settled
+        self,
+        agent: Agent,
+        grants: Sequence[ToolGrant],
+        replies: Sequence[Reply],
+        results: Sequence[Message],
+        settled: Settled,
+        begin: Entry,
+        key: KeyRecord | None = None,
     ) -> None:
         """Go on with a fresh agent, to which all open calls are history. `start` it when the agent has been told so."""
         await self.wait()
         await self._note_answers(replies, "client")
-        await self._answered(list(self._fold.open), [*results, *settled.results])
+        await self._answered(list(self._fold.open), [*results, *settled.results], begin, key)
         self.answered |= {reply.call_id for reply in replies}
         self.agent = agent
         self._gate.begin(grants, settled.approved)
@@ -143,7 +165,7 @@ class Run:
     async def close_calls(self, replies: Sequence[Reply], settled: Settled, by: str) -> None:
         """End a parked run whose calls nobody has answered: they have their results, and no agent is started for it."""
         await self._note_answers(replies, by)
-        await self._answered(list(self._fold.open), settled.results)
+        await self._answered(list(self._fold.open), settled.results, None)
         self.answered |= {reply.call_id for reply in replies}
         self.log.append(settled.events)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
@@ -158,8 +180,13 @@ class Run:
         if decisions:
             await self._note(decisions)
 
-    async def _answered(self, closed: Iterable[str], results: Sequence[Message]) -> None:
-        await self._store.answer_run(self.id, self.log.log_id, [message.model_dump_json() for message in results])
+    async def _answered(
+        self, closed: Iterable[str], results: Sequence[Message], begin: Entry | None, key: KeyRecord | None = None
+    ) -> None:
+        bodies, row = [message.model_dump_json() for message in results], self.log.row(begin) if begin else None
+        await self._store.answer_run(self.id, self.log.log_id, bodies, row, key)
+        if begin:
+            self.log.show(begin)
         for call_id in closed:
             self._fold.answer(call_id)
         self.calls, self.waiting_since = {}, None
@@ -167,15 +194,15 @@ class Run:
         self._moved.set()
         self._meter.turn_begins()
 
-    async def cancel(self) -> None:
-        """Interrupt the agent, and wait for the end."""
+    async def cancel(self, grace: float | None = None) -> None:
+        """Interrupt the agent, and wait for the end; an agent that takes more than `grace` seconds for it is killed."""
         self._stopping = True
         if self.state is RunState.WAITING:
             self._gate.cancelled(self.calls)
             await self._note_decisions()
         if self.agent is not None and self.state is not RunState.ENDED:
             with suppress(DriverError):
-                await self.agent.interrupt()
+                await self.agent.interrupt(grace)
             await self.wait()
         if self.state is not RunState.ENDED:
             # Parked: nobody is left to be interrupted.
@@ -238,7 +265,7 @@ class Run:
                 await self._keep_all(done)
                 done = []
                 await note_compaction(self._store, self.log.log_id, event)
-            if kind in _LAST and isinstance(event, Awaiting | SessionEnd):
+            if kind in LAST and isinstance(event, Awaiting | SessionEnd):
                 self._show(shown)
                 shown = []
                 await self._keep_all(done)
@@ -278,18 +305,17 @@ class Run:
     async def _turn_over(self, event: Awaiting | SessionEnd) -> None:
         # Nothing is awaited between the new state and the event: a next turn must not begin before this one's last event
         # is in the log.
+        since = time.time()
+        entry = await self.log.store_stop(self.id, event, since)
         if isinstance(event, SessionEnd):
-            entry = await self.log.store_end(self.id, event)
             self.state, self.calls = RunState.ENDED, {}
             self._moved.set()
-            self.log.show_end(entry)
+            self.log.show(entry)
         else:
-            since = time.time()
-            await self._store.set_run(self.id, RunState.WAITING.value, waiting_since=since)
             self._moved.clear()
             self.state, self.calls = RunState.WAITING, {call.id: call for call in event.calls}
             self.waiting_since = since
-            self.log.append([event])
+            self.log.show(entry)
             self._waits(self)
         self._meter.turn_over(event, self.agent, stopping=self._stopping)
 
@@ -309,13 +335,16 @@ class Turn:
 
     def __init__(self, log: EventLog, after: int, *, through_waits: bool = False) -> None:
         self._log, self._after = log, after
-        self._last = _LAST - {Awaiting} if through_waits else _LAST
+        self.first = after + 1
+        self._last = LAST - {Awaiting} if through_waits else LAST
 
     async def batches(self) -> AsyncIterator[list[Entry]]:
         """The turn's events as they come, in order; the last is `session_end`, or `awaiting` unless it goes through waits."""
         after = self._after
         while True:
             entries = await self._log.read(after)
+            if not entries:
+                return
             for n, entry in enumerate(entries):
                 if type(entry.event) in self._last:
                     yield entries[: n + 1]

@@ -10,21 +10,27 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal, Protocol
 
-from drivers.base import GO_ON, Agent, AgentGone, Prompt, Reply
+from drivers.base import GO_ON, Agent, AgentGone, PermissionReply, Prompt, Reply
 from drivers.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents import ConfiguredAgent
 from gateway.answer_limit import AnswerLimit
 from gateway.audit import Decision
 from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
-from gateway.event_log import EventLog
+from gateway.event_log import Entry, EventLog
 from gateway.gatekeeper import TIME_LIMIT, Gatekeeper
 from gateway.house import House
+from gateway.idempotency import Ask
 from gateway.live_agent import LiveAgent
+from gateway.log_events import TurnStart
 from gateway.parking import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
 from gateway.run import Run, RunState, Turn
 from gateway.session_config import SessionConfig
-from gateway.store import RunRecord, SessionRecord
+from gateway.store import KeyRecord, RunRecord, SessionRecord
+from gateway.waiting_line import WaitingLine
+
+CANCEL_GRACE = 0.6
+"""Seconds that an agent has to end a run on request; then it is killed, and the native session resumed at the next turn."""
 
 
 class Places(Protocol):
@@ -49,10 +55,12 @@ class Session:
         self.lock = asyncio.Lock()
         self.run: Run | None = None
         self.used_at = time.monotonic()
+        self.turn_began = last_seq + 1
         self.deleted = False
         self._agent = LiveAgent(record.id, agent, record.native_id, house)
         self._house, self._places = house, places
         self._answer_limit = AnswerLimit(house.answer_limit, self._close_calls)
+        self.line = WaitingLine(lambda: self.state == "idle" or self.deleted)
 
     @property
     def live(self) -> Agent | None:
@@ -79,12 +87,14 @@ class Session:
         compaction = await self._house.store.compaction(self.id)
         return compacted(await self.history(), compaction)
 
-    def refuse_if_busy(self) -> None:
-        """Raises Conflict while a run is at work, NotFound once the session is deleted."""
+    def refuse_if_busy(self, *, in_line: bool = False) -> None:
+        """Raises Conflict while a run is at work or others wait in line, NotFound once the session is deleted."""
         if self.deleted:
             raise NotFound(f"session {self.id!r} was deleted")
         if self.busy:
             raise Conflict("this session is at work on a turn; wait for its turn_stop, then send this again")
+        if not in_line and not self.line.empty and self.state == "idle":
+            raise Conflict("other messages wait for this session; send this again with when_busy: queue")
 
     def entering(self) -> AbstractContextManager[None]:
         """A place for a turn, held until it runs or has failed; whoever changes something for it enters first. Raises TooMany."""
@@ -101,22 +111,34 @@ class Session:
         # The CLI took its settings when it started; before the next run a fresh process resumes the native session.
         self._agent.outdated = True
 
-    async def say(self, message: UserMessage) -> Turn:
-        """Start a run on a user message. Call it under the lock. Raises Conflict, AgentProblem; then nothing has changed."""
-        self.refuse_if_busy()
+    async def steer(self, message: UserMessage, ask: Ask | None = None) -> Turn:
+        """Say something to the agent at work; the rest of its turn. Call it under the lock. Raises BadRequest, Conflict."""
+        if not self.agent.info.steers:
+            raise BadRequest(
+                f"when_busy: agent {self.agent.name!r} cannot be told anything while it works; queue can wait for it"
+            )
+        seq = await self.run.steer(message) if self.run is not None else None
+        if seq is None:
+            raise Conflict("the run cannot be told anything just now: it begins or ends; send this again")
+        if ask is not None:
+            await self._house.store.add_key(ask.record(self.id, seq))
+        return self.turn_from(seq)
+
+    async def say(self, message: UserMessage, ask: Ask | None = None) -> Turn:
+        """Start a run on a user message. Call it under the lock. Raises AgentProblem; then nothing has changed."""
         with self.entering():
             await self.cancel_open_calls()
-            return await self._begin(message, [message])
+            return await self._begin(message, [message], ask)
 
-    async def begin(self) -> Turn:
+    async def begin(self, ask: Ask | None = None) -> Turn:
         """Start the first run, on the user message that the session was made with."""
         message = (await self.history())[-1]
         if not isinstance(message, UserMessage):
             raise BadRequest("the last message is not a user message, so there is nothing to answer")
         with self.entering():
-            return await self._begin(message, [])
+            return await self._begin(message, [], ask)
 
-    async def answer(self, replies: Sequence[Reply], results: Sequence[Message]) -> Turn:
+    async def answer(self, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None = None) -> Turn:
         """Go on with a run that waits, with all its calls answered. Call it under the lock, after `refuse_wrong_answers`.
 
         Raises AgentProblem where a fresh agent is needed and cannot start; then nothing has changed.
@@ -126,18 +148,34 @@ class Session:
             raise Conflict("no tool call is open in this session")
         with self.entering():
             if run.parked:
-                return await self._resume(run, replies, results)
-            turn = Turn(self.log, self.log.last)
-            await run.answer(replies, results)
-            return turn
+                return await self._resume(run, replies, results, ask)
+            return await self._answer(run, replies, results, ask)
 
-    async def _resume(self, run: Run, replies: Sequence[Reply], results: Sequence[Message]) -> Turn:
+    async def _answer(
+        self, run: Run, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None = None, by: str = "client"
+    ) -> Turn:
+        begin, key = await self._turn_start(_answers(replies, results), ask)
+        await run.answer(replies, results, begin, key, by)
+        self.turn_began = begin.seq
+        return self.turn_from(begin.seq)
+
+    def turn_from(self, seq: int) -> Turn:
+        """The turn whose first event has this number."""
+        return Turn(self.log, seq - 1)
+
+    async def _turn_start(self, start: TurnStart, ask: Ask | None) -> tuple[Entry, KeyRecord | None]:
+        """A turn's first event and the record of its key, to be stored with what the turn begins with."""
+        begin = await self.log.following(start)
+        return begin, ask.record(self.id, begin.seq) if ask else None
+
+    async def _resume(self, run: Run, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None) -> Turn:
         """Its agent is gone: a fresh one is given the history with what became of the calls, and goes on from there."""
         settled = settle(await self.history(), run.calls, replies)
         agent = await self._awake(unsaid=0, more=[*results, *settled.results])
-        turn = Turn(self.log, self.log.last)
+        begin, key = await self._turn_start(_answers(replies, results), ask)
         try:
-            await run.resume(agent, self.config.tools or (), replies, results, settled)
+            await run.resume(agent, self.config.tools or (), replies, results, settled, begin, key)
+            self.turn_began = begin.seq
             await agent.prompt(GO_ON)
         except BaseException:
             # Its history has the answers: nothing else may be said to it. The run waits still, unless they are stored.
@@ -147,7 +185,7 @@ class Session:
             raise
         run.start(self._run_ended)
         self._places.changed(self)
-        return turn
+        return self.turn_from(begin.seq)
 
     async def refuse_wrong_answers(self, answered: Sequence[str]) -> None:
         """Raises BadRequest naming the ids unless these are exactly the open calls, each once; Conflict if a run is at work."""
@@ -182,16 +220,27 @@ class Session:
                 return
             replies = self._answer_limit.replies(run.calls)
             if not run.parked:
-                return await run.answer(replies, [], TIME_LIMIT)
+                await self._answer(run, replies, [], by=TIME_LIMIT)
+                return
             await run.wait()
             await run.close_calls(replies, settle(await self.history(), run.calls, replies), TIME_LIMIT)
             self._places.changed(self)
+            self.line.advance()
 
     async def cancel_open_calls(self) -> None:
         """Give up a run that waits for the client."""
         if self.run is not None and self.run.state is RunState.WAITING:
             await self.run.cancel()
             self._answer_limit.stop()
+
+    async def cancel(self) -> bool:
+        """Stop the run, whatever it is at; False if there was none. Call it under the lock. The session is idle afterwards."""
+        if self.run is None or self.run.state is RunState.ENDED:
+            return False
+        await self.run.cancel(CANCEL_GRACE)
+        self._answer_limit.stop()
+        self.line.advance()
+        return True
 
     async def sleep(self, state: str = "idle") -> None:
         """End the live agent, if the session is still in that state; what it was about is resumed when it is needed."""
@@ -216,17 +265,17 @@ class Session:
             await self.run.wait()
         await self._agent.forgotten()
         await self.log.written()
+        self.log.close()
 
-    async def _begin(self, message: UserMessage, to_store: Sequence[Message]) -> Turn:
+    async def _begin(self, message: UserMessage, to_store: Sequence[Message], ask: Ask | None) -> Turn:
         self.used_at = time.monotonic()
         agent = await self._awake(unsaid=0 if to_store else 1)
-        turn = Turn(self.log, self.log.last)
-        house = self._house
-        record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, self.log.last + 1)
+        begin, key = await self._turn_start(TurnStart(messages=(message,)), ask)
+        record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
         run = self._run(record, agent)
         self.run = run
         # The agent begins while its run is stored; nothing of it is read, let alone shown, before both are done.
-        storing = asyncio.create_task(house.store.start_run(record, [_json(m) for m in to_store]))
+        storing = asyncio.create_task(self._store_begin(record, to_store, begin, key))
         try:
             taken = await self._takes(agent, Prompt(message.content))
             await storing
@@ -241,7 +290,12 @@ class Session:
             raise
         run.start(self._run_ended)
         self._places.changed(self)
-        return turn
+        return self.turn_from(begin.seq)
+
+    async def _store_begin(self, record: RunRecord, said: Sequence[Message], begin: Entry, key: KeyRecord | None) -> None:
+        await self._house.store.start_run(record, [_json(message) for message in said], self.log.row(begin), key)
+        self.turn_began = begin.seq
+        self.log.show(begin)
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
         house = self._house
@@ -288,6 +342,7 @@ class Session:
         if not run.parked:
             self._answer_limit.stop()
         self._places.changed(self)
+        self.line.advance()
 
     async def _awake(self, unsaid: int, more: Sequence[Message] | None = None) -> Agent:
         """The live agent; started, resumed or seeded if there is none. Raises AgentProblem.
@@ -307,6 +362,11 @@ class Session:
 
     async def _keep(self, messages: Sequence[Message]) -> None:
         await self._house.store.append_messages(self.id, [_json(message) for message in messages])
+
+
+def _answers(replies: Sequence[Reply], results: Sequence[ToolMessage]) -> TurnStart:
+    permissions = tuple(reply for reply in replies if isinstance(reply, PermissionReply))
+    return TurnStart(messages=tuple(results), permissions=permissions)
 
 
 def _json(message: Message) -> str:

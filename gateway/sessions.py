@@ -7,17 +7,19 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from drivers.messages import Message
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown
 from gateway.house import House
+from gateway.idempotency import Ask
 from gateway.logs import about_session
 from gateway.parking import ends_open
+from gateway.run import Turn
 from gateway.security import Caller
 from gateway.session import Session
 from gateway.session_config import SessionConfig, SessionSummary
@@ -47,7 +49,15 @@ class Sessions:
         self._turnstile = turnstile
         turnstile.residents = self
 
-    async def create(self, caller: Caller, agent: ConfiguredAgent, config: SessionConfig, history: Sequence[Message]) -> Session:
+    async def create(
+        self,
+        caller: Caller,
+        agent: ConfiguredAgent,
+        config: SessionConfig,
+        history: Sequence[Message],
+        *,
+        ask: Ask | None = None,
+    ) -> Session:
         """Make a session with its first messages; nothing runs yet. A history that ends in open calls waits for their answers."""
         self.refuse_if_closing()
         self._redactor.register(config.hidden)
@@ -61,7 +71,8 @@ class Sessions:
         )
         waits = RunRecord(f"run_{uuid.uuid4().hex}", record.id, "waiting", None, 1) if ends_open(history) else None
         about_session(record.id)
-        await self._store.create_session(record, [message.model_dump_json() for message in history], waits)
+        key = ask.record(record.id, 1) if ask else None
+        await self._store.create_session(record, [message.model_dump_json() for message in history], waits, key)
         session = Session(record, config, agent, self._house, self, 0)
         if waits is not None:
             await session.wait_again(waits)
@@ -123,10 +134,27 @@ class Sessions:
             await session.stop("the session was deleted", forget=True)
             await self._store.delete_session(session_id)
             session.deleted = True
+            session.line.advance()
             await asyncio.to_thread(shutil.rmtree, self._house.states / session_id, ignore_errors=True)
             self._house.transcripts.forget(session_id)
             self._known.pop(session_id, None)
         self.changed(session)
+
+    def cancel_soon(self, session: Session, turn: Turn) -> None:
+        """Stop the run of a turn whose client has dropped off, unless another turn has begun meanwhile."""
+
+        async def cancel() -> None:
+            async with session.lock:
+                if session.turn_began == turn.first and session.busy:
+                    await session.cancel()
+
+        if not self._closing:
+            self._track(cancel())
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self, why: str) -> None:
         """End every run with a clean error and every agent; nothing new is taken."""
@@ -203,6 +231,4 @@ class Sessions:
                 self._dozing.discard(session.id)
 
         self._dozing.add(session.id)
-        task = asyncio.create_task(sleep())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._track(sleep())

@@ -55,6 +55,9 @@ class Play:
     def begin(self, content: Any, *, go_on: bool = False) -> None:
         """A prompt has come, or the turn that the history ends in is to go on."""
         self.earlier = self._open_turn if go_on else []
+        # What was said in the turn before is in its history: a process that is started anew is given it so.
+        self.texts += [text_of(said) for said in self.wire.steered]
+        self.wire.steered.clear()
         if not go_on or not self.texts:
             self.texts.append(text_of(content))
         self.images = sum(1 for block in content if block.get("type") == "image") if isinstance(content, list) else 0
@@ -108,6 +111,7 @@ class Play:
         return {
             "prompt": self.texts[-1] if self.texts else "",
             "turn": str(len(self.texts)),
+            "steered": " ".join(text_of(said) for said in self.wire.steered),
             "images": str(self.images),
             "system": self.system,
             "model": self.model,

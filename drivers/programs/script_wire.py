@@ -35,6 +35,7 @@ class Wire:
         self.ignores_interrupt = True
         self._requests: deque[dict[str, Any]] = deque()
         self._replies: dict[str, dict[str, Any]] = {}
+        self.steered: list[Any] = []
         self._parts: list[bytes] = []
         self._open = True
         self._out = bytearray()
@@ -112,6 +113,8 @@ class Wire:
             request = self._requests.popleft()
             if request.get("type") == "reply":
                 self._replies[str(request.get("id"))] = request
+            elif request.get("type") == "steer":
+                self.steered.append(request.get("content", ""))
             elif request.get("type") == "interrupt" and not self.ignores_interrupt:
                 raise Interrupted
         if not self._open and not self.ignores_end:

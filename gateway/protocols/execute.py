@@ -11,12 +11,15 @@ from functools import partial
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.event_log import Entry
 from gateway.executions import Task
 from gateway.gateway import Gateway
+from gateway.idempotency import Ask
 from gateway.protocols.bodies import StrictRoute
 from gateway.protocols.described import SECURED, Stream, shown
 from gateway.protocols.streams import event_stream, until_refused
 from gateway.run import Turn
+from gateway.security import Caller
 
 KINDS = [
     "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",
@@ -63,21 +66,35 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/v1/execute", response_class=Response, openapi_extra={**SECURED, **EXAMPLES})
     async def execute(
-        request: ExecuteRequest, authorization: str | None = Header(default=None, include_in_schema=False)
+        request: ExecuteRequest,
+        authorization: str | None = Header(default=None, include_in_schema=False),
+        last_event_id: int | None = Header(default=None, ge=0, description="Number the frames, and begin behind this one."),
     ) -> Response:
         """Run a task and stream its events until `session_end`. The run goes on if the client drops off."""
         caller = gateway.auth.check(authorization, request.auth_token)
-        task = Task(request.driver, request.task, request.model, request.idempotency_key, caller.name)
-        turn = await gateway.executions.execute(task)
-        stream = event_stream(_frames(turn), gateway.keep_alive)
+        task = Task(request.driver, request.task, request.model, caller.name)
+        turn = await gateway.executions.execute(task, _ask(request, caller))
+        stream = event_stream(_frames(turn, last_event_id), gateway.keep_alive)
         check = partial(gateway.auth.check, authorization, request.auth_token)
         return stream if caller.name is None else until_refused(stream, check)
 
     return routes
 
 
-async def _frames(turn: Turn) -> AsyncIterator[bytes]:
+def _ask(request: ExecuteRequest, caller: Caller) -> Ask | None:
+    if request.idempotency_key is None:
+        return None
+    return Ask.of(caller.name, "execute", request.idempotency_key, [request.driver, request.task, request.model])
+
+
+async def _frames(turn: Turn, after: int | None) -> AsyncIterator[bytes]:
     async for entries in turn.batches():
-        shown = [b"data: %b\n\n" % data for entry in entries if (data := entry.event.seed_json(entry.data)) is not None]
-        if shown:
-            yield b"".join(shown)
+        shown = [_frame(entry, data, after) for entry in entries if (data := entry.event.seed_json(entry.data)) is not None]
+        if frames := b"".join(shown):
+            yield frames
+
+
+def _frame(entry: Entry, data: bytes, after: int | None) -> bytes:
+    if after is None:
+        return b"data: %b\n\n" % data
+    return b"data: %b\nid: %d\n\n" % (data, entry.seq) if entry.seq > after else b""

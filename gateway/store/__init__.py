@@ -1,6 +1,6 @@
 """What outlives the daemon: sessions, messages, runs, events and the audit. The only SQL of the project stands in this folder."""
 
-from gateway.store.records import AuditRecord, RunRecord, SessionRecord
+from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord
 from gateway.store.store import Store
 
-__all__ = ["AuditRecord", "RunRecord", "SessionRecord", "Store"]
+__all__ = ["AuditRecord", "EventRow", "KeyRecord", "RunRecord", "SessionRecord", "Store"]

@@ -21,6 +21,26 @@ class SessionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class EventRow:
+    """The events first..last of a log, one JSON a line."""
+
+    log_id: str
+    first: int
+    last: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """An idempotency key, hashed: the request's digest, and the log in which its answer is, from `first_seq` on."""
+
+    key: str
+    digest: str
+    log_id: str
+    first_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run as stored: `running`, `waiting` (for the client) or `ended`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-VERSION = 3
+VERSION = 4
 metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
@@ -66,12 +66,14 @@ events = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-executions = Table(
-    "executions",
+# What was asked for under an idempotency key: hashes of the key and of the request, and where the answer begins.
+idempotency_keys = Table(
+    "idempotency_keys",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("idempotency_key", String(64), unique=True),
+    Column("key", String(64), primary_key=True),
     Column("digest", String(64), nullable=False),
+    Column("log_id", String(64), nullable=False, index=True),
+    Column("first_seq", BigInteger, nullable=False),
     Column("created_at", Float, nullable=False, index=True),
 )
 

@@ -18,11 +18,13 @@ from gateway.errors import ConfigError
 from gateway.store import schema
 from gateway.store.cards import newest_cards
 from gateway.store.migrations import migrate
-from gateway.store.records import AuditRecord, RunRecord, SessionCard, SessionRecord
+from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionCard, SessionRecord
 from gateway.store.sqlite import set_up_sqlite
 
 Cursor = tuple[float, str]
 Arguments = ParamSpec("Arguments")
+EXECUTION = "exec_"
+"""What the ids of executions' logs begin with."""
 
 # What a turn does, made once: building a statement costs more than running it.
 _START_RUN = insert(schema.runs)
@@ -118,14 +120,17 @@ class Store:
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     @_whole
-    async def create_session(self, record: SessionRecord, history: Sequence[str], run: RunRecord | None = None) -> None:
-        """Store a session with its first messages (JSON texts), and the run that they leave waiting for the client."""
+    async def create_session(
+        self, record: SessionRecord, history: Sequence[str], run: RunRecord | None = None, key: KeyRecord | None = None
+    ) -> None:
+        """Store a session with its first messages (JSON texts), the run that they leave waiting, and the key of its making."""
         values = {**asdict(record), "config": json.dumps(record.config)}
         async with self._write() as connection:
             await connection.execute(insert(schema.sessions).values(**values))
             await _append_messages(connection, record.id, history)
             if run is not None:
                 await connection.execute(_START_RUN, {**asdict(run), "started_at": time.time()})
+            await _begin_turn(connection, None, key)
 
     async def session(self, session_id: str) -> SessionRecord | None:
         found = await self._sessions(select(schema.sessions).where(schema.sessions.c.id == session_id))
@@ -205,35 +210,48 @@ class Store:
     # -- runs and events --------------------------------------------------------------------------------------------
 
     @_whole
-    async def start_run(self, record: RunRecord, history: Sequence[str] = ()) -> None:
-        """Store a run that begins now, together with the messages that it begins with."""
+    async def start_run(
+        self, record: RunRecord, history: Sequence[str] = (), begin: EventRow | None = None, key: KeyRecord | None = None
+    ) -> None:
+        """Store a run that begins now, with the messages and the event that it begins with, and the key it was asked under."""
         async with self._write() as connection:
             await connection.execute(_START_RUN, {**asdict(record), "started_at": time.time()})
             await _append_messages(connection, record.log_id, history)
+            await _begin_turn(connection, begin, key)
 
     @_whole
-    async def set_run(
-        self, run_id: str, state: str, stop_reason: str | None = None, *, waiting_since: float | None = None
+    async def stop_run(
+        self, run_id: str, state: str, stop_reason: str | None, events: EventRow, *, waiting_since: float | None = None
     ) -> None:
-        values = {"of_run": run_id, "state": state, "stop_reason": stop_reason, "waiting_since": waiting_since}
+        """Mark a run as ended or waiting and store the last events of its turn, both or none."""
+        ended_at = time.time() if state == "ended" else None
+        stopped = {
+            "of_run": run_id,
+            "state": state,
+            "stop_reason": stop_reason,
+            "ended_at": ended_at,
+            "waiting_since": waiting_since,
+        }
         async with self._write() as connection:
-            await connection.execute(_SET_RUN, {**values, "ended_at": time.time() if state == "ended" else None})
+            await connection.execute(_APPEND_EVENTS, asdict(events))
+            await connection.execute(_SET_RUN, stopped)
 
     @_whole
-    async def end_run(self, run_id: str, stop_reason: str, log_id: str, first: int, last: int, body: bytes) -> None:
-        """Mark a run as ended and store its last events, both or none."""
-        row = {"log_id": log_id, "first": first, "last": last, "body": body}
-        over = {"of_run": run_id, "state": "ended", "stop_reason": stop_reason, "ended_at": time.time(), "waiting_since": None}
-        async with self._write() as connection:
-            await connection.execute(_APPEND_EVENTS, row)
-            await connection.execute(_SET_RUN, over)
-
-    @_whole
-    async def answer_run(self, run_id: str, log_id: str, results: Sequence[str]) -> None:
-        """Store the client's answers (JSON texts) and that the run is at work again: both or neither."""
+    async def answer_run(
+        self, run_id: str, log_id: str, results: Sequence[str], begin: EventRow | None = None, key: KeyRecord | None = None
+    ) -> None:
+        """Store the client's answers (JSON texts), the event that their turn begins with, and that the run is at work again."""
         async with self._write() as connection:
             await _append_messages(connection, log_id, results)
             await connection.execute(_AT_WORK_AGAIN, {"of_run": run_id})
+            await _begin_turn(connection, begin, key)
+
+    async def run_start(self, log_id: str, seq: int) -> int:
+        """The number of the first event of the run to which an event belongs; 1 if it belongs to none."""
+        table = schema.runs.c
+        query = select(func.max(table.first_seq)).where(table.log_id == log_id, table.first_seq <= seq)
+        async with self._engine.connect() as connection:
+            return (await connection.execute(query)).scalar() or 1
 
     async def unfinished_runs(self) -> list[RunRecord]:
         """The runs that had not ended when the daemon did."""
@@ -280,31 +298,32 @@ class Store:
         async with self._engine.connect() as connection:
             return int((await connection.execute(query)).scalar_one())
 
-    # -- executions -------------------------------------------------------------------------------------------------
+    # -- idempotency keys -------------------------------------------------------------------------------------------
 
-    @_whole
-    async def start_execution(self, run: RunRecord, key: str | None, digest: str) -> None:
-        """Store an execution with its run, which begins now. The run's log_id is the execution's id."""
-        values = {"id": run.log_id, "idempotency_key": key, "digest": digest, "created_at": time.time()}
-        async with self._write() as connection:
-            await connection.execute(insert(schema.executions).values(**values))
-            await connection.execute(insert(schema.runs).values(**asdict(run), started_at=time.time()))
-
-    async def execution(self, key: str) -> tuple[str, str] | None:
-        """(id, digest of the request) of the execution with an idempotency key."""
-        table = schema.executions
+    async def key(self, key: str) -> KeyRecord | None:
+        """What was asked for under a (hashed) key."""
+        table = schema.idempotency_keys.c
+        query = select(table.key, table.digest, table.log_id, table.first_seq).where(table.key == key)
         async with self._engine.connect() as connection:
-            row = (await connection.execute(select(table.c.id, table.c.digest).where(table.c.idempotency_key == key))).first()
-        return (row.id, row.digest) if row else None
+            row = (await connection.execute(query)).mappings().first()
+        return KeyRecord(**row) if row else None
 
     @_whole
-    async def forget_executions(self, before: float) -> None:
-        """Delete executions made before a time (seconds since the epoch), with their events."""
-        old = select(schema.executions.c.id).where(schema.executions.c.created_at < before)
+    async def add_key(self, record: KeyRecord) -> None:
         async with self._write() as connection:
-            for table in (schema.events, schema.runs):
-                await connection.execute(delete(table).where(table.c.log_id.in_(old)))
-            await connection.execute(delete(schema.executions).where(schema.executions.c.created_at < before))
+            await _begin_turn(connection, None, record)
+
+    @_whole
+    async def forget(self, executions: float, keys: float) -> None:
+        """Delete executions and keys made before a time each (seconds since the epoch)."""
+        runs, known = schema.runs.c, schema.idempotency_keys.c
+        old = select(runs.log_id).where(runs.log_id.startswith(EXECUTION, autoescape=True), runs.started_at < executions)
+        async with self._write() as connection:
+            of_executions = known.log_id.startswith(EXECUTION, autoescape=True)
+            await connection.execute(delete(schema.idempotency_keys).where(known.log_id.in_(old)))
+            await connection.execute(delete(schema.idempotency_keys).where(known.created_at < keys, ~of_executions))
+            await connection.execute(delete(schema.events).where(schema.events.c.log_id.in_(old)))
+            await connection.execute(delete(schema.runs).where(runs.log_id.in_(old)))
 
     # -- audit --------------------------------------------------------------------------------------------------------
 
@@ -347,6 +366,13 @@ class Store:
         async with self._engine.connect() as connection:
             rows = await connection.execute(select(schema.processes))
             return [(row.marker, row.pid, row.started_at) for row in rows]
+
+
+async def _begin_turn(connection: AsyncConnection, begin: EventRow | None, key: KeyRecord | None) -> None:
+    if begin is not None:
+        await connection.execute(_APPEND_EVENTS, asdict(begin))
+    if key is not None:
+        await connection.execute(insert(schema.idempotency_keys).values(**asdict(key), created_at=time.time()))
 
 
 async def _append_messages(connection: AsyncConnection, session_id: str, bodies: Sequence[str]) -> None:

@@ -110,6 +110,50 @@ def test_an_interrupt_before_the_turn_has_begun_is_sent_when_it_has() -> None:
     assert [line["request"] for line in written(codec)] == [{"subtype": "interrupt"}]
 
 
+RESULT = {"type": "result", "subtype": "success", "result": "x", "usage": {}}
+
+
+def heard(codec: ClaudeCodec, text: str) -> list[OutputEvent]:
+    return say(codec, {"type": "user", "message": {"role": "user", "content": text}, "isReplay": True})
+
+
+@pytest.mark.parametrize("text", ["y", "x", "/clear"])
+def test_a_run_ends_when_what_was_said_in_the_middle_is_answered_too(text: str) -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    assert heard(codec, "x") == []
+    written(codec)
+    assert codec.steer(Prompt(text))
+    assert [line["message"]["content"].strip() for line in written(codec)] == [text]
+    assert [event.kind for event in say(codec, RESULT)] == ["usage"]
+    assert codec.phase == "running"
+    assert say(codec, INIT) == [] and heard(codec, text) == []
+    assert [event.kind for event in say(codec, RESULT)] == ["usage", "session_end"]
+    assert codec.phase == "ready"
+
+
+def test_what_was_taken_up_behind_a_tool_has_no_end_of_its_own() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    heard(codec, "x")
+    codec.steer(Prompt("y"))
+    heard(codec, "y")
+    assert [event.kind for event in say(codec, RESULT)] == ["usage", "session_end"]
+
+
+def test_an_interrupt_with_something_unheard_is_none() -> None:
+    """It would be answered in a turn behind the interrupt: the process is ended instead."""
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    heard(codec, "x")
+    codec.steer(Prompt("y"))
+    assert codec.interrupt() is False
+    assert not ClaudeCodec(once=True).steer(Prompt("x"))
+
+
 def test_the_next_turn_is_not_interrupted() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))

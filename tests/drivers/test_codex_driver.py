@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivers.base import GO_ON, AgentUnavailable, ResumeFailed, SessionSpec, TaskSpec, ToolGrant, ToolSpec
+from drivers.base import GO_ON, AgentUnavailable, Prompt, ResumeFailed, SessionSpec, TaskSpec, ToolGrant, ToolSpec
 from drivers.codec import Codec
 from drivers.codex import CodexDriver, native_program
 from drivers.codex_grants import Grants
@@ -229,3 +229,49 @@ def test_what_the_cli_says_of_itself() -> None:
     odd.receive(b'{"id":1,"result":{}}')
     odd.receive(b'{"id":2,"result":"odd"}')
     assert isinstance(odd.refusal, AgentUnavailable)
+
+
+def at_work() -> Codec:
+    """A codec whose CLI works on a turn."""
+    codec, asked = opened(SPEC)
+    told(codec, {"id": asked["id"], "result": {"thread": {"id": "th"}, "model": "m"}})
+    assert codec.phase == "ready"
+    codec.prompt(Prompt("x"))
+    (start,) = written(codec)
+    told(codec, {"id": start["id"], "result": {"turn": {"id": "t1"}}})
+    told(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t1"}}})
+    return codec
+
+
+def told(codec: Codec, native: dict[str, Any]) -> list[str]:
+    return [event.kind for event in codec.receive(json.dumps(native).encode())]
+
+
+def completed(turn: str) -> dict[str, Any]:
+    return {"method": "turn/completed", "params": {"threadId": "th", "turn": {"id": turn, "status": "completed"}}}
+
+
+def test_it_is_told_something_in_mid_turn() -> None:
+    codec = at_work()
+    assert codec.steer(Prompt("y"))
+    (steer,) = written(codec)
+    assert steer["method"] == "turn/steer"
+    assert (steer["params"]["expectedTurnId"], steer["params"]["input"][0]["text"]) == ("t1", "y")
+    assert told(codec, {"id": steer["id"], "result": {}}) == []
+    assert told(codec, completed("t1")) == ["session_end"]
+    assert not codec.steer(Prompt("z"))
+
+
+@pytest.mark.parametrize("end_first", [False, True])
+def test_what_came_too_late_for_a_turn_is_said_in_another_of_the_same_run(end_first: bool) -> None:
+    codec = at_work()
+    codec.steer(Prompt("y"))
+    (steer,) = written(codec)
+    refused = {"id": steer["id"], "error": {"message": "no active turn to steer"}}
+    for line in (completed("t1"), refused) if end_first else (refused, completed("t1")):
+        assert "session_end" not in told(codec, line)
+    (start,) = written(codec)
+    assert (start["method"], start["params"]["input"][0]["text"]) == ("turn/start", "y")
+    told(codec, {"id": start["id"], "result": {"turn": {"id": "t2"}}})
+    told(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t2"}}})
+    assert told(codec, completed("t2")) == ["session_end"]

@@ -75,7 +75,7 @@ def frames(text: str) -> list[Frame]:
     for block in text.split("\n\n")[:-1]:
         if block.startswith(":"):
             continue
-        name, data = block.split("\n")
+        name, data, *_ = block.split("\n")
         assert name.startswith("event: ") and data.startswith("data: "), block
         found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
     return found

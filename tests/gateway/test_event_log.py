@@ -103,12 +103,12 @@ async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> N
     log = EventLog("log", store)
     log.append(tokens([1, 2]))
     reader = asyncio.create_task(log.read(2))
-    entry = await log.store_end("run", SessionEnd(exit_code=0, stop_reason="refusal"))
+    entry = await log.store_stop("run", SessionEnd(exit_code=0, stop_reason="refusal"), 1.0)
     assert (entry.seq, await store.last_seq("log")) == (3, 3)
     assert [first for first, _ in await store.events("log", 0)] == [1, 3]
     assert await store.last_run("log") == RunRecord("run", "log", "ended", "refusal", 1)
     assert not reader.done()
-    log.show_end(entry)
+    log.show(entry)
     assert await reader == [entry]
     assert [e.event for e in await EventLog("log", store, 3).read(2)] == [entry.event]
 

@@ -216,6 +216,7 @@ COMMON: Mapping[str, Scenario] = {
     "echo": once(say("{arg}")),
     "think": once(Step((Thinking("Let me think about this carefully."), Text("The answer is 42.")))),
     "slowtext": once(Step((Text("word " * 600),), chunk=5, delay=0.05)),
+    "midtext": once(Step((Text("word " * 40),), chunk=5, delay=0.05)),
     "bigtext": once(Step((Text("X" * 1_200_000),), chunk=300_000)),
     "usage": once(Step((Text("Counted."),), usage=Usage(1000, 200, 30, 40))),
     "recall": Scenario((recall,)),

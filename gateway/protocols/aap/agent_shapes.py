@@ -35,6 +35,15 @@ class ImageCapability(Shape):
     data: Maybe[Declared] = None
 
 
+class OwnCapability(Shape):
+    """What the gateway does beyond the protocol."""
+
+    cancel: Maybe[Declared] = None
+    events: Maybe[Declared] = None
+    queue: Maybe[Declared] = None
+    steer: Maybe[Declared] = None
+
+
 class Capabilities(Shape):
     """What is missing is not supported."""
 
@@ -42,6 +51,7 @@ class Capabilities(Shape):
     stream: Maybe[StreamCapability] = None
     application: Maybe[ApplicationCapability] = None
     image: Maybe[ImageCapability] = None
+    own: Maybe[OwnCapability] = Field(default=None, alias="x-portico")
 
 
 class _Option(Shape):

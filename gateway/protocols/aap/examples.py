@@ -71,6 +71,20 @@ SAY = shown(
     {200: {"stopReason": "end_turn", "messages": [ANSWER]}},
     stream=Stream(STREAMS, TURN, EVENTS),
 )
+CANCEL = shown(answers={200: {"sessionId": SESSION, "cancelled": True, "state": "idle"}})
+FOLLOW = shown(
+    stream=Stream(
+        """Server-sent events of the session over all its turns, each with an `id`. Beside the protocol's own: what clients have
+sent, open calls that were given up, and numbers that cannot be replayed any more.""",
+        "event: turn_start\ndata: {}\nid: 1\n\n" + TURN.split("\n\n", 1)[1],
+        {
+            **EVENTS,
+            "client_message": {"type": "object"},
+            "tool_calls_cancelled": _data(toolCallIds={"type": "array", "items": STRING}),
+            "gap": _data(**{"from": {"type": "integer"}, "to": {"type": "integer"}, "reason": STRING}),
+        },
+    )
+)
 INFO: dict[str, Any] = {
     "sessionId": SESSION,
     "agent": {"name": "claude", "tools": [{"name": "Bash", "trust": False}], "options": {"model": "sonnet"}},

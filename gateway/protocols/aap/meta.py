@@ -39,6 +39,8 @@ def _agent_info(finding: Finding, tool: type[Tool]) -> dict[str, Any]:
         "stream": {"delta": {}, "message": {}, "none": {}},
         **({"application": {"tools": {}}} if info.app_tools else {}),
         **({"image": images} if images else {}),
+        # The gateway's own: docs/protocols/aap-extensions.md.
+        "x-portico": {"cancel": {}, "events": {}, "queue": {}, **({"steer": {}} if info.steers else {})},
     }
     return {
         "name": agent.name,

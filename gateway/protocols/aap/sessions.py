@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from drivers.messages import Message
 from gateway.errors import BadRequest, NotFound
 from gateway.gateway import Gateway
+from gateway.idempotency import Ask
 from gateway.protocols.aap.meta import declared_histories, merged
 from gateway.protocols.aap.shapes import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
 from gateway.protocols.aap.turns import check_new, check_seed
@@ -31,16 +32,26 @@ _HISTORIES: Mapping[HistoryType, Callable[[Session], Awaitable[list[Message]]]] 
 
 
 async def make(
-    gateway: Gateway, caller: Caller, wanted: AgentConfig, tools: Iterable[Tool] | None, messages: Sequence[Message]
+    gateway: Gateway,
+    caller: Caller,
+    wanted: AgentConfig,
+    tools: Iterable[Tool] | None,
+    messages: Sequence[Message],
+    ask: Ask | None = None,
 ) -> Session:
     """A session with a history; nothing runs. Raises BadRequest, AgentProblem; then there is none."""
     agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
     check_seed(agent, messages)
-    return await gateway.sessions.create(caller, agent, config, messages)
+    return await gateway.sessions.create(caller, agent, config, messages, ask=ask)
 
 
 async def make_and_begin(
-    gateway: Gateway, caller: Caller, wanted: AgentConfig, tools: Iterable[Tool] | None, messages: Sequence[Message]
+    gateway: Gateway,
+    caller: Caller,
+    wanted: AgentConfig,
+    tools: Iterable[Tool] | None,
+    messages: Sequence[Message],
+    ask: Ask | None = None,
 ) -> tuple[Session, Turn]:
     """A session whose last message, the user's, is being answered. Raises BadRequest, AgentProblem; then there is none."""
     agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
@@ -48,7 +59,7 @@ async def make_and_begin(
     session = await gateway.sessions.create(caller, agent, config, messages)
     try:
         async with session.lock:
-            return session, await session.begin()
+            return session, await session.begin(ask)
     except BaseException:
         await gateway.sessions.delete(caller, session.id)
         raise

@@ -92,19 +92,28 @@ class ToolPermissionMessage(Shape):
 TurnMessage = Annotated[UserMessage | ToolMessage | ToolPermissionMessage, Field(discriminator="role")]
 
 
-class TurnRequest(Shape):
-    """One user message, or the answers to all open tool calls. Each version adds `tools`."""
+class TurnFields(Shape):
+    """How a turn is answered. `on_disconnect` is the gateway's own: what becomes of it when the client's connection drops."""
+
+    stream: StreamMode = "none"
+    on_disconnect: Literal["continue", "cancel"] | None = None
+
+
+class TurnRequest(TurnFields):
+    """One user message, or the answers to all open tool calls. Each version adds `tools`.
+
+    `when_busy` is the gateway's own: what becomes of a user message while a run is at work.
+    """
 
     agent: AgentOverrides | None = None
-    stream: StreamMode = "none"
     messages: tuple[TurnMessage, ...]
+    when_busy: Literal["refuse", "steer", "queue"] = "refuse"
 
 
-class CreateSessionRequest(Shape):
+class CreateSessionRequest(TurnFields):
     """`PUT /session` of versions 1 and 2. The last message must be the user's."""
 
     agent: AgentConfig
-    stream: StreamMode = "none"
     messages: tuple[Message, ...]
     tools: tuple[ApplicationTool, ...] | None = None
 
@@ -135,6 +144,14 @@ class SessionHistoryResponse(Shape):
     """The history of a session, as of versions 2 and 3."""
 
     history: SessionHistory
+
+
+class CancelResponse(Shape):
+    """What came of a cancel: whether there was something to cancel, and the state now."""
+
+    session_id: str = Field(alias="sessionId")
+    cancelled: bool
+    state: SessionState
 
 
 class SessionAgent(Shape):

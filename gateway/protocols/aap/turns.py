@@ -1,40 +1,85 @@
-"""A turn of AAP, whichever version asked for it: the request checked, the run started or answered, the answer shown."""
+"""A turn of AAP, whichever version asked for it: the request checked, the run started or answered."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-
-from fastapi import Response
-from pydantic_core import to_json
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Literal
 
 from drivers.base import PermissionReply, Reply, ToolReply
 from drivers.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks, text_of
 from gateway.agents import ConfiguredAgent
 from gateway.errors import BadRequest, GatewayError
+from gateway.idempotency import Ask
 from gateway.protocols.aap.meta import check_messages, merged
 from gateway.protocols.aap.shapes import (
     AgentOverrides,
-    StreamMode,
     Tool,
     ToolPermissionMessage,
     TurnMessage,
 )
-from gateway.protocols.aap.views import TURN_START, JsonView, StreamView, frame
-from gateway.protocols.streams import event_stream
 from gateway.run import Turn
 from gateway.session import Session
 from gateway.session_config import SessionConfig
 
+WhenBusy = Literal["refuse", "steer", "queue"]
+Gone = Callable[[], Awaitable[None]]
+
+
+async def never() -> None:
+    """Nobody goes."""
+    await asyncio.Event().wait()
+
 
 async def take_turn(
-    session: Session, messages: Sequence[TurnMessage], overrides: AgentOverrides | None, tools: Iterable[Tool] | None
+    session: Session,
+    messages: Sequence[TurnMessage],
+    overrides: AgentOverrides | None,
+    tools: Iterable[Tool] | None,
+    ask: Ask | None = None,
+    *,
+    when_busy: WhenBusy = "refuse",
+    gone: Gone = never,
 ) -> Turn:
-    """Start or go on with the session's run. Raises BadRequest, Conflict and others; then nothing has changed."""
+    """Start or go on with the session's run. Raises BadRequest, Conflict and others; then nothing has changed.
+
+    A user message that finds a run at work is refused, or said to that run, or waits until `gone` returns.
+    """
+    said = _user_message(messages)
+    if said is not None and when_busy == "queue":
+        _check_said(session, said, overrides, tools)
+        async with session.line.place(gone):
+            return await _take(session, messages, overrides, tools, ask, in_line=True)
+    if said is not None and when_busy == "steer":
+        async with session.lock:
+            if session.busy:
+                _check_said(session, said, overrides, tools)
+                if overrides is not None or tools is not None:
+                    raise BadRequest("when_busy: a run at work keeps its settings; leave agent and tools out to steer it")
+                return await session.steer(said, ask)
+    return await _take(session, messages, overrides, tools, ask)
+
+
+def _check_said(session: Session, said: UserMessage, overrides: AgentOverrides | None, tools: Iterable[Tool] | None) -> None:
+    _config(session, overrides, tools)
+    check_messages(session.agent, [said])
+    check_prompt(said)
+
+
+async def _take(
+    session: Session,
+    messages: Sequence[TurnMessage],
+    overrides: AgentOverrides | None,
+    tools: Iterable[Tool] | None,
+    ask: Ask | None,
+    *,
+    in_line: bool = False,
+) -> Turn:
     said = _user_message(messages)
     async with session.lock:
         if said is None:
             await session.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
-        session.refuse_if_busy()
+        session.refuse_if_busy(in_line=in_line)
         config, before = _config(session, overrides, tools), session.config
         replies, results = _answers(messages)
         check_messages(session.agent, results if said is None else [said])
@@ -45,7 +90,7 @@ async def take_turn(
                 await session.cancel_open_calls()
             await session.configure(config)
             try:
-                return await (session.answer(replies, results) if said is None else session.say(said))
+                return await (session.answer(replies, results, ask) if said is None else session.say(said, ask))
             except GatewayError:
                 # With settings that the agent does not start with, the session would be of no use any more.
                 await session.configure(before)
@@ -69,9 +114,9 @@ def _user_message(messages: Sequence[TurnMessage]) -> UserMessage | None:
     return users[0] if users else None
 
 
-def _answers(messages: Sequence[TurnMessage]) -> tuple[list[Reply], list[Message]]:
+def _answers(messages: Sequence[TurnMessage]) -> tuple[list[Reply], list[ToolMessage]]:
     replies: list[Reply] = []
-    results: list[Message] = []
+    results: list[ToolMessage] = []
     for message in messages:
         if isinstance(message, ToolPermissionMessage):
             replies.append(PermissionReply(message.tool_call_id, message.granted, message.reason))
@@ -104,22 +149,3 @@ def check_prompt(message: UserMessage) -> None:
     images = any(isinstance(block, ImageBlock) for block in blocks(message.content))
     if not images and not text_of(message.content).strip():
         raise BadRequest("messages: the user message is blank; write a text or add an image")
-
-
-async def answer(turn: Turn, mode: StreamMode, keep_alive: float, *, created: str | None = None, status: int = 200) -> Response:
-    """The turn as a response: an SSE stream, or (mode `none`) JSON once it is over. `created` is a new session's id."""
-    if mode == "none":
-        view = JsonView()
-        async for entries in turn.batches():
-            view.feed(entries)
-        body = view.response(created)
-        return Response(to_json(body, by_alias=True), status_code=status, media_type="application/json")
-    return event_stream(_frames(turn, StreamView(whole=mode == "message"), created), keep_alive)
-
-
-async def _frames(turn: Turn, view: StreamView, created: str | None) -> AsyncIterator[bytes]:
-    first = frame("session_start", {"sessionId": created}) if created else b""
-    yield first + TURN_START
-    async for entries in turn.batches():
-        if frames := view.feed(entries):
-            yield frames

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from gateway.gateway import Gateway
-from gateway.protocols.aap import examples
+from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_shapes import MetaResponse
+from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_of
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
-from gateway.protocols.aap.sessions import histories, make_and_begin, page, shown
+from gateway.protocols.aap.sessions import histories, page, shown
 from gateway.protocols.aap.shapes import (
     AgentResponse,
     ApplicationTool,
@@ -21,7 +22,6 @@ from gateway.protocols.aap.shapes import (
     SessionTurnRequest,
     Shape,
 )
-from gateway.protocols.aap.turns import answer, take_turn
 from gateway.protocols.guard import CallerOf
 
 VERSION = 2
@@ -59,17 +59,14 @@ def router(gateway: Gateway) -> APIRouter:
         return SessionListV2(sessions=[shown(SessionInfoV2, ApplicationTool, one) for one in found], next=more)
 
     @routes.put("/session", response_model=AgentResponse, status_code=201, openapi_extra=examples.CREATE)
-    async def create_session(caller: CallerOf, request: CreateSessionRequest) -> Response:
+    async def create_session(request: CreateSessionRequest, exchange: ExchangeOf) -> Response:
         """Make a session and answer its last user message."""
-        session, turn = await make_and_begin(gateway, caller, request.agent, request.tools, request.messages)
-        return await answer(turn, request.stream, gateway.keep_alive, created=session.id, status=201)
+        return await exchange.create(gateway, request)
 
     @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.SAY)
-    async def create_turn(caller: CallerOf, session_id: str, request: SessionTurnRequest) -> Response:
+    async def create_turn(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
-        session = await gateway.sessions.get(caller, session_id)
-        turn = await take_turn(session, request.messages, request.agent, request.tools)
-        return await answer(turn, request.stream, gateway.keep_alive)
+        return await exchange.turn(gateway, session_id, request, request.tools)
 
     @routes.get(SESSION, openapi_extra=examples.LOOK_V2)
     async def get_session(caller: CallerOf, session_id: str) -> SessionInfoV2:
@@ -89,4 +86,5 @@ def router(gateway: Gateway) -> APIRouter:
         return Response(status_code=204)
 
     routes.include_router(open_to_all)
+    routes.include_router(extensions.router(gateway, SESSION))
     return routes

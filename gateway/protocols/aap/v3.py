@@ -9,8 +9,9 @@ from pydantic import Field
 
 from drivers.messages import Message
 from gateway.gateway import Gateway
-from gateway.protocols.aap import examples
+from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_shapes import Described
+from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_of
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.sessions import histories, make, page, shown
@@ -25,7 +26,6 @@ from gateway.protocols.aap.shapes import (
     Tool,
     TurnRequest,
 )
-from gateway.protocols.aap.turns import answer, take_turn
 from gateway.protocols.guard import CallerOf
 
 VERSION = 3
@@ -104,17 +104,20 @@ def router(gateway: Gateway) -> APIRouter:
         return SessionListV3(sessions=[shown(SessionInfoV3, ClientTool, one) for one in found], next=more)
 
     @routes.post("/sessions", status_code=201, openapi_extra=examples.CREATE_V3)
-    async def create_session(caller: CallerOf, request: PostSessionsRequest) -> PostSessionsResponse:
+    async def create_session(caller: CallerOf, request: PostSessionsRequest, exchange: ExchangeOf) -> PostSessionsResponse:
         """Make a session; the agent does not run."""
-        session = await make(gateway, caller, request.agent, request.tools, request.messages)
+        ask = exchange.ask("create v3", request)
+        session = await gateway.idempotency.once(
+            ask,
+            lambda: make(gateway, caller, request.agent, request.tools, request.messages, ask),
+            lambda known: gateway.sessions.get(caller, known.log_id),
+        )
         return PostSessionsResponse(session_id=session.id)
 
     @routes.post(SESSION + "/turns", response_model=AgentResponse, openapi_extra=examples.SAY)
-    async def create_turn(caller: CallerOf, session_id: str, request: PostSessionTurnRequest) -> Response:
+    async def create_turn(session_id: str, request: PostSessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
-        session = await gateway.sessions.get(caller, session_id)
-        turn = await take_turn(session, request.messages, request.agent, request.tools)
-        return await answer(turn, request.stream, gateway.keep_alive)
+        return await exchange.turn(gateway, session_id, request, request.tools)
 
     @routes.get(SESSION, openapi_extra=examples.LOOK_V3)
     async def get_session(caller: CallerOf, session_id: str) -> SessionInfoV3:
@@ -134,4 +137,5 @@ def router(gateway: Gateway) -> APIRouter:
         return Response(status_code=204)
 
     routes.include_router(open_to_all)
+    routes.include_router(extensions.router(gateway, SESSION))
     return routes

@@ -23,6 +23,7 @@ from drivers.events import AwaitedCall, Awaiting, Error, SessionEnd
 from drivers.messages import Message, UserMessage, text_of
 from gateway.errors import Conflict
 from gateway.event_log import Entry
+from gateway.log_events import Steered, TurnStart
 from gateway.parking import unanswered
 from gateway.protocols.acp.asking import Asking
 from gateway.protocols.acp.options import config_options, mode_of, modes
@@ -82,7 +83,10 @@ class Window:
             self._updates.run_begins()
             self._seen, until = first - 1, self._seen
             while self._seen < until:
-                for entry in await self.session.log.read(self._seen):
+                entries = await self.session.log.read(self._seen)
+                if not entries:
+                    return
+                for entry in entries:
                     await self._show(entry)
 
     async def skip(self) -> None:
@@ -155,8 +159,7 @@ class Window:
             self._speaking.cancelled = True
         # A prompt that is just starting its agent holds the lock until its run is there to be cancelled.
         async with self.session.lock:
-            if self.session.run is not None:
-                await self.session.run.cancel()
+            await self.session.cancel()
 
     @property
     def speaking(self) -> bool:
@@ -185,6 +188,12 @@ class Window:
         """Tell the client of an event."""
         event = entry.event
         self._seen = entry.seq
+        if isinstance(event, TurnStart):
+            return
+        if isinstance(event, Steered):
+            for update in self._updates.of_message(event.message):
+                await self._update(update)
+            return
         if not self._in_run:
             self._in_run = True
             await self._begins(entry.seq)
@@ -200,8 +209,8 @@ class Window:
         self._error = None
         await self.tell_settings()
         run = self.session.run
-        if not self._is_mine(seq) and run is not None and run.first_seq == seq:
-            # Somebody else has said something; the log has the agent's part only.
+        if not self._is_mine(seq) and run is not None and run.first_seq + 1 == seq:
+            # Somebody else has said something; before the agent's first event is what they said.
             said = [message for message in await self.session.history() if isinstance(message, UserMessage)]
             for update in self._updates.of_message(said[-1]) if said else ():
                 await self._update(update)

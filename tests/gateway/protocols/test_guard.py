@@ -20,6 +20,8 @@ OF_V2: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/session/sess_x", {}),
     ("GET", "/session/sess_x?history=junk", {}),
     ("DELETE", "/session/sess_x", {}),
+    ("POST", "/session/sess_x/cancel", {}),
+    ("GET", "/session/sess_x/events?after=junk", {}),
     ("GET", "/session/sess_x/history?type=junk", {}),
 ]
 OF_V3: list[tuple[str, str, dict[str, Any]]] = [
@@ -30,6 +32,8 @@ OF_V3: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions/sess_x", {}),
     ("GET", "/sessions/sess_x/history?type=junk", {}),
     ("DELETE", "/sessions/sess_x", {}),
+    ("POST", "/sessions/sess_x/cancel", {}),
+    ("GET", "/sessions/sess_x/events?after=junk", {}),
 ]
 ENDPOINTS = [
     *OF_V2[:-1],

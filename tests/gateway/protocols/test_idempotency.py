@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.executions import Task
+from gateway.idempotency import Ask
 from gateway.store import RunRecord
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, table
@@ -79,11 +79,27 @@ async def test_a_client_that_drops_off_does_not_stop_the_run(
     assert found[-1]["exit_code"] == 0
 
 
+async def test_who_names_the_last_event_gets_the_rest_with_numbers(portico: Running, play: Callable[..., None]) -> None:
+    play({"text": "begin"}, {"events": 20}, {"text": "end"})
+    plain = (await portico.client.post("/v1/execute", json=TASK)).text
+
+    async def behind(number: str) -> list[str]:
+        answer = await portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": number})
+        assert answer.status_code == 200, answer.text
+        return answer.text.split("\n\n")[:-1]
+
+    whole = await behind("0")
+    assert [block.split("\n")[0] for block in whole] == plain.split("\n\n")[:-1]
+    for place, block in enumerate(whole):
+        assert await behind(block.split("\nid: ")[1]) == whole[place + 1 :]
+    await error(portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": "x"}), 400)
+
+
 @pytest.mark.parametrize("change", [{"task": "do that"}, {"driver": "echo"}, {"model": "other"}])
 async def test_another_request_under_the_key_is_refused(portico: Running, started: list[str], change: dict[str, str]) -> None:
     await execute(portico.client, **TASK, model="m")
     text = await error(portico.client.post("/v1/execute", json=TASK | {"model": "m"} | change), 409)
-    assert "idempotency_key" in text
+    assert "idempotency key" in text
     assert len(started) == 1
 
 
@@ -162,8 +178,8 @@ async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(daemon: Da
 async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: Running) -> None:
     """Killed after the run was marked as ended, before its last events were written."""
     store = portico.gateway.store
-    task = Task("echo", "x", idempotency_key="job-1")
-    await store.start_execution(RunRecord("run", "exec", "ended", "end_turn", 1), task.key, task.digest)
+    ask = Ask.of(None, "execute", "job-1", ["echo", "x", None])
+    await store.start_run(RunRecord("run", "exec", "ended", "end_turn", 1), key=ask.record("exec", 1))
     await store.append_events("exec", 1, 1, b'{"kind":"agent_token","text":"x"}')
     for _ in range(2):
         found = await execute(portico.client, "x", "echo", idempotency_key="job-1")

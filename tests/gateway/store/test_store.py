@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.store import RunRecord, SessionRecord, Store
+from gateway.store import EventRow, KeyRecord, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 
@@ -41,6 +41,7 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
         connection.execute("UPDATE schema_version SET version = 1")
         connection.execute("ALTER TABLE sessions DROP COLUMN owner")
         connection.execute("ALTER TABLE runs DROP COLUMN waiting_since")
+        connection.execute("CREATE TABLE executions (id VARCHAR(64) PRIMARY KEY)")
     connection.close()
     for _ in range(2):
         store = await Store.open(sqlite_url(tmp_path))
@@ -87,7 +88,7 @@ async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
         await store.start_run(run, ["3"])
     assert await store.messages("s") == ["1", "2"]
     assert await store.unfinished_runs() == [run]
-    await store.set_run("r", "ended", "end_turn")
+    await store.stop_run("r", "ended", "end_turn", EventRow("s", 1, 1, b"{}"))
     assert await store.unfinished_runs() == []
 
 
@@ -108,7 +109,7 @@ async def test_the_last_run_of_each_log_is_found(store: Store) -> None:
         await store.create_session(SessionRecord(log, "echo"), [], RunRecord(f"{log}1", log, "waiting", None, 1))
     for number in (2, 10):
         await store.start_run(RunRecord(f"a{number}", "a", "running", None, number))
-    await store.end_run("b1", "refusal", "b", 1, 1, b"{}")
+    await store.stop_run("b1", "ended", "refusal", EventRow("b", 1, 1, b"{}"))
     assert await store.last_runs(["a", "b", "nobody"]) == {
         "a": RunRecord("a10", "a", "running", None, 10),
         "b": RunRecord("b1", "b", "ended", "refusal", 1),
@@ -117,17 +118,32 @@ async def test_the_last_run_of_each_log_is_found(store: Store) -> None:
 
 
 async def test_old_executions_are_forgotten(store: Store) -> None:
-    for name in ("old", "new"):
+    for name in ("exec_old", "exec_new"):
+        if name == "exec_new":
+            cut = time.time()
+        key = KeyRecord(f"key of {name}", "digest", name, 1)
+        await store.start_run(RunRecord(f"run of {name}", name, "ended", "end_turn", 1), key=key)
+        await store.append_events(name, 1, 1, b"{}")
+    await store.forget(executions=cut, keys=time.time())
+    assert await store.key("key of exec_old") is None
+    assert await store.key("key of exec_new") == key
+    assert await store.events("exec_old", 0) == []
+    assert await store.last_run("exec_old") is None
+    assert len(await store.events("exec_new", 0)) == 1
+
+
+async def test_old_keys_of_sessions_are_forgotten_and_their_runs_kept(store: Store) -> None:
+    await store.create_session(SessionRecord("s", "echo"), [])
+    for name, seq in (("old", 1), ("new", 2)):
         if name == "new":
             cut = time.time()
-        await store.start_execution(RunRecord(f"run of {name}", name, "ended", "end_turn", 1), name, "digest")
-        await store.append_events(name, 1, 1, b"{}")
-    await store.forget_executions(cut)
-    assert await store.execution("old") is None
-    assert await store.execution("new") == ("new", "digest")
-    assert await store.events("old", 0) == []
-    assert await store.last_run("old") is None
-    assert len(await store.events("new", 0)) == 1
+        run = RunRecord(f"run of {name}", "s", "ended", "end_turn", seq)
+        await store.start_run(run, [], EventRow("s", seq, seq, b"{}"), KeyRecord(name, "digest", "s", seq))
+    await store.forget(executions=time.time(), keys=cut)
+    assert await store.key("old") is None
+    assert await store.key("new") == KeyRecord("new", "digest", "s", 2)
+    assert len(await store.events("s", 0)) == 2
+    assert [await store.run_start("s", seq) for seq in (0, 1, 2, 9)] == [1, 1, 2, 2]
 
 
 async def test_a_failing_statement_does_not_tell_its_values(store: Store) -> None:

@@ -37,6 +37,8 @@ CAPABILITIES = _object(
     stream=_object({}, delta=EMPTY, message=EMPTY, none=EMPTY),
     application=_object({}, tools=EMPTY),
     image=_object({}, http=EMPTY, data=EMPTY),
+    # The gateway's own; whoever does not know a capability has no use for it.
+    **{"x-portico": _object({"cancel": EMPTY, "events": EMPTY, "queue": EMPTY}, steer=EMPTY)},
 )
 AGENT = _object(
     {"name": TEXT, "version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.-]+)?$"}},
@@ -66,6 +68,7 @@ async def test_an_agent_says_what_it_can_do(portico: Running) -> None:
         "stream": {"delta": {}, "message": {}, "none": {}},
         "application": {"tools": {}},
         "image": {"http": {}, "data": {}},
+        "x-portico": {"cancel": {}, "events": {}, "queue": {}, "steer": {}},
     }
     assert {tool["name"] for tool in agents["script"]["tools"]} == {"lookup", "write_note", "shell"}
     for tool in agents["script"]["tools"]:

@@ -141,9 +141,9 @@ async def test_frames_are_exactly_as_the_protocol_writes_them(portico: Running) 
     first, rest = answer.content.split(b"\n\n", 1)
     assert first.startswith(b'event: session_start\ndata: {"sessionId":"sess_')
     assert rest == (
-        b"event: turn_start\ndata: {}\n\n"
-        b'event: text_delta\ndata: {"delta":"say \\"hi\\"\\n\\n"}\n\n'
-        b'event: turn_stop\ndata: {"stopReason":"end_turn"}\n\n'
+        b"event: turn_start\ndata: {}\nid: 1\n\n"
+        b'event: text_delta\ndata: {"delta":"say \\"hi\\"\\n\\n"}\nid: 3\n\n'
+        b'event: turn_stop\ndata: {"stopReason":"end_turn"}\nid: 4\n\n'
     )
 
 

@@ -17,12 +17,14 @@ from drivers.events import (
     Usage,
 )
 from gateway.event_log import Entry
+from gateway.log_events import TurnStart
 from gateway.protocols.aap.views import JsonView, StreamView
 from tests.gateway.talk import frames
 
 
 def entries(events: Iterable[OutputEvent]) -> list[Entry]:
-    return [Entry(number, event, event.encode()) for number, event in enumerate(events, 1)]
+    """A turn's."""
+    return [Entry(number, event, event.encode()) for number, event in enumerate((TurnStart(), *events), 1)]
 
 
 def test_a_result_of_an_earlier_turn_stands_where_it_came() -> None:
@@ -56,7 +58,7 @@ def test_calls_of_a_nested_agent_are_its_own() -> None:
         Usage(),
         SessionEnd(exit_code=0),
     ]
-    shown = frames(StreamView(whole=False).feed(entries(nested)).decode())
+    shown = frames(StreamView(whole=False).feed(entries(nested)).decode())[1:]
     assert shown == [
         ("tool_call", {"toolCallId": "task", "name": "Task", "input": {}}),
         ("tool_result", {"toolCallId": "task", "content": [{"type": "text", "text": "seen"}]}),
@@ -70,21 +72,21 @@ def test_calls_of_a_nested_agent_are_its_own() -> None:
 def test_an_error_is_told_with_the_stop_reason_error_only() -> None:
     view = StreamView(whole=True)
     stopped = frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
-    assert stopped == [("turn_stop", {"stopReason": "end_turn"})]
+    assert stopped == [("turn_start", {}), ("turn_stop", {"stopReason": "end_turn"})]
     failed = frames(
         StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode()
     )
-    assert failed == [("turn_stop", {"stopReason": "error", "error": "hm"})]
+    assert failed == [("turn_start", {}), ("turn_stop", {"stopReason": "error", "error": "hm"})]
 
 
 def test_a_turn_that_was_stopped_on_request_went_well() -> None:
     end = SessionEnd(exit_code=130, stop_reason="cancelled")
-    assert frames(StreamView(whole=True).feed(entries([end])).decode()) == [("turn_stop", {"stopReason": "end_turn"})]
+    assert frames(StreamView(whole=True).feed(entries([end])).decode())[1:] == [("turn_stop", {"stopReason": "end_turn"})]
 
 
 def test_a_wait_shows_the_text_before_it() -> None:
     waiting = [AgentToken(text="a"), AgentToken(text="b"), Awaiting(calls=(AwaitedCall(id="c", wants="result"),))]
-    assert frames(StreamView(whole=True).feed(entries(waiting)).decode()) == [
+    assert frames(StreamView(whole=True).feed(entries(waiting)).decode())[1:] == [
         ("text", {"text": "ab"}),
         ("turn_stop", {"stopReason": "tool_use"}),
     ]

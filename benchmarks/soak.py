@@ -1,0 +1,248 @@
+"""Many sessions whose clients drop off anywhere and come back, while the daemon is killed: nothing is lost or comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.figures import Figure
+from benchmarks.servers import KEY, first_line, serve_command, start, stop, write_config
+
+Event = tuple[str, str, str]
+"""(id, name, data) of one frame."""
+
+TURNS, PARTS, BURST = 2, 5, 40
+"""Turns of a session; bursts of a turn, with a pause in between; events of a burst."""
+AT_ONCE = 24
+"""Clients at the same time."""
+KILLS = 2
+LONGEST = 240.0
+"""Seconds for everything."""
+AGAIN = 0.1
+"""Seconds until a refused client tries again."""
+TEXT = "".join(f"{part}.{n} " for part in range(PARTS) for n in range(BURST))
+STEPS = [step for part in range(PARTS) for step in ({"events": {"count": BURST, "text": f"{part}.{{n}} "}}, {"delay": 0.04})]
+
+
+@dataclass
+class Mortal:
+    """A daemon that can be killed and comes back with the same data, on another port."""
+
+    home: Path
+    config: Path
+    process: subprocess.Popen[bytes] | None = None
+    url: str = ""
+    turns: int = 0
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def rise(self) -> None:
+        self.process = start(serve_command(self.config), self.home)
+        self.url = "http://127.0.0.1:" + (await first_line(self.process, self.home)).rsplit(":", 1)[1]
+
+    async def die(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+
+    async def turn_over(self) -> None:
+        async with self.changed:
+            self.turns += 1
+            self.changed.notify_all()
+
+    async def killed_after(self, marks: list[int]) -> int:
+        """Kill it whenever that many turns are over; how often that was."""
+        for mark in marks:
+            async with self.changed:
+                await self.changed.wait_for(lambda mark=mark: self.turns >= mark)  # type: ignore[misc]
+            await self.die()
+            await self.rise()
+        return len(marks)
+
+
+@dataclass
+class Reader:
+    """One session's client. `seen` is every frame that it has received whole, in order."""
+
+    daemon: Mortal
+    http: httpx.AsyncClient
+    dice: random.Random
+    seen: list[Event] = field(default_factory=list)
+    session: str = ""
+    drops: int = 0
+    broken: int = 0
+
+    async def live(self) -> None:
+        """All turns of the session."""
+        for number in range(TURNS):
+            await self._turn(number)
+            await self.daemon.turn_over()
+
+    async def _turn(self, number: int) -> None:
+        before = len(self.seen)
+        body: dict[str, Any] = {"stream": "delta", "messages": [{"role": "user", "content": "soak"}]}
+        headers = {"Idempotency-Key": f"{id(self)}-{number}"}
+        while not (len(self.seen) > before and self.seen[-1][1] == "turn_stop"):
+            if len(self.seen) > before:
+                query = {"until": "turn_stop"}
+                await self._read(
+                    "GET", f"/session/{self.session}/events", params=query, headers={"Last-Event-ID": self.seen[-1][0]}
+                )
+            elif number:
+                await self._read("POST", f"/session/{self.session}", json=body, headers=headers)
+            else:
+                await self._read("PUT", "/session", json={"agent": {"name": "script"}, **body}, headers=headers)
+
+    async def _read(self, method: str, path: str, **request: Any) -> None:
+        """Read some of a stream: all of it, or until this client drops off, or the daemon does."""
+        enough = self.dice.choice((self.dice.randint(1, 4000), self.dice.randint(1, 30_000), 10**9))
+        got = bytearray()
+        try:
+            async with self.http.stream(method, self.daemon.url + path, **request) as answer:
+                if answer.status_code in (429, 503):
+                    return await asyncio.sleep(AGAIN)
+                answer.raise_for_status()
+                async for chunk in answer.aiter_raw():
+                    got += chunk
+                    if len(got) >= enough:
+                        self.drops += 1
+                        break
+        except httpx.TransportError:
+            self.broken += 1
+            await asyncio.sleep(AGAIN)
+        self._keep(bytes(got[: min(len(got), enough)]))
+
+    def _keep(self, got: bytes) -> None:
+        found = events_in(got)
+        if found and found[0][1] == "session_start":
+            self.session = json.loads(found[0][2])["sessionId"]
+        self.seen += found
+
+
+@dataclass
+class Verdict:
+    """What all clients together have seen, against what the store has."""
+
+    lost: int = 0
+    doubled: int = 0
+    unstored: int = 0
+    frames: int = 0
+    whole: int = 0
+    cut: int = 0
+
+    def judge(self, seen: list[Event], stored: list[Event]) -> None:
+        """`stored` is the whole session as it is replayed, `seen` what its client got."""
+        mine = [event for event in seen if event[1] not in ("session_start", "client_message", "gap")]
+        theirs = [event for event in stored if event[1] not in ("client_message", "gap")]
+        gaps = [json.loads(data) for _, name, data in stored if name == "gap"]
+        self.frames += len(mine)
+        self.doubled += len(mine) - len({event[0] for event in mine})
+        self.lost += len(set(theirs) - set(mine))
+        extra = set(mine) - set(theirs)
+        # Shown, and not stored when the daemon was killed: the gap says so.
+        told = {event for event in extra if any(gap["from"] <= int(event[0].split(".")[0]) <= gap["to"] for gap in gaps)}
+        self.unstored += len(told)
+        self.lost += len(extra - told)
+        self.lost += [event for event in mine if event not in extra] != theirs
+        self._judge_texts(theirs)
+
+    def _judge_texts(self, stored: list[Event]) -> None:
+        text = ""
+        for _, name, data in stored:
+            if name == "text_delta":
+                text += json.loads(data)["delta"]
+            elif name == "turn_stop":
+                over = json.loads(data)["stopReason"] == "end_turn"
+                self.whole, self.cut = self.whole + over, self.cut + (not over)
+                self.lost += not (text == TEXT if over else TEXT.startswith(text))
+                text = ""
+
+
+def events_in(got: bytes) -> list[Event]:
+    """The whole frames of what was received; a frame that was cut off was not."""
+    found = []
+    for block in got.decode("utf-8", "ignore").split("\n\n")[:-1]:
+        if not block.startswith(":"):
+            name, data, number = block.split("\n")
+            found.append((number.removeprefix("id: "), name.removeprefix("event: "), data.removeprefix("data: ")))
+    return found
+
+
+async def soak(quick: bool) -> list[Figure]:
+    """Sessions whose clients drop off anywhere and come back by Last-Event-ID, while the daemon is killed twice."""
+    return await soak_of(20 if quick else 200)
+
+
+async def soak_of(count: int, seed: int = 1) -> list[Figure]:
+    """The same with that many sessions; the clients' dice are the same for the same seed."""
+    began = time.perf_counter()
+    async with asyncio.timeout(LONGEST), _mortal() as daemon, _client() as http:
+        readers = [Reader(daemon, http, random.Random(seed * 1000 + n)) for n in range(count)]
+        places = asyncio.Semaphore(AT_ONCE)
+        marks = [count * TURNS * (n + 1) // (KILLS + 1) for n in range(KILLS)]
+        killing = asyncio.create_task(daemon.killed_after(marks))
+        async with asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(_in_turn(places, reader))
+        kills = await killing
+        verdict = Verdict()
+        for reader in readers:
+            verdict.judge(reader.seen, await _replayed(http, daemon.url, reader.session))
+    drops, broken = sum(reader.drops for reader in readers), sum(reader.broken for reader in readers)
+    return [
+        Figure("events lost", verdict.lost, "", at_most=0.0, note=f"of {verdict.frames} frames seen in {count} sessions"),
+        Figure("events doubled", verdict.doubled, "", at_most=0.0),
+        Figure("turns that ended", verdict.whole + verdict.cut, "", at_least=count * TURNS, at_most=count * TURNS),
+        Figure("turns cut by a kill", verdict.cut, "", note="each ends with one turn_stop that says so"),
+        Figure("shown but not stored", verdict.unstored, "", note="at a kill; a gap event tells the numbers"),
+        Figure("kills", kills, "", at_least=KILLS),
+        Figure("drops by the clients", drops, "", at_least=count / 2, note=f"and {broken} connections that the daemon lost"),
+        Figure("wall", time.perf_counter() - began, "s"),
+    ]
+
+
+async def _in_turn(places: asyncio.Semaphore, reader: Reader) -> None:
+    async with places:
+        await reader.live()
+
+
+async def _replayed(http: httpx.AsyncClient, url: str, session: str) -> list[Event]:
+    found: list[Event] = []
+    while True:
+        query = {"until": "turn_stop", "after": found[-1][0] if found else "0"}
+        answer = await http.get(f"{url}/session/{session}/events", params=query)
+        more = events_in(answer.raise_for_status().content)
+        if not more:
+            return found
+        found += more
+
+
+def _client() -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.AsyncClient(headers=headers, timeout=60, limits=limits, verify=False)
+
+
+@asynccontextmanager
+async def _mortal() -> AsyncIterator[Mortal]:
+    with tempfile.TemporaryDirectory(prefix="portico-soak-") as folder:
+        home = Path(folder)
+        config = write_config(home, {"live_agents": AT_ONCE})
+        (home / "scenes" / "bench.json").write_text(json.dumps({"turns": [{"steps": STEPS}]}))
+        daemon = Mortal(home, config)
+        try:
+            await daemon.rise()
+            yield daemon
+        finally:
+            if daemon.process is not None:
+                await asyncio.to_thread(stop, daemon.process)

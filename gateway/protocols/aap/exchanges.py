@@ -1,0 +1,143 @@
+"""One exchange of AAP, whichever version: the request's headers, what was asked for before under its key, and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Annotated
+
+from fastapi import Depends, Header, Request, Response
+from pydantic_core import to_json
+
+from gateway.gateway import Gateway
+from gateway.idempotency import Ask
+from gateway.protocols.aap.sessions import make_and_begin
+from gateway.protocols.aap.shapes import CreateSessionRequest, Shape, StreamMode, Tool, TurnFields, TurnRequest
+from gateway.protocols.aap.turns import take_turn
+from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
+from gateway.protocols.guard import CallerOf
+from gateway.protocols.streams import event_stream
+from gateway.run import Turn
+from gateway.session import Session
+from gateway.store import KeyRecord
+
+Started = tuple[Session, Turn]
+
+
+class Exchange:
+    """The headers of a request for a turn."""
+
+    def __init__(
+        self,
+        http: Request,
+        caller: CallerOf,
+        idempotency_key: Annotated[
+            str | None, Header(min_length=1, max_length=1024, description="The same key again does not run it twice.")
+        ] = None,
+        last_event_id: Annotated[
+            str | None, Header(description="With Idempotency-Key: the stream goes on behind this event.")
+        ] = None,
+    ) -> None:
+        self._http, self._caller, self._key = http, caller, idempotency_key
+        self._seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
+
+    def ask(self, operation: str, request: Shape) -> Ask | None:
+        """The request under its key, if it has one; another caller's or operation's key of the same name is another."""
+        if self._key is None:
+            return None
+        return Ask.of(self._caller.name, operation, self._key, request.model_dump(mode="json"))
+
+    async def create(self, gateway: Gateway, request: CreateSessionRequest) -> Response:
+        """Make a session and answer its last user message."""
+        ask, caller = self.ask("create", request), self._caller
+
+        async def start() -> Started:
+            return await make_and_begin(gateway, caller, request.agent, request.tools, request.messages, ask)
+
+        return await self._answer(gateway, await self._once(gateway, ask, start), request, created=True, status=201)
+
+    async def turn(self, gateway: Gateway, session_id: str, request: TurnRequest, tools: Sequence[Tool] | None) -> Response:
+        """Start or go on with a session's run."""
+        session = await gateway.sessions.get(self._caller, session_id)
+        ask, busy = self.ask(f"turn {session.id}", request), request.when_busy
+
+        async def start() -> Started:
+            turn = await take_turn(session, request.messages, request.agent, tools, ask, when_busy=busy, gone=self._hung_up)
+            return session, turn
+
+        return await self._answer(gateway, await self._once(gateway, ask, start), request)
+
+    async def _hung_up(self) -> None:
+        """Until the client's connection is gone."""
+        while (await self._http.receive())["type"] != "http.disconnect":
+            pass
+
+    async def _once(self, gateway: Gateway, ask: Ask | None, start: Callable[[], Awaitable[Started]]) -> Started:
+        """The turn that `start` begins, or the one that was begun before under the same key."""
+
+        async def again(known: KeyRecord) -> Started:
+            session = await gateway.sessions.get(self._caller, known.log_id)
+            return session, session.turn_from(known.first_seq)
+
+        return await gateway.idempotency.once(ask, start, again)
+
+    async def _answer(
+        self, gateway: Gateway, started: Started, request: TurnFields, *, created: bool = False, status: int = 200
+    ) -> Response:
+        """The turn as a response: an SSE stream, or (mode `none`) JSON once it is over. `created`: the session is new."""
+        session, turn = started
+        chosen = request.on_disconnect or gateway.settings.server.on_disconnect
+        dropped = (lambda: gateway.sessions.cancel_soon(session, turn)) if chosen == "cancel" else None
+        if request.stream != "none":
+            first = frame("session_start", {"sessionId": session.id}, "0") if created and self._seen is None else b""
+            return event_stream(_frames(turn, self._view(request.stream), first, dropped), gateway.keep_alive)
+        body = await self._whole(turn, session.id if created else None, dropped)
+        return Response(body, status_code=status, media_type="application/json")
+
+    def _view(self, mode: StreamMode) -> StreamView:
+        return StreamView(whole=mode == "message", seen=self._seen)
+
+    async def _whole(self, turn: Turn, created: str | None, dropped: Callable[[], None] | None) -> bytes:
+        reading = asyncio.create_task(_json(turn, created))
+        try:
+            if dropped is not None:
+                await self._unless_hung_up(reading, dropped)
+            return await reading
+        finally:
+            reading.cancel()
+
+    async def _unless_hung_up(self, task: asyncio.Task[bytes], dropped: Callable[[], None]) -> None:
+        """Wait for the task; tell if the client hangs up before it is done."""
+        hanging_up = asyncio.create_task(self._hung_up())
+        try:
+            await asyncio.wait((task, hanging_up), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                dropped()
+        finally:
+            hanging_up.cancel()
+            with suppress(asyncio.CancelledError):
+                await hanging_up
+
+
+ExchangeOf = Annotated[Exchange, Depends()]
+
+
+async def _json(turn: Turn, created: str | None) -> bytes:
+    view = JsonView()
+    async for entries in turn.batches():
+        view.feed(entries)
+    return to_json(view.response(created), by_alias=True)
+
+
+async def _frames(turn: Turn, view: StreamView, first: bytes, dropped: Callable[[], None] | None) -> AsyncIterator[bytes]:
+    over = False
+    try:
+        async for entries in turn.batches():
+            if frames := first + view.feed(entries):
+                yield frames
+                first = b""
+        over = True
+    finally:
+        if not over and dropped is not None:
+            dropped()

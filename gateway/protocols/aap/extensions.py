@@ -1,0 +1,95 @@
+"""What AAP does not have: cancelling a run, and following a session's events. The same for every version."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+
+from gateway.errors import BadRequest
+from gateway.event_log import Entry
+from gateway.gateway import Gateway
+from gateway.protocols.aap import examples
+from gateway.protocols.aap.routes import version_router
+from gateway.protocols.aap.shapes import CancelResponse
+from gateway.protocols.aap.views import Position, StreamView
+from gateway.protocols.guard import CallerOf
+from gateway.protocols.streams import event_stream
+from gateway.run import LAST
+from gateway.session import Session
+
+AfterQuery = Annotated[str | None, Query(description="The id of the last event that was seen; 0 for all there are.")]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The same; it wins over `after`.")]
+ModeQuery = Annotated[Literal["delta", "message"], Query(description="Which of the protocol's stream modes.")]
+UntilQuery = Annotated[Literal["turn_stop"] | None, Query(description="End the stream behind the next turn_stop.")]
+
+
+def router(gateway: Gateway, session_path: str) -> APIRouter:
+    """The routes under a version's path of a session, such as `/session/{session_id}`."""
+    _, routes = version_router(gateway)
+
+    @routes.post(session_path + "/cancel", openapi_extra=examples.CANCEL)
+    async def cancel(caller: CallerOf, session_id: str) -> CancelResponse:
+        """Stop the run, and give up the calls that wait for the client: the session is idle then. If it was, nothing happens."""
+        session = await gateway.sessions.get(caller, session_id)
+        async with session.lock:
+            cancelled = await session.cancel()
+        return CancelResponse(session_id=session.id, cancelled=cancelled, state=session.state)
+
+    @routes.get(session_path + "/events", response_class=Response, openapi_extra=examples.FOLLOW)
+    async def events(
+        caller: CallerOf,
+        session_id: str,
+        after: AfterQuery = None,
+        last_event_id: LastEventId = None,
+        stream: ModeQuery = "delta",
+        until: UntilQuery = None,
+    ) -> Response:
+        """Follow a session's events over all its turns. Without a number: the turn under way from its start, then what comes."""
+        session = await gateway.sessions.get(caller, session_id)
+        seen = _position(session, last_event_id or after)
+        view = StreamView(whole=stream == "message", seen=seen, others=True)
+        # What a frame says may depend on all of its run.
+        start = await gateway.store.run_start(session.id, seen.seq)
+        return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive)
+
+    return routes
+
+
+def _position(session: Session, text: str | None) -> Position:
+    if text is None:
+        return Position(session.turn_began - 1 if session.busy else session.log.last)
+    seen = Position.parse(text)
+    if seen.seq > session.log.last:
+        raise BadRequest(f"this session has no event {seen.seq}, its last is {session.log.last}; begin again without a number")
+    return seen
+
+
+async def _follow(session: Session, view: StreamView, start: int, *, until: bool) -> AsyncIterator[bytes]:
+    """The view's frames of everything from a run's first event on. It holds the session, and with it its log."""
+    log, after = session.log, start - 1
+    while not (until and after >= log.last and not session.busy):
+        entries = await log.read(after)
+        if not entries:
+            return
+        after = entries[-1].seq
+        frames = b""
+        for turn in _by_turns(entries) if until else [entries]:
+            frames += view.feed(turn)
+            if until and view.stopped:
+                break
+        if frames:
+            yield frames
+        if until and view.stopped:
+            return
+
+
+def _by_turns(entries: Iterable[Entry]) -> Iterable[list[Entry]]:
+    part: list[Entry] = []
+    for entry in entries:
+        part.append(entry)
+        if type(entry.event) in LAST:
+            yield part
+            part = []
+    yield part

@@ -1,0 +1,64 @@
+"""Readers of AAP streams with their ids: whole streams, and readers that drop off at will and come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from httpx_sse import aconnect_sse
+
+Event = tuple[str, str, Any]
+"""An SSE event with its id: (id, name, data)."""
+
+
+def numbered(text: str) -> list[Event]:
+    """The events of a stream as it was received; the last one may be cut off. Each must have its id."""
+    found: list[Event] = []
+    for block in text.split("\n\n")[:-1]:
+        if block.startswith(":"):
+            continue
+        name, data, number = block.split("\n")
+        assert name.startswith("event: ") and data.startswith("data: ") and number.startswith("id: "), block
+        found.append((number[4:], name[7:], json.loads(data[6:])))
+    return found
+
+
+@asynccontextmanager
+async def following(client: httpx.AsyncClient, session: str, **query: str) -> AsyncIterator[AsyncIterator[Event]]:
+    """The events of a session as they come."""
+
+    async def events() -> AsyncIterator[Event]:
+        async for event in source.aiter_sse():
+            yield event.id, event.event, json.loads(event.data)
+
+    async with aconnect_sse(client, "GET", f"/session/{session}/events", params=query) as source:
+        assert source.response.status_code == 200, await source.response.aread()
+        yield events()
+
+
+async def take(events: AsyncIterator[Event], until: str) -> list[Event]:
+    """Events up to the first of that name."""
+    found: list[Event] = []
+    async for event in events:
+        found.append(event)
+        if event[1] == until:
+            return found
+    raise AssertionError(f"the stream ended before {until}: {found}")
+
+
+async def replay(client: httpx.AsyncClient, session: str, after: str = "0", **query: str) -> list[Event]:
+    """The events of an idle session behind an id, up to its last."""
+    found: list[Event] = []
+    while True:
+        position = {"after": found[-1][0] if found else after}
+        answer = await client.get(f"/session/{session}/events", params={**query, **position, "until": "turn_stop"})
+        assert answer.status_code == 200, answer.text
+        if not answer.text:
+            return found
+        more = numbered(answer.text)
+        if not more:
+            return found
+        found += more

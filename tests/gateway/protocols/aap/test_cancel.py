@@ -1,0 +1,107 @@
+"""`POST …/cancel`, and what a dropped connection means."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.follow import following, numbered, take
+from tests.gateway.talk import alive, create, error, history, idle, look, opening, pid_in, say, until, user
+
+Scene = Callable[..., str]
+TOOL = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "tool"}}
+
+
+async def cancel(portico: Running, session: str) -> dict[str, Any]:
+    answer = await portico.client.post(f"/session/{session}/cancel")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_run_stops_at_once_with_one_turn_stop(portico: Running, scene: Scene, tmp_path: Path, stubborn: bool) -> None:
+    """Also one whose agent does not listen: then its whole tree is ended, with the tools that it runs."""
+    hang = {"hang": {"ignore_interrupt": stubborn, "ignore_term": stubborn}}
+    name = scene({"when": "hang", "steps": [{"text": "begin"}, TOOL, hang]}, [{"text": "{turn} "}, {"remember": True}])
+    session = (await create(portico.client, "script", "one", options={"scenario": name}))["sessionId"]
+    body = {"messages": [user("hang")], "stream": "delta"}
+    turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=body))
+    pid = await pid_in(tmp_path / "scenes" / "tool")
+    began = time.monotonic()
+    assert await cancel(portico, session) == {"sessionId": session, "cancelled": True, "state": "idle"}
+    took = time.monotonic() - began
+    events = numbered((await turn).text)
+    assert [event[1] for event in events] == ["turn_start", "text_delta", "turn_stop"]
+    assert events[-1][2] == {"stopReason": "end_turn"}
+    if stubborn:
+        assert not alive(pid)
+    assert (await say(portico.client, session, "go"))["messages"][0]["content"] == '3 ["one", "hang"]'
+    assert (await history(portico.client, session))[2:4] == [user("hang"), {"role": "assistant", "content": "begin"}]
+    assert took < 5, "1 s on a machine that has nothing else to do"
+
+
+async def test_an_idle_session_is_left_alone(portico: Running) -> None:
+    session = (await create(portico.client, "echo"))["sessionId"]
+    before = await look(portico.client, session)
+    for _ in range(2):
+        assert await cancel(portico, session) == {"sessionId": session, "cancelled": False, "state": "idle"}
+    assert await look(portico.client, session) == before
+    await error(portico.client.post("/session/none/cancel"), 404)
+
+
+async def test_calls_that_wait_are_given_up(portico: Running, scene: Scene) -> None:
+    fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
+    name = scene([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
+    session = (await create(portico.client, options={"scenario": name}, **fields))["sessionId"]
+    async with following(portico.client, session) as window:
+        assert (await cancel(portico, session))["cancelled"]
+        assert (await asyncio.wait_for(take(window, "tool_calls_cancelled"), 20))[-1][2] == {"toolCallIds": ["a"]}
+    found = await history(portico.client, session)
+    assert found[-1] == {"role": "tool", "toolCallId": "a", "content": "Tool call cancelled"}
+    assert (await say(portico.client, session, "go"))["messages"] == [{"role": "assistant", "content": "well"}]
+    assert (await cancel(portico, session))["cancelled"] is False
+
+
+async def test_two_at_once_stop_it_once(portico: Running, scene: Scene) -> None:
+    body = opening(options={"scenario": scene([{"text": "x"}, {"hang": True}])}, stream="delta")
+    turn = asyncio.create_task(portico.client.put("/session", json=body))
+    session = str(await until(lambda: _only(portico)))
+    await until(lambda: _is_running(portico, session))
+    found = await asyncio.gather(*(cancel(portico, session) for _ in range(3)))
+    assert sorted(one["cancelled"] for one in found) == [False, False, True]
+    assert [event[1] for event in numbered((await turn).text)].count("turn_stop") == 1
+
+
+@pytest.mark.parametrize("mode", ["none", "delta"])
+@pytest.mark.parametrize(("config", "asked", "goes_on"), [
+    ("continue", None, True), ("continue", "cancel", False), ("cancel", None, False), ("cancel", "continue", True),
+])  # fmt: skip
+async def test_a_dropped_connection(
+    tmp_path: Path, scene: Scene, mode: str, config: str, asked: str | None, goes_on: bool
+) -> None:
+    steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 1.0}, {"text": "end"}]
+    body = opening(options={"scenario": scene(steps)}, stream=mode, **({"on_disconnect": asked} if asked else {}))
+    async with gateway_on(table(tmp_path, server={"on_disconnect": config})) as portico:
+        turn = asyncio.create_task(portico.client.put("/session", json=body))
+        await until((tmp_path / "scenes" / "began").exists)
+        turn.cancel()
+        await asyncio.wait([turn])
+        session = str(await until(lambda: _only(portico)))
+        await idle(portico.client, session)
+        said = (await history(portico.client, session))[1:]
+    assert said == [{"role": "assistant", "content": "beginend" if goes_on else "begin"}]
+
+
+async def _only(portico: Running) -> str | None:
+    found = (await portico.client.get("/sessions")).json()["sessions"]
+    return found[0] if found else None
+
+
+async def _is_running(portico: Running, session: str) -> bool:
+    return (await look(portico.client, session))["state"] == "running"

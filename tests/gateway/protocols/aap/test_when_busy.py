@@ -1,0 +1,177 @@
+"""A user message while a run is at work: refused, said to the agent that works, or kept in line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway import waiting_line
+from tests.daemon import Daemon, Running
+from tests.gateway.follow import following, numbered, replay, take
+from tests.gateway.talk import create, error, history, idle, until, user
+
+Scene = Callable[..., str]
+MARK = {"write_file": {"path": "began", "text": "x"}}
+LONG = [{"text": "begin "}, MARK, {"delay": 1.5}, {"message_end": True}, {"text": "heard: {steered}"}]
+
+
+def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none", **fields: Any) -> asyncio.Task[httpx.Response]:
+    body = {"messages": [user(text)], "stream": mode, **fields}
+    return asyncio.create_task(client.post(f"/session/{session}", json=body))
+
+
+@pytest.fixture
+async def busy(portico: Running, scene: Scene, tmp_path: Path) -> tuple[str, asyncio.Task[httpx.Response]]:
+    """A session at work on its second turn, and that turn."""
+    name = scene({"when": "^work$", "steps": LONG}, [{"text": "[{prompt}]"}])
+    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
+    turn = post(portico.client, session, "work", "delta")
+    await until((tmp_path / "scenes" / "began").exists)
+    return session, turn
+
+
+async def test_by_default_it_is_refused(portico: Running, busy: Any) -> None:
+    session, turn = busy
+    await error(post(portico.client, session, "too soon"), 409)
+    await error(post(portico.client, session, "too soon", when_busy="refuse"), 409)
+    await error(post(portico.client, session, "too soon", when_busy="perhaps"), 400)
+    await turn
+    assert (await history(portico.client, session))[2]["content"] == "work"
+
+
+async def test_a_message_is_said_to_the_agent_at_work(portico: Running, busy: Any) -> None:
+    session, turn = busy
+    async with following(portico.client, session) as window:
+        steered = await post(portico.client, session, "left!", "delta", when_busy="steer")
+        seen = await asyncio.wait_for(take(window, "turn_stop"), 20)
+    own = numbered((await turn).text)
+    rest = numbered(steered.text)
+    assert [event[1] for event in own] == ["turn_start", "text_delta", "text_delta", "turn_stop"]
+    assert own[2][2] == {"delta": "heard: left!"}
+    assert rest[0][1] == "turn_start"
+    assert rest[1:] == own[2:]
+    assert ("client_message", user("left!")) in [event[1:] for event in seen]
+    assert [message["content"] for message in (await history(portico.client, session))[2:]] == [
+        "work", "begin ", "left!", "heard: left!",
+    ]  # fmt: skip
+    assert [event for event in await replay(portico.client, session) if event in own] == own
+    assert (await post(portico.client, session, "next")).json()["messages"][0]["content"] == "[next]"
+
+
+async def test_the_json_of_both_is_their_own_part(portico: Running, busy: Any) -> None:
+    session, _ = busy
+    steered = (await post(portico.client, session, "left!", when_busy="steer")).json()
+    assert [message["content"] for message in steered["messages"]] == ["heard: left!"]
+    assert steered["stopReason"] == "end_turn"
+
+
+async def test_a_steered_message_under_a_key_is_said_once(portico: Running, busy: Any) -> None:
+    session, _ = busy
+    body = {"messages": [user("left!")], "when_busy": "steer", "stream": "delta"}
+    send = lambda: portico.client.post(f"/session/{session}", json=body, headers={"Idempotency-Key": "k"})  # noqa: E731
+    first, second = await asyncio.gather(send(), send())
+    assert first.text == second.text == (await send()).text
+    assert [m["content"] for m in await history(portico.client, session)].count("left!") == 1
+
+
+async def test_when_nothing_runs_it_is_a_turn(portico: Running, busy: Any) -> None:
+    session, turn = busy
+    await turn
+    for way in ("steer", "queue"):
+        assert (await post(portico.client, session, way, when_busy=way)).json()["messages"][0]["content"] == f"[{way}]"
+
+
+async def test_who_cannot_be_told_says_so(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = busy
+    found = portico.gateway.sessions._known[session]
+    mute = replace(found.agent, info=replace(found.agent.info, steers=False))
+    monkeypatch.setattr(found, "agent", mute)
+    assert "queue" in await error(post(portico.client, session, "x", when_busy="steer"), 400)
+    agents = (await portico.client.get("/meta")).json()["agents"]
+    assert {agent["name"]: set(agent["capabilities"]["x-portico"]) for agent in agents}["echo"] == {"cancel", "events", "queue"}
+
+
+async def test_a_steered_message_changes_no_settings(portico: Running, busy: Any) -> None:
+    session, _ = busy
+    agent = {"options": {"pace": "fast"}}
+    assert "settings" in await error(post(portico.client, session, "x", when_busy="steer", agent=agent), 400)
+    assert "blank" in await error(post(portico.client, session, " ", when_busy="steer"), 400)
+
+
+async def test_messages_in_line_are_answered_in_their_order(portico: Running, busy: Any) -> None:
+    session, turn = busy
+    found = portico.gateway.sessions._known[session]
+    waiting = []
+    for number in range(3):
+        waiting.append(post(portico.client, session, f"q{number}", "delta", when_busy="queue"))
+        await until(lambda number=number: len(found.line._waiting) == number + 1)
+    await error(post(portico.client, session, " ", when_busy="queue"), 400)
+    own = numbered((await turn).text)
+    answers = [numbered((await one).text) for one in waiting]
+    assert [[event[1] for event in answer] for answer in answers] == [["turn_start", "text_delta", "turn_stop"]] * 3
+    assert [answer[1][2]["delta"] for answer in answers] == ["[q0]", "[q1]", "[q2]"]
+    ends = [float(answer[-1][0]) for answer in (own, *answers)]
+    assert ends == sorted(ends)
+    assert [m["content"] for m in await history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
+
+
+async def test_who_hangs_up_is_out_of_the_line(portico: Running, busy: Any) -> None:
+    session, turn = busy
+    line = portico.gateway.sessions._known[session].line
+    gone, kept = (
+        post(portico.client, session, "gone", when_busy="queue"),
+        post(portico.client, session, "kept", when_busy="queue"),
+    )
+    await until(lambda: len(line._waiting) == 2)
+    gone.cancel()
+    await until(lambda: len(line._waiting) == 1)
+    await turn
+    assert (await kept).json()["messages"][0]["content"] == "[kept]"
+    assert "gone" not in [m["content"] for m in await history(portico.client, session)]
+
+
+async def test_the_line_has_an_end(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, turn = busy
+    monkeypatch.setattr(waiting_line, "LONGEST", 1)
+    kept = post(portico.client, session, "kept", when_busy="queue")
+    await until(lambda: not portico.gateway.sessions._known[session].line.empty)
+    answer = await post(portico.client, session, "too many", when_busy="queue")
+    assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
+    await turn
+    assert (await kept).status_code == 200
+
+
+async def test_a_cancel_lets_the_next_one_go(portico: Running, busy: Any) -> None:
+    session, turn = busy
+    kept = post(portico.client, session, "kept", when_busy="queue")
+    await until(lambda: not portico.gateway.sessions._known[session].line.empty)
+    assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
+    assert [event[1] for event in numbered((await turn).text)] == ["turn_start", "text_delta", "turn_stop"]
+    assert (await kept).json()["messages"][0]["content"] == "[kept]"
+
+
+async def test_after_a_kill_it_stands_where_it_was_said(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 1.0}, {"text": "heard: {steered}"}, {"hang": True}]
+    name = scene([{"text": "one"}], steps)
+    await daemon.start()
+    async with daemon.client() as client:
+        session = (await create(client, options={"scenario": name}))["sessionId"]
+        turn = post(client, session, "work")
+        await until((tmp_path / "scenes" / "began").exists)
+        async with following(client, session) as window:
+            steered = post(client, session, "left!", when_busy="steer")
+            await asyncio.wait_for(take(window, "client_message"), 20)
+            await until(lambda: any(b"heard: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
+            await daemon.kill()
+        await asyncio.wait([turn, steered])
+    await daemon.start()
+    async with daemon.client() as client:
+        await idle(client, session)
+        found = [message["content"] for message in (await history(client, session))[2:]]
+    assert found == ["work", "begin", "left!", "heard: left!"]

@@ -1,0 +1,71 @@
+"""A message that is said to the real claude while it works: it is taken up behind its tools, or in a turn of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running
+from tests.real.conftest import Home
+from tests.real.models import Model
+from tests.real.processes import cli_of
+from tests.real.talk import Talk, begin, until_event, user
+
+GRANTS = {"agent": {"tools": [{"name": "Bash", "trust": True}]}}
+
+
+def steer(talk: Talk, text: str) -> asyncio.Task[Any]:
+    body = {"messages": [user(text)], "when_busy": "steer"}
+    return asyncio.create_task(talk.client.post(f"/session/{talk.id}", json=body))
+
+
+async def test_while_a_tool_runs(portico: Running, home: Home, model: Model) -> None:
+    talk = await begin(portico.client, "[[plain]] before")
+    await talk.say("[[plain]] with tools", **GRANTS)
+    async with talk.saying("[[run:sleep 2; echo done]]") as frames:
+        await until_event(frames, "tool_call")
+        steered = steer(talk, "[[echo:steered]]")
+        rest = [frame async for frame in frames]
+    assert [name for name, _ in rest].count("turn_stop") == 1
+    assert (await steered).json()["stopReason"] == "end_turn"
+    assert "[[echo:steered]]" in str(model.asked()), "behind the tool's result"
+    roles = [message["role"] for message in (await talk.history())[-5:]]
+    assert roles == ["user", "assistant", "tool", "user", "assistant"]
+    assert await talk.say("[[echo:next]]") == "next"
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_with_no_tool_to_come(portico: Running, home: Home, cancelled: bool) -> None:
+    """It begins a turn of its own in the CLI, which is the same run; a cancel ends both."""
+    talk = await begin(portico.client, "[[plain]] before")
+    cli = cli_of(home.path)
+    async with talk.saying("[[midtext]]") as frames:
+        await until_event(frames, "text_delta")
+        steered = steer(talk, "[[echo:steered]]")
+        await _told(talk)
+        if cancelled:
+            assert (await portico.client.post(f"/session/{talk.id}/cancel")).json()["cancelled"]
+        rest = [frame async for frame in frames]
+    assert [name for name, _ in rest].count("turn_stop") == 1
+    assert (await steered).json()["stopReason"] == "end_turn"
+    text = "".join(data["delta"] for name, data in rest if name == "text_delta")
+    assert text.endswith("steered") is not cancelled
+    assert await talk.say("[[echo:next]]") == "next"
+    contents = [message["content"] for message in await talk.history()]
+    assert contents[-1] == "next"
+    if not cancelled:
+        assert contents[-5:-2] == [contents[-5], "[[echo:steered]]", "steered"]
+        assert contents[-5].startswith("word ")
+        assert cli_of(home.path) == cli
+
+
+async def _told(talk: Talk) -> None:
+    """Until the message is in the log."""
+    async with talk.client.stream("GET", f"/session/{talk.id}/events") as answer:
+        seen = ""
+        async for chunk in answer.aiter_text():
+            seen += chunk
+            if seen.count("event: client_message") == 2:
+                return
