@@ -63,6 +63,7 @@ for n in range(2):
     # What came too late is not lost where it is only a line, and is not taken for the next run's where it is an event.
     assert shown(await ask(agent)) == [
         {"kind": "stdout", "line": "a raw line"},
+        {"kind": "stdout", "line": '{"kind": "session_end", "exit_code": 9}'},
         {"kind": "session_end", "exit_code": 0, "stop_reason": "end_turn"},
     ]
 

@@ -122,7 +122,7 @@ class Aap:
         assert answer.status_code == 200, answer.text
         found = self._in(answer.json())
         assert ("history" in found) == (self.base.version == 1)
-        return found if "history" in found else {**found, "history": {"full": await self.history(session)}}
+        return {**found, "history": {"full": found["history"]["full"] if "history" in found else await self.history(session)}}
 
     async def asked_history(self, session: str, kind: str | None) -> httpx.Response:
         query = {} if kind is None else {"history" if self.base.version == 1 else "type": kind}

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gateway.security import HOUSEHOLDER
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.gateway.talk import create, error, history, idle, look, say, until
@@ -81,7 +82,7 @@ async def test_an_answer_in_time_is_an_answer(tmp_path: Path, scene: Scene) -> N
 async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path, limits={"answer": 1.0})) as portico:
         session = await begin(portico.client, scene)
-        found = await portico.gateway.sessions.get(session)
+        found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
         await found.run.wait()

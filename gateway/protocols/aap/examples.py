@@ -16,12 +16,15 @@ TOOL = {
 }
 TURN = """event: turn_start
 data: {}
+id: 1
 
 event: text_delta
 data: {"delta":"4"}
+id: 2
 
 event: turn_stop
 data: {"stopReason":"end_turn"}
+id: 4
 
 """
 STREAMS = """With `stream` of `delta` or `message`: server-sent events, each with a name and JSON data. The first is `turn_start`,
@@ -45,6 +48,7 @@ EVENTS = {
     "tool_call": _data(toolCallId=STRING, name=STRING, input={}),
     "tool_result": _data(toolCallId=STRING, content={}),
     "turn_stop": _data(stopReason=STRING, error=STRING),
+    "gap": _data(**{"from": {"type": "integer"}, "to": {"type": "integer"}, "reason": STRING}),
 }
 CREATE = shown(
     {
@@ -56,7 +60,7 @@ CREATE = shown(
         },
     },
     {201: {"sessionId": SESSION, "stopReason": "end_turn", "messages": [ANSWER]}},
-    stream=Stream(STREAMS, f'event: session_start\ndata: {{"sessionId":"{SESSION}"}}\n\n{TURN}', EVENTS),
+    stream=Stream(STREAMS, f'event: session_start\ndata: {{"sessionId":"{SESSION}"}}\nid: 0\n\n{TURN}', EVENTS),
 )
 SAY = shown(
     {
@@ -74,14 +78,13 @@ SAY = shown(
 CANCEL = shown(answers={200: {"sessionId": SESSION, "cancelled": True, "state": "idle"}})
 FOLLOW = shown(
     stream=Stream(
-        """Server-sent events of the session over all its turns, each with an `id`. Beside the protocol's own: what clients have
-sent, open calls that were given up, and numbers that cannot be replayed any more.""",
-        "event: turn_start\ndata: {}\nid: 1\n\n" + TURN.split("\n\n", 1)[1],
+        """Server-sent events: those of the session's turns, each with its `id`, and what clients said. Lines that begin with a
+colon only keep the connection open.""",
+        'event: client_message\ndata: {"role":"user","content":"2 + 2?"}\nid: 1.1\n\nevent: turn_start\ndata: {}\nid: 1\n\n',
         {
-            **EVENTS,
-            "client_message": {"type": "object"},
+            **{name: data for name, data in EVENTS.items() if name != "session_start"},
+            "client_message": {"type": "object", "properties": {"role": STRING}, "required": ["role"]},
             "tool_calls_cancelled": _data(toolCallIds={"type": "array", "items": STRING}),
-            "gap": _data(**{"from": {"type": "integer"}, "to": {"type": "integer"}, "reason": STRING}),
         },
     )
 )

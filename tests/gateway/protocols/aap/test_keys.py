@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.named_keys import NamedKeys
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, gateway_on, table
+from tests.daemon import Daemon, Running, table
 from tests.gateway.follow import numbered
 from tests.gateway.talk import create, error, history, idle, opening, until, user
 
@@ -74,17 +75,14 @@ async def test_another_body_under_the_key_is_refused(portico: Running) -> None:
     assert len(await history(portico.client, session)) == 4
 
 
-async def test_keys_are_of_one_operation_and_one_caller(tmp_path: Path) -> None:
-    config = table(tmp_path) | {"auth": {"keys": ["key-number-one", "key-number-two"]}}
-    async with gateway_on(config) as portico:
-        for key in ("key-number-one", "key-number-two"):
-            portico.client.headers["Authorization"] = f"Bearer {key}"
-            await put(portico.client, opening("echo"))
-        found = await sessions(portico.client)
-        assert len(found) == 2
-        for session in found:
-            assert (await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).status_code == 200
-            assert len(await history(portico.client, session)) == 4
+async def test_keys_are_of_one_operation_and_one_caller(portico: Running, tmp_path: Path) -> None:
+    keys = NamedKeys(tmp_path / "data")
+    for key in (keys.add("one"), keys.add("two")):
+        portico.client.headers["Authorization"] = f"Bearer {key}"
+        await put(portico.client, opening("echo"))
+        (session,) = await sessions(portico.client)
+        assert (await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).status_code == 200
+        assert len(await history(portico.client, session)) == 4
 
 
 async def test_a_refusal_is_not_remembered(portico: Running, scene: Scene) -> None:

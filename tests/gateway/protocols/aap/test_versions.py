@@ -31,7 +31,7 @@ async def test_each_base_says_its_version(aap: Aap) -> None:
     assert body["version"] == aap.base.version
     (script,) = [agent for agent in body["agents"] if agent["name"] == "script"]
     assert {key for tool in script["tools"] for key in tool} == {"name", "description", aap.schema}
-    assert script["capabilities"]["history"] == {"full": {}}
+    assert script["capabilities"]["history"] == {"compacted": {}, "full": {}}
 
 
 async def test_a_session_of_one_version_is_one_of_all(portico: Running, base: Base, scene: Scene) -> None:

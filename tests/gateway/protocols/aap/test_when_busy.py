@@ -90,8 +90,7 @@ async def test_when_nothing_runs_it_is_a_turn(portico: Running, busy: Any) -> No
 async def test_who_cannot_be_told_says_so(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session, _ = busy
     found = portico.gateway.sessions._known[session]
-    mute = replace(found.agent, info=replace(found.agent.info, steers=False))
-    monkeypatch.setattr(found, "agent", mute)
+    monkeypatch.setattr(found.agent, "info", replace(found.agent.info, steers=False))
     assert "queue" in await error(post(portico.client, session, "x", when_busy="steer"), 400)
     agents = (await portico.client.get("/meta")).json()["agents"]
     assert {agent["name"]: set(agent["capabilities"]["x-portico"]) for agent in agents}["echo"] == {"cancel", "events", "queue"}
