@@ -38,10 +38,10 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and say how to use it
 	@$(BIN)/portico serve --hints
 
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile
 
 test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed ## Run the tests with the real CLIs against model servers on loopback
-	@$(BIN)/python -m pytest -q tests/real
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
 check: $(VENV)/.dev ## Lint, types and the import contract
 	@$(BIN)/ruff check .

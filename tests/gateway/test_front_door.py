@@ -112,7 +112,8 @@ async def test_what_a_page_loads_without_asking_is_refused(portico: Running) -> 
 
 async def test_a_page_cannot_open_a_websocket(portico: Running) -> None:
     for who in (b"Host: localhost\r\nOrigin: https://evil.example", b"Host: evil.example"):
-        upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        upgrade += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
         for path in (b"/acp", b"/acp/echo", b"/meta"):
             head = b"GET %b HTTP/1.1\r\n%b\r\n%bAuthorization: Bearer %b\r\n\r\n" % (path, who, upgrade, KEY.encode())
             reader, writer = await asyncio.open_connection(urlsplit(portico.url).hostname, urlsplit(portico.url).port)
