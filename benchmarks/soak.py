@@ -54,6 +54,8 @@ class Mortal:
         assert self.process is not None
         self.process.kill()
         await asyncio.to_thread(self.process.wait)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
     async def turn_over(self) -> None:
         async with self.changed:
