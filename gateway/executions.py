@@ -19,9 +19,10 @@ from gateway.house import House
 from gateway.idempotency import Ask, Idempotency
 from gateway.log_events import decode
 from gateway.logs import about_session
-from gateway.run import Run, Turn
+from gateway.run import Run
 from gateway.store import KeyRecord, RunRecord
 from gateway.store.store import EXECUTION
+from gateway.turn import Turn
 from gateway.turnstile import Turnstile
 
 CUT = "the gateway was stopped before the end of this stream was stored"

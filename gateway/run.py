@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 
@@ -26,12 +26,12 @@ from gateway.metrics import RunMeter
 from gateway.parking import Settled
 from gateway.redaction import Redactor
 from gateway.store import KeyRecord, RunRecord, Store
+from gateway.turn import LAST
 
 log = logging.getLogger(__name__)
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
-LAST: frozenset[type[Event]] = frozenset((Awaiting, SessionEnd))
 
 BRIEF = 0.5
 """Seconds that an agent has to end when the gateway ends its run."""
@@ -39,8 +39,6 @@ PATIENCE = 10.0
 """Seconds until a run whose agent does not end is cut off."""
 
 Keep = Callable[[Sequence[Message]], Awaitable[None]]
-
-
 Note = Callable[[Sequence[Decision]], Awaitable[None]]
 
 
@@ -328,26 +326,3 @@ def _failed(events: Sequence[OutputEvent], why: str) -> list[OutputEvent]:
     """The last events of a run that the gateway ends: its own reason instead of the agent's."""
     kept: list[OutputEvent] = [event for event in events if not isinstance(event, Error | Stderr | SessionEnd)]
     return [*kept, *_ending(why)] if any(isinstance(event, SessionEnd) for event in events) else kept
-
-
-class Turn:
-    """One exchange over a run: what its log gets from here until the client has to act, or the run has ended."""
-
-    def __init__(self, log: EventLog, after: int, *, through_waits: bool = False) -> None:
-        self._log, self._after = log, after
-        self.first = after + 1
-        self._last = LAST - {Awaiting} if through_waits else LAST
-
-    async def batches(self) -> AsyncIterator[list[Entry]]:
-        """The turn's events as they come, in order; the last is `session_end`, or `awaiting` unless it goes through waits."""
-        after = self._after
-        while True:
-            entries = await self._log.read(after)
-            if not entries:
-                return
-            for n, entry in enumerate(entries):
-                if type(entry.event) in self._last:
-                    yield entries[: n + 1]
-                    return
-            after = entries[-1].seq
-            yield entries

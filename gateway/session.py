@@ -24,9 +24,10 @@ from gateway.idempotency import Ask
 from gateway.live_agent import LiveAgent
 from gateway.log_events import TurnStart
 from gateway.parking import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
-from gateway.run import Run, RunState, Turn
+from gateway.run import Run, RunState
 from gateway.session_config import SessionConfig
 from gateway.store import KeyRecord, RunRecord, SessionRecord
+from gateway.turn import Turn
 from gateway.waiting_line import WaitingLine
 
 CANCEL_GRACE = 0.6

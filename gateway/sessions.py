@@ -19,12 +19,12 @@ from gateway.house import House
 from gateway.idempotency import Ask
 from gateway.logs import about_session
 from gateway.parking import ends_open
-from gateway.run import Turn
 from gateway.security import Caller
 from gateway.session import Session
 from gateway.session_config import SessionConfig, SessionSummary
 from gateway.store import RunRecord, SessionRecord
 from gateway.store.store import Cursor
+from gateway.turn import Turn
 from gateway.turnstile import Turnstile
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from gateway.idempotency import Ask
 from gateway.protocols.bodies import StrictRoute
 from gateway.protocols.described import SECURED, Stream, shown
 from gateway.protocols.streams import event_stream, until_refused
-from gateway.run import Turn
 from gateway.security import Caller
+from gateway.turn import Turn
 
 KINDS = [
     "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",

@@ -18,9 +18,9 @@ from gateway.protocols.aap.turns import take_turn
 from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
 from gateway.protocols.guard import CallerOf
 from gateway.protocols.streams import event_stream
-from gateway.run import Turn
 from gateway.session import Session
 from gateway.store import KeyRecord
+from gateway.turn import Turn
 
 Started = tuple[Session, Turn]
 

@@ -16,8 +16,8 @@ from gateway.protocols.aap.shapes import CancelResponse
 from gateway.protocols.aap.views import Position, StreamView
 from gateway.protocols.guard import CallerOf
 from gateway.protocols.streams import event_stream
-from gateway.run import LAST
 from gateway.session import Session
+from gateway.turn import LAST
 
 AfterQuery = Annotated[str | None, Query(description="The id of the last event that was seen; 0 for all there are.")]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The same; it wins over `after`.")]

@@ -16,12 +16,12 @@ from gateway.protocols.aap.shapes import AgentConfig, HistoryType, SessionHistor
 from gateway.protocols.aap.turns import check_new, check_seed
 from gateway.protocols.aap.views import STOP_REASONS
 from gateway.redaction import HIDDEN
-from gateway.run import Turn
 from gateway.security import Caller
 from gateway.session import Session
 from gateway.session_config import SessionConfig, SessionSummary
 from gateway.store import SessionRecord
 from gateway.store.store import Cursor
+from gateway.turn import Turn
 
 Shown = TypeVar("Shown", bound=SessionInfo)
 

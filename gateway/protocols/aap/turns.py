@@ -18,9 +18,9 @@ from gateway.protocols.aap.shapes import (
     ToolPermissionMessage,
     TurnMessage,
 )
-from gateway.run import Turn
 from gateway.session import Session
 from gateway.session_config import SessionConfig
+from gateway.turn import Turn
 
 WhenBusy = Literal["refuse", "steer", "queue"]
 Gone = Callable[[], Awaitable[None]]
