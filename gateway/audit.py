@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway.redaction import Redactor
+from gateway.security import key_name
 from gateway.store import AuditRecord, Store
 
 log = logging.getLogger(__name__)
 
 LONGEST_ARGUMENTS = 500
 LONGEST_REASON = 500
+CLIENT = "client"
+"""Who decides where it is not the gateway."""
 
 Outcome = Literal["trusted", "allowed", "denied", "asked", "granted", "refused", "answered", "timed_out", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided of a call, `by` whom: the client's `trust`, a rule as `policy[N]`, the `client`, `limits.answer`."""
+    """What was decided of a call, `by` whom: the client's `trust`, a rule as `policy[N]`, the client, `limits.answer`."""
 
     outcome: Outcome
     by: str
@@ -50,7 +53,7 @@ class Audit:
                 self._text(decision.tool, 255),
                 self._text(decision.call_id, 255),
                 decision.outcome,
-                decision.by,
+                _who(decision.by),
                 self._text(decision.reason, LONGEST_REASON) if decision.reason else None,
                 self._text(json.dumps(decision.arguments, ensure_ascii=False, default=str), LONGEST_ARGUMENTS),
             )
@@ -67,3 +70,9 @@ class Audit:
         # Cleaned as a whole: half a secret would not be found.
         clean = self._redactor.clean(text)
         return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+
+
+def _who(by: str) -> str:
+    """A client that has a key of its own is told from others by the key's name."""
+    name = key_name.get() if by == CLIENT else None
+    return by if name is None else f"{by} {name}"

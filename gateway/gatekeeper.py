@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from drivers.base import PermissionReply, Reply, ToolGrant
 from drivers.events import AwaitedCall, Awaiting, Event, OutputEvent, ToolCall, ToolResult
 from drivers.messages import ToolUseBlock
-from gateway.audit import Decision, Outcome
+from gateway.audit import CLIENT, Decision, Outcome
 from gateway.parking import DENIED, Approvals
 from gateway.policy import NO_RULE, Policy, Ruling
 
@@ -80,7 +80,7 @@ class Gatekeeper:
     def cancelled(self, call_ids: Iterable[str]) -> None:
         """The client has given up the calls that wait for it."""
         for call_id in call_ids:
-            self._note(call_id, "cancelled", "client", None)
+            self._note(call_id, "cancelled", CLIENT, None)
 
     def _call(self, event: ToolCall, passed: Passed) -> None:
         if event.status != "started":
@@ -142,7 +142,7 @@ class Gatekeeper:
         if ruling.verdict == "deny":
             return self._note(call_id, "denied", by, ruling.reason)
         outcome: Outcome = "trusted" if ruling.rule is None and ruling.reason is None else "allowed"
-        self._note(call_id, outcome, "client" if ruling.rule is None and ruling.reason else by, ruling.reason)
+        self._note(call_id, outcome, CLIENT if ruling.rule is None and ruling.reason else by, ruling.reason)
 
     def _note(self, call_id: str, outcome: Outcome, by: str, reason: str | None) -> None:
         call = self._calls.get(call_id)

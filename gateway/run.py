@@ -16,7 +16,7 @@ from enum import Enum
 from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Prompt, Reply, ToolGrant
 from drivers.events import AwaitedCall, Awaiting, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
 from drivers.messages import Message, ToolUseBlock, UserMessage
-from gateway.audit import Decision
+from gateway.audit import CLIENT, Decision
 from gateway.compaction import note_compaction
 from gateway.event_log import Entry, EventLog
 from gateway.gatekeeper import MATTER, Gatekeeper
@@ -119,7 +119,7 @@ class Run:
         await self._moved.wait()
 
     async def answer(
-        self, replies: Sequence[Reply], results: Sequence[Message], begin: Entry, key: KeyRecord | None = None, by: str = "client"
+        self, replies: Sequence[Reply], results: Sequence[Message], begin: Entry, key: KeyRecord | None = None, by: str = CLIENT
     ) -> None:
         """Pass the client's answers on, and store the results among them; the run is at work again, in the turn of `begin`."""
         held = await self._note_answers(replies, by)
@@ -153,7 +153,7 @@ class Run:
     ) -> None:
         """Go on with a fresh agent, to which all open calls are history. `start` it when the agent has been told so."""
         await self.wait()
-        await self._note_answers(replies, "client")
+        await self._note_answers(replies, CLIENT)
         await self._answered(list(self._fold.open), [*results, *settled.results], begin, key)
         self.answered |= {reply.call_id for reply in replies}
         self.agent = agent

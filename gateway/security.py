@@ -7,6 +7,7 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from gateway.config import Settings
@@ -37,6 +38,9 @@ class Caller:
         return self.all_sessions or owner == self.name
 
 
+key_name: ContextVar[str | None] = ContextVar("key_name", default=None)
+"""The name of the key with which this task was asked for; None for a default key. For the audit, which decides nothing by it."""
+
 HOUSEHOLDER = Caller(None, all_sessions=True)
 """Whoever has a default key, or is asked for none: all sessions, those of named keys too."""
 
@@ -57,6 +61,11 @@ class Authenticator:
 
     def check(self, authorization: str | None, token: str | None = None) -> Caller:
         """Whose bearer header, or token from the body, this is. Raises Unauthorized that says what to send."""
+        caller = self._caller(authorization, token)
+        key_name.set(caller.name)
+        return caller
+
+    def _caller(self, authorization: str | None, token: str | None) -> Caller:
         if self.is_off:
             return HOUSEHOLDER
         scheme, _, key = (authorization or "").partition(" ")

@@ -14,7 +14,7 @@ from drivers.base import GO_ON, Agent, AgentGone, PermissionReply, Prompt, Reply
 from drivers.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents import ConfiguredAgent
 from gateway.answer_limit import AnswerLimit
-from gateway.audit import Decision
+from gateway.audit import CLIENT, Decision
 from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import Entry, EventLog
@@ -153,7 +153,7 @@ class Session:
             return await self._answer(run, replies, results, ask)
 
     async def _answer(
-        self, run: Run, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None = None, by: str = "client"
+        self, run: Run, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None = None, by: str = CLIENT
     ) -> Turn:
         begin, key = await self._turn_start(_answers(replies, results), ask)
         await run.answer(replies, results, begin, key, by)

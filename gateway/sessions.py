@@ -40,6 +40,7 @@ class Sessions:
         self._agents, self._house = agents, house
         self._store, self._vault, self._redactor = house.store, house.vault, house.redactor
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._held: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sleepers: dict[str, asyncio.TimerHandle] = {}
@@ -69,7 +70,8 @@ class Sessions:
             created_at=time.time(),
             owner=caller.name,
         )
-        waits = RunRecord(f"run_{uuid.uuid4().hex}", record.id, "waiting", None, 1) if ends_open(history) else None
+        run_id, since = f"run_{uuid.uuid4().hex}", record.created_at
+        waits = RunRecord(run_id, record.id, "waiting", None, 1, since) if ends_open(history) else None
         about_session(record.id)
         key = ask.record(record.id, 1) if ask else None
         await self._store.create_session(record, [message.model_dump_json() for message in history], waits, key)
@@ -81,13 +83,21 @@ class Sessions:
 
     async def get(self, caller: Caller, session_id: str) -> Session:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured."""
-        known = self._known.get(session_id)
-        if known is not None and caller.sees(known.owner):
-            about_session(known.id)
-            return known
+        found = self._known.get(session_id)
+        if found is None:
+            # One request at a time: of a session that two had loaded there would be two, each with a clock of its own.
+            async with self._loading.setdefault(session_id, asyncio.Lock()):
+                found = self._known.get(session_id) or await self._load(caller, session_id)
+            await found.close_overdue_calls()
+        if not caller.sees(found.owner):
+            raise _none(session_id)
+        about_session(found.id)
+        return found
+
+    async def _load(self, caller: Caller, session_id: str) -> Session:
         record = await self._store.session(session_id)
         if record is None or not caller.sees(record.owner):
-            raise NotFound(f"there is no session {session_id!r}; GET the list of sessions for those there are")
+            raise _none(session_id)
         agent = self._agents.find(record.agent)
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
@@ -95,14 +105,12 @@ class Sessions:
         config = SessionConfig.from_json(record.config, self._vault.open(record.secrets))
         self._redactor.register(config.hidden)
         last = await self._store.last_seq(session_id)
-        # Another request may have found it meanwhile.
         session = Session(record, config, agent, self._house, self, last)
         run = await self._store.last_run(session_id)
         if run is not None and run.state == "waiting":
             await session.wait_again(run)
-        found = self._known.setdefault(session_id, session)
-        await found.close_overdue_calls()
-        return found
+        self._known[session_id] = session
+        return session
 
     async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[SessionRecord]:
         """Those that are there for the caller, as stored, newest first."""
@@ -232,3 +240,7 @@ class Sessions:
 
         self._dozing.add(session.id)
         self._track(sleep())
+
+
+def _none(session_id: str) -> NotFound:
+    return NotFound(f"there is no session {session_id!r}; GET the list of sessions for those there are")

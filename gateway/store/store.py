@@ -1,28 +1,22 @@
-"""The store over SQLAlchemy's async engine: small transactions, one writer at a time."""
+"""What is stored and how it is asked for: a method each, and each a small transaction."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, fields
-from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any
 
 from sqlalchemy import Select, bindparam, delete, func, insert, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.errors import ConfigError
 from gateway.store import schema
 from gateway.store.cards import newest_cards
-from gateway.store.migrations import migrate
+from gateway.store.database import Database, whole
 from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionCard, SessionRecord
-from gateway.store.sqlite import set_up_sqlite
 
 Cursor = tuple[float, str]
-Arguments = ParamSpec("Arguments")
 EXECUTION = "exec_"
 """What the ids of executions' logs begin with."""
 
@@ -51,75 +45,12 @@ _APPEND_MESSAGE = insert(schema.messages).values(
 )
 
 
-def _whole(method: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, Coroutine[Any, Any, None]]:
-    """A write that is finished also when whoever asked for it is cancelled.
-
-    Measured with aiosqlite 0.22 and SQLAlchemy 2.1: a transaction that is cancelled between two statements keeps the lock.
-    """
-
-    @wraps(method)
-    async def write(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        await asyncio.shield(asyncio.create_task(method(*args, **kwargs)))
-
-    return write
-
-
-class Store:
+class Store(Database):
     """Open with `await Store.open(url)`. Every method is one transaction; it is on disk when the method returns."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._writing = asyncio.Lock()
-        self._writer: AsyncConnection | None = None
-
-    @classmethod
-    async def open(cls, url: str) -> Store:
-        """Connect; make the tables, or bring older ones up to date. Raises ConfigError for a store of a newer version."""
-        # Messages do not belong in a log, which is where a failing statement's values would end.
-        engine = create_async_engine(url, hide_parameters=True)
-        if engine.dialect.name == "sqlite":
-            set_up_sqlite(engine)
-        store = cls(engine)
-        async with engine.begin() as connection:
-            await connection.run_sync(schema.metadata.create_all)
-            found = (await connection.execute(select(schema.schema_version.c.version))).scalar()
-            if found is None:
-                await connection.execute(insert(schema.schema_version).values(version=schema.VERSION))
-            elif found < schema.VERSION:
-                await connection.run_sync(migrate, found)
-        if found is not None and found > schema.VERSION:
-            await engine.dispose()
-            raise ConfigError(
-                f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"
-            )
-        return store
-
-    async def close(self) -> None:
-        async with self._writing:
-            if self._writer is not None:
-                await self._writer.close()
-        await self._engine.dispose()
-
-    @_whole
-    async def touch(self) -> None:
-        """Write something that changes nothing: raises what every other write would."""
-        version = schema.schema_version
-        async with self._write() as connection:
-            await connection.execute(update(version).values(version=version.c.version))
-
-    @asynccontextmanager
-    async def _write(self) -> AsyncIterator[AsyncConnection]:
-        # SQLite has one writer; waiting here is fair and costs nothing, waiting in its busy handler is neither.
-        async with self._writing:
-            if self._writer is None:
-                # Kept: taking a connection from the pool and giving it back costs as much as a statement.
-                self._writer = await self._engine.connect()
-            async with self._writer.begin():
-                yield self._writer
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
-    @_whole
+    @whole
     async def create_session(
         self, record: SessionRecord, history: Sequence[str], run: RunRecord | None = None, key: KeyRecord | None = None
     ) -> None:
@@ -155,7 +86,7 @@ class Store:
             rows = (await connection.execute(newest_cards(agent, owner, limit, after))).mappings()
             return [SessionCard(**{**row, "config": json.loads(row["config"])}) for row in rows]
 
-    @_whole
+    @whole
     async def update_session(self, session_id: str, **values: Any) -> None:
         """Set columns of a session: `config` (JSON data), `secrets`, `native_id`."""
         if "config" in values:
@@ -163,7 +94,7 @@ class Store:
         async with self._write() as connection:
             await connection.execute(update(schema.sessions).where(schema.sessions.c.id == session_id).values(**values))
 
-    @_whole
+    @whole
     async def delete_session(self, session_id: str) -> None:
         """Delete a session with its messages, runs and events."""
         async with self._write() as connection:
@@ -175,7 +106,7 @@ class Store:
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
-    @_whole
+    @whole
     async def append_messages(self, session_id: str, bodies: Sequence[str]) -> None:
         """Add messages (JSON texts) at the end of a session's history."""
         async with self._write() as connection:
@@ -188,7 +119,7 @@ class Store:
         async with self._engine.connect() as connection:
             return list((await connection.execute(query)).scalars())
 
-    @_whole
+    @whole
     async def compact(self, session_id: str, kept: int, summary: str) -> None:
         """Note that all messages but the last `kept` are summed up by now. Nothing happens if there is no such session."""
         counted = select(func.count()).where(schema.messages.c.session_id == session_id)
@@ -209,7 +140,7 @@ class Store:
 
     # -- runs and events --------------------------------------------------------------------------------------------
 
-    @_whole
+    @whole
     async def start_run(
         self, record: RunRecord, history: Sequence[str] = (), begin: EventRow | None = None, key: KeyRecord | None = None
     ) -> None:
@@ -219,7 +150,7 @@ class Store:
             await _append_messages(connection, record.log_id, history)
             await _begin_turn(connection, begin, key)
 
-    @_whole
+    @whole
     async def stop_run(
         self, run_id: str, state: str, stop_reason: str | None, events: EventRow, *, waiting_since: float | None = None
     ) -> None:
@@ -236,7 +167,7 @@ class Store:
             await connection.execute(_APPEND_EVENTS, asdict(events))
             await connection.execute(_SET_RUN, stopped)
 
-    @_whole
+    @whole
     async def answer_run(
         self, run_id: str, log_id: str, results: Sequence[str], begin: EventRow | None = None, key: KeyRecord | None = None
     ) -> None:
@@ -279,7 +210,7 @@ class Store:
             rows = await connection.execute(select(*columns).where(condition).order_by(table.c.started_at, table.c.first_seq))
             return [RunRecord(**row) for row in rows.mappings()]
 
-    @_whole
+    @whole
     async def append_events(self, log_id: str, first: int, last: int, body: bytes) -> None:
         """Store the events first..last of a log, one JSON a line."""
         async with self._write() as connection:
@@ -308,12 +239,12 @@ class Store:
             row = (await connection.execute(query)).mappings().first()
         return KeyRecord(**row) if row else None
 
-    @_whole
+    @whole
     async def add_key(self, record: KeyRecord) -> None:
         async with self._write() as connection:
             await _begin_turn(connection, None, record)
 
-    @_whole
+    @whole
     async def forget(self, executions: float, keys: float) -> None:
         """Delete executions and keys made before a time each (seconds since the epoch)."""
         runs, known = schema.runs.c, schema.idempotency_keys.c
@@ -327,7 +258,7 @@ class Store:
 
     # -- audit --------------------------------------------------------------------------------------------------------
 
-    @_whole
+    @whole
     async def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Store some decisions about tool calls."""
         async with self._write() as connection:
@@ -343,7 +274,7 @@ class Store:
             rows = (await connection.execute(query)).mappings().all()
         return [AuditRecord(**row) for row in reversed(rows)]
 
-    @_whole
+    @whole
     async def forget_audit(self, before: float) -> None:
         """Delete decisions made before a time (seconds since the epoch)."""
         async with self._write() as connection:
@@ -351,12 +282,12 @@ class Store:
 
     # -- processes: the ledger of the spawner -------------------------------------------------------------------------
 
-    @_whole
+    @whole
     async def started(self, marker: str, pid: int, created: float) -> None:
         async with self._write() as connection:
             await connection.execute(insert(schema.processes).values(marker=marker, pid=pid, started_at=created))
 
-    @_whole
+    @whole
     async def ended(self, marker: str) -> None:
         async with self._write() as connection:
             await connection.execute(delete(schema.processes).where(schema.processes.c.marker == marker))

@@ -31,9 +31,3 @@ async def test_every_curl_of_the_page_is_answered(page: str, portico: Running) -
         printed, _ = await asyncio.wait_for(shell.communicate(), 20)
         assert shell.returncode == 0, f"{block}\n{printed.decode()}"
         assert printed, block
-
-
-def test_the_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"

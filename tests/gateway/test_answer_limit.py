@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gateway.answer_limit import AnswerLimit
 from gateway.security import HOUSEHOLDER
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
@@ -138,3 +140,31 @@ async def test_a_waiting_session_makes_room_and_waits_on(tmp_path: Path, scene: 
 
 async def _gone(portico: Running, marker: str) -> bool:
     return all(found != marker for found, *_ in await portico.gateway.store.processes())
+
+
+async def test_a_session_that_two_requests_load_is_one(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = table(tmp_path, limits={"answer": 900.0})
+    async with gateway_on(config) as portico:
+        session = await begin(portico.client, scene)
+    watched: list[Any] = []
+    monkeypatch.setattr(AnswerLimit, "watch", lambda self, run: watched.append(run))
+    async with gateway_on(config) as portico:
+        sessions = portico.gateway.sessions
+        found = await asyncio.gather(*(sessions.get(HOUSEHOLDER, session) for _ in range(5)))
+        assert {id(one) for one in found} == {id(found[0])}
+        assert watched == [found[0].run], "a second clock would deny calls that the first knows to be answered"
+
+
+async def test_the_time_counts_for_a_history_that_ends_in_open_calls(tmp_path: Path) -> None:
+    call = {"type": "tool_use", "toolCallId": "c1", "name": "sky", "input": {}}
+    messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": [call]}]
+    tools = [{"name": "sky", "description": "The sky.", "parameters": {"type": "object"}}]
+    body = {"agent": {"name": "script"}, "tools": tools, "messages": messages}
+    async with gateway_on(table(tmp_path, limits={"answer": 0.3})) as portico:
+        answer = await portico.client.post("/aap/v3/sessions", json=body)
+        assert answer.status_code == 201, answer.text
+        session = answer.json()["sessionId"]
+        assert (await look(portico.client, session))["state"] == "waiting"
+        found = await idle(portico.client, session)
+        said = "Tool call denied: no result from the application within 0.3 s"
+        assert results(found["history"]["full"]) == {"c1": said}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.named_keys import NamedKeys
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.talk import create, error, execute, frames, history, opening, say
 
@@ -161,3 +162,16 @@ async def test_a_message_instead_of_answers_cancels(ruled: Running, scene: Scene
     await say(ruled.client, session, "Never mind")
     assert [row[:3] for row in audit(tmp_path)][:2] == [("one", "asked", "policy[2]"), ("one", "cancelled", "client")]
     assert made(tmp_path) == []
+
+
+async def test_the_audit_names_the_key_that_decided(ruled: Running, tmp_path: Path, scene: Scene) -> None:
+    phone = NamedKeys(ruled.gateway.settings.data_dir).add("phone")
+    scenario = scene([shell("first", "push 1"), shell("second", "push 2"), shell("third", "push 3")])
+    opened = opening(options={"scenario": scenario}, grants=[FREE])
+    headers = {"Authorization": f"Bearer {phone}"}
+    session = (await ruled.client.put("/session", json=opened, headers=headers)).json()["sessionId"]
+    await ruled.client.post(f"/session/{session}", json={"messages": [grant("first")]}, headers=headers)
+    await say(ruled.client, session, grant("second"))
+    await ruled.client.delete(f"/session/{session}", headers=headers)
+    decided = [(call_id, outcome, by) for call_id, outcome, by, _ in audit(tmp_path) if outcome != "asked"]
+    assert decided == [("first", "granted", "client phone"), ("second", "granted", "client")]

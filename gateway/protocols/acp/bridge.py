@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -10,6 +11,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from gateway.errors import ConfigError
 from gateway.protocols.acp.lines import LONGEST_LINE, NOT_JSON, StandardLines, parsed
+
+LAST_WORDS = 5.0
+"""Seconds for what is still to be answered when standard input has ended."""
 
 
 def endpoint(url: str, agent: str) -> str:
@@ -38,10 +42,15 @@ async def bridge(url: str, key: str | None) -> None:
 
 
 async def _carry(lines: StandardLines, socket: ClientConnection) -> None:
-    incoming = asyncio.create_task(_from_daemon(lines, socket))
-    outgoing = asyncio.create_task(_from_client(lines, socket))
+    open_requests = _OpenRequests()
+    incoming = asyncio.create_task(_from_daemon(lines, socket, open_requests))
+    outgoing = asyncio.create_task(_from_client(lines, socket, open_requests))
     await asyncio.wait((incoming, outgoing), return_when=asyncio.FIRST_COMPLETED)
     gone = incoming.done() and not outgoing.done()
+    if not incoming.done():
+        answered = asyncio.create_task(open_requests.none.wait())
+        await asyncio.wait((incoming, answered), timeout=LAST_WORDS, return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
     for task in (incoming, outgoing):
         task.cancel()
     await asyncio.gather(incoming, outgoing, return_exceptions=True)
@@ -50,15 +59,44 @@ async def _carry(lines: StandardLines, socket: ClientConnection) -> None:
         raise ConfigError(f"the daemon closed the connection{why}")
 
 
-async def _from_daemon(lines: StandardLines, socket: ClientConnection) -> None:
+class _OpenRequests:
+    """The client's requests that are not answered yet, without prompts, which take as long as they take."""
+
+    def __init__(self) -> None:
+        self._ids: set[int | str] = set()
+        self.none = asyncio.Event()
+        self.none.set()
+
+    def asked(self, message: Any) -> None:
+        if isinstance(message, dict) and "method" in message and message["method"] != "session/prompt":
+            self._ids |= _id(message)
+        self._tell()
+
+    def answered(self, message: Any) -> None:
+        if isinstance(message, dict) and "method" not in message:
+            self._ids -= _id(message)
+        self._tell()
+
+    def _tell(self) -> None:
+        (self.none.clear if self._ids else self.none.set)()
+
+
+def _id(message: dict[str, Any]) -> set[int | str]:
+    found = message.get("id")
+    return {found} if isinstance(found, int | str) else set()
+
+
+async def _from_daemon(lines: StandardLines, socket: ClientConnection, open_requests: _OpenRequests) -> None:
     async for frame in socket:
-        await lines.write(parsed(frame))
+        message = parsed(frame)
+        await lines.write(message)
+        open_requests.answered(message)
 
 
-async def _from_client(lines: StandardLines, socket: ClientConnection) -> None:
+async def _from_client(lines: StandardLines, socket: ClientConnection, open_requests: _OpenRequests) -> None:
     async for line in lines.lines():
         try:
-            parsed(line)
+            open_requests.asked(parsed(line))
         except ValueError:
             await lines.write(NOT_JSON)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,18 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.lines import NOT_JSON, parsed
 from gateway.protocols.acp.loading import connection_class
+from gateway.security import Caller
 
 if TYPE_CHECKING:
     from gateway.protocols.acp.connection import Connection
 
 BEARER = "bearer."
 """With the key behind it a subprotocol: a web page cannot give a WebSocket headers."""
-GOING_AWAY = 1001
+GOING_AWAY, REFUSED = 1001, 1008
 
 
 class WebSockets:
@@ -37,20 +38,26 @@ class WebSockets:
         subprotocol = next((name for name in socket.scope.get("subprotocols", ()) if name.startswith(BEARER)), None)
         try:
             key = subprotocol.removeprefix(BEARER) if subprotocol else None
-            caller = self._gateway.auth.check(socket.headers.get("authorization"), key)
+            check = partial(self._gateway.auth.check, socket.headers.get("authorization"), key)
+            caller = check()
             self._gateway.agents.get(agent)
         except GatewayError as error:
             return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status))
         kind = await connection_class()
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)
-        connection = kind(self._gateway, agent, caller, partial(_send, socket))
+        connection = kind(self._gateway, agent, caller, partial(_send_checked, socket, check))
         try:
             while True:
-                for line in _lines(await socket.receive()):
+                frame = await socket.receive()
+                check()
+                for line in _lines(frame):
                     await _take(connection, socket, line)
         except WebSocketDisconnect:
             pass
+        except Unauthorized as error:
+            with suppress(RuntimeError):
+                await socket.close(REFUSED, str(error))
         finally:
             self._open.discard(socket)
             await connection.close()
@@ -60,6 +67,16 @@ class WebSockets:
         for socket in list(self._open):
             with suppress(RuntimeError, WebSocketDisconnect):
                 await socket.close(GOING_AWAY, "the gateway was shut down")
+
+
+async def _send_checked(socket: WebSocket, check: Callable[[], Caller], message: dict[str, Any]) -> None:
+    """Send, unless the key was taken back meanwhile: then the connection is closed."""
+    try:
+        check()
+    except Unauthorized as error:
+        await socket.close(REFUSED, str(error))
+        raise
+    await _send(socket, message)
 
 
 async def _send(socket: WebSocket, message: dict[str, Any]) -> None:

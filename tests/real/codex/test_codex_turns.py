@@ -137,7 +137,7 @@ async def test_a_compaction_is_noticed_but_what_is_left_is_not_declared(home: Ho
     async with home.gateway() as portico:
         talk = await begin(portico.client, "[[plain]] one")
         assert await talk.say("[[recall]] two") != PLAIN
-        kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(talk.id)).log.read(0)]
+        kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)).log.read(0)]
         assert kinds.count("compacted") == 1
         assert len(await talk.history()) == 4
         answer = await portico.client.get(f"/session/{talk.id}", params={"history": "compacted"})

@@ -1,66 +1,25 @@
-"""`portico acp --connect`: a thin client of a daemon, which is a WebSocket server here."""
+"""`portico acp --connect`: a thin client of a daemon."""
 
 from __future__ import annotations
 
 import asyncio
-import http
-import json
+import socket
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from websockets.asyncio.server import Server, ServerConnection, serve
 
 from gateway.errors import ConfigError
-from gateway.gateway import Gateway
 from gateway.protocols.acp.bridge import endpoint
-from gateway.protocols.acp.connection import Connection
-from gateway.security import HOUSEHOLDER
 from tests.daemon import KEY, Running
 from tests.gateway.protocols.acp.test_conformance import on_stdio
-
-
-@asynccontextmanager
-async def websocket_on(gateway: Gateway) -> AsyncIterator[Server]:
-    """The gateway's agents over WebSockets at /acp/AGENT, for those who have the key."""
-
-    async def talk(socket: ServerConnection) -> None:
-        async def send(message: dict[str, Any]) -> None:
-            await socket.send(json.dumps(message))
-
-        assert socket.request is not None
-        connection = Connection(gateway, socket.request.path.rpartition("/")[2], HOUSEHOLDER, send)
-        async for frame in socket:
-            await connection.receive(json.loads(frame))
-        await connection.close()
-
-    def check(socket: ServerConnection, request: Any) -> Any:
-        if request.headers.get("Authorization") != f"Bearer {KEY}":
-            return socket.respond(http.HTTPStatus.UNAUTHORIZED, '{"error": "no API key"}')
-        return None
-
-    async with serve(talk, "127.0.0.1", 0, process_request=check, max_size=64 * 1024 * 1024) as server:
-        yield server
-
-
-def url(server: Server) -> str:
-    return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 async def test_a_session_over_a_daemon(portico: Running, tmp_path: Path) -> None:
     folder, key = tmp_path / "editor", tmp_path / "key"
     folder.mkdir()
     key.write_text(KEY + "\n")
-    async with (
-        websocket_on(portico.gateway) as server,
-        on_stdio(folder, "echo", "--connect", url(server), "--key-file", str(key)) as (
-            client,
-            process,
-        ),
-    ):
+    async with on_stdio(folder, "echo", "--connect", portico.url, "--key-file", str(key)) as (client, process):
         await client.initialize()
         session = await client.new()
         big = "x" * 3_000_000
@@ -71,6 +30,18 @@ async def test_a_session_over_a_daemon(portico: Running, tmp_path: Path) -> None
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 30) == 0
     assert not (folder / "data" / "acp").exists()
+
+
+async def test_what_was_asked_before_the_end_of_input_is_answered(portico: Running, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    async with on_stdio(tmp_path, "echo", "--connect", portico.url, "--key-file", str(key)) as (client, process):
+        assert process.stdin is not None
+        asked = [asyncio.create_task(client.initialize()), asyncio.create_task(client.new())]
+        await asyncio.sleep(0)
+        process.stdin.close()
+        assert [await asyncio.wait_for(one, 30) for one in asked][1] in (await portico.client.get("/sessions")).text
+        assert await asyncio.wait_for(process.wait(), 30) == 0
 
 
 async def test_what_goes_wrong_is_said(portico: Running, tmp_path: Path) -> None:
@@ -84,12 +55,12 @@ async def test_what_goes_wrong_is_said(portico: Running, tmp_path: Path) -> None
 
     key = tmp_path / "wrong-key"
     key.write_text("pk-not-this-one")
-    async with websocket_on(portico.gateway) as server:
-        refused = await said("--connect", url(server), "--key-file", str(key))
-        assert "401" in refused
-        assert "--key-file" in refused
-        assert "pk-not-this-one" not in refused
-        nobody = url(server)
+    refused = await said("--connect", portico.url, "--key-file", str(key))
+    assert "401" in refused
+    assert "--key-file" in refused
+    assert "pk-not-this-one" not in refused
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
     assert "no daemon answers" in await said("--connect", nobody)
     assert "--key-file" in await said("--connect", nobody, "--key-file", str(tmp_path / "absent"))
 

@@ -16,8 +16,9 @@ from acp import connect_to_agent, text_block
 from acp.http import create_http_stream
 from acp.ws import create_websocket_stream
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gateway.named_keys import NamedKeys
 from gateway.security import HOUSEHOLDER
 from tests.daemon import KEY, Running, gateway_on, table
 
@@ -238,3 +239,31 @@ async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None
             await streaming.aread()
             await socket.wait_closed()
         assert socket.close_code == 1001
+
+
+@pytest.mark.parametrize("at", ["its next message", "the next event"])
+async def test_a_socket_is_closed_when_its_key_is_taken_back(portico: Running, scene: Scene, at: str) -> None:
+    keys = NamedKeys(portico.gateway.settings.data_dir)
+    headers = {"Authorization": f"Bearer {keys.add('phone')}"}
+    options = {"scenario": scene([{"text": "first"}, {"delay": 3.0}, {"text": "secret"}])}
+    async with asyncio.timeout(30), connect(f"ws{portico.url[4:]}/acp/script", additional_headers=headers, proxy=None) as socket:
+
+        async def ask(number: int, method: str, params: dict[str, Any]) -> None:
+            await socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
+
+        await ask(1, "initialize", {"protocolVersion": 1})
+        await socket.recv()
+        await ask(2, "session/new", {"cwd": ".", "mcpServers": []})
+        session = json.loads(await socket.recv())["result"]["sessionId"]
+        await set_up(portico, session, options)
+        await ask(3, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
+        while "first" not in str(await socket.recv()):
+            pass
+        keys.remove("phone")
+        if at == "its next message":
+            await ask(4, "session/list", {})
+        with pytest.raises(ConnectionClosed) as closed:
+            while "secret" not in str(heard := await socket.recv()) and '"id":4' not in str(heard):
+                pass
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+        assert "not known here" in closed.value.rcvd.reason
