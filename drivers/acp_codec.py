@@ -18,6 +18,7 @@ from acp.schema import (
     SessionNotification,
     ToolCallProgress,
     ToolCallStart,
+    UsageUpdate,
 )
 
 from drivers.acp_app_calls import AppCalls, AppTool, of_none
@@ -33,6 +34,7 @@ from drivers.events import (
     AgentToken,
     AwaitedCall,
     Awaiting,
+    ContextUse,
     MessageEnd,
     NativeSession,
     OutputEvent,
@@ -46,7 +48,7 @@ from drivers.messages import text_of
 
 QUIET = frozenset(
     {"user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update",
-     "session_info_update", "usage_update"}
+     "session_info_update"}
 )  # fmt: skip
 """Updates that tell nothing of the run: the prompt's echo, and what the session is and offers."""
 NOT_NOW = "No run is under way; the application cannot be asked."
@@ -218,13 +220,15 @@ class AcpCodec(Codec):
             self._opening.take_options(params["update"]) if kind == "config_option_update" else None
             return []
         if self.phase == "ready":
-            return None
+            return [] if kind == "usage_update" else None
         update = SessionNotification.model_validate(params).update
         match update:
             case AgentMessageChunk() | AgentThoughtChunk():
                 return self._chunk(update)
             case ToolCallStart() | ToolCallProgress():
                 return self._tool_call(self._calls.known(update))
+            case UsageUpdate():
+                return [ContextUse(used=update.used, size=update.size)] if update.size > 0 else []
             case _:
                 # A plan has no event of its own; it is shown as it came.
                 return None

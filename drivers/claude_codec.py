@@ -16,7 +16,7 @@ from drivers.claude_calls import Ask, Calls
 from drivers.claude_compaction import Compaction
 from drivers.claude_content import native_content
 from drivers.claude_control import HOOKS, failure, mcp_answer, refusal, success
-from drivers.claude_result import run_end, usage_of
+from drivers.claude_result import context_of, run_end, usage_of
 from drivers.claude_stream import MessageStream
 from drivers.claude_tools import PREFIX, Toolset
 from drivers.codec import Codec
@@ -233,6 +233,7 @@ class ClaudeCodec(Codec):
         if self.phase not in ACTIVE or "task-notification" in str(native.get("origin")):
             return []
         events = [*self._stream.end(), *self._compaction.end(), *usage_of(native)]
+        events += context_of(native, self._stream.context, self._session.model if self._session else None)
         telling, end = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
         if self._once:
             self.ending = end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drivers.events import Error, OutputEvent, SessionEnd, Usage
+from drivers.events import ContextUse, Error, OutputEvent, SessionEnd, Usage
 
 
 def usage_of(native: dict[str, Any]) -> list[OutputEvent]:
@@ -30,6 +30,16 @@ def usage_of(native: dict[str, Any]) -> list[OutputEvent]:
             cache_write=_int(usage.get("cache_creation_input_tokens")),
         )
     ]
+
+
+def context_of(native: dict[str, Any], used: int | None, model: str | None) -> list[OutputEvent]:
+    """How full the model's context is. The window stands with the model's own figures, under a name with or without its date."""
+    models = native.get("modelUsage")
+    if not isinstance(models, dict) or not used:
+        return []
+    known = {name: figures.get("contextWindow") for name, figures in models.items() if isinstance(figures, dict)}
+    size = known.get(model or "") or next((size for size in known.values() if len(known) == 1), None)
+    return [ContextUse(used=used, size=size)] if isinstance(size, int) and size > 0 else []
 
 
 def run_end(native: dict[str, Any], model_stop: str | None, *, interrupted: bool) -> tuple[list[OutputEvent], SessionEnd]:

@@ -13,11 +13,14 @@ as an API error's text, which `result` tells better."""
 
 
 class MessageStream:
-    """One turn. `stop_reason` is the model's own, of the last message; `in_message` is while one streams."""
+    """One turn. `stop_reason` is the model's own, of the last message; `in_message` is while one streams. `context` is how many
+    tokens the last request and its answer had."""
 
     def __init__(self, calls: Calls) -> None:
         self.stop_reason: str | None = None
         self.in_message = False
+        self.context: int | None = None
+        self._asked = 0
         self._streamed: set[str] = set()
         self._complete = False
         self._dirty = False
@@ -29,6 +32,8 @@ class MessageStream:
         """The events of one line; None for a shape that is not known."""
         kind = native["type"]
         if kind == "stream_event":
+            if native.get("parent_tool_use_id") is None:
+                self._count(native["event"])
             return self._raw(native["event"])
         message, parent = native["message"], native.get("parent_tool_use_id")
         if kind == "assistant":
@@ -56,6 +61,15 @@ class MessageStream:
         if kind == "message_stop":
             return self._message_stop()
         return [] if kind in ("content_block_start", "content_block_stop", "ping") else None
+
+    def _count(self, event: dict[str, Any]) -> None:
+        """A request's tokens stand at the start of its answer, the answer's at its end."""
+        if event["type"] == "message_start":
+            self._asked = _sum(
+                event["message"].get("usage"), "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
+            )
+        elif event["type"] == "message_delta" and self._asked:
+            self.context = self._asked + _sum(event.get("usage"), "output_tokens")
 
     def _delta(self, delta: dict[str, Any]) -> list[OutputEvent] | None:
         kind = delta["type"]
@@ -111,3 +125,8 @@ class MessageStream:
             self._held += events
             return []
         return events
+
+
+def _sum(usage: Any, *names: str) -> int:
+    values = [usage.get(name) for name in names] if isinstance(usage, dict) else []
+    return sum(value for value in values if isinstance(value, int))

@@ -14,7 +14,7 @@ from drivers.base import Prompt, Reply
 from drivers.codec import Codec
 from drivers.codex_asks import Asks
 from drivers.codex_content import user_input
-from drivers.codex_end import NO_TOKENS, failure, tokens, usage_of
+from drivers.codex_end import NO_TOKENS, context_of, failure, tokens, usage_of
 from drivers.codex_handshake import Handshake
 from drivers.codex_opening import Opening
 from drivers.codex_rpc import Rpc, error_of
@@ -246,7 +246,8 @@ class CodexAppCodec(Codec):
         self._used_before = self._used_before or {name: now[name] - last[name] for name in now}
         # It comes when a response and its calls are over, and when they are interrupted.
         over = self.phase == "running" and not self._asks.open and not self._stopping
-        return self._turn.response_over() if over else []
+        told = context_of(usage) if self.phase in ("running", "waiting") else []
+        return [*(self._turn.response_over() if over else []), *told]
 
     def _error(self, params: dict[str, Any]) -> list[OutputEvent]:
         if params["threadId"] != self._thread.id or self.phase not in ("running", "waiting") or not params.get("willRetry"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from drivers.events import Error, OutputEvent, SessionEnd, StopReason, Usage
+from drivers.events import ContextUse, Error, OutputEvent, SessionEnd, StopReason, Usage
 
 Tokens = Mapping[str, int]
 COUNTERS = ("input", "cached_input", "cache_write_input", "output")
@@ -36,6 +36,15 @@ def usage_of(now: Tokens, before: Tokens | None = None) -> Usage:
         cache_read=cached,
         cache_write=written,
     )
+
+
+def context_of(native: Any) -> list[OutputEvent]:
+    """How full the model's context is after its last answer."""
+    size, last = native.get("modelContextWindow"), native["last"]
+    used = last.get("totalTokens") if isinstance(last, dict) else None
+    if not isinstance(size, int) or not isinstance(used, int) or size <= 0 or used < 0:
+        return []
+    return [ContextUse(used=used, size=size)]
 
 
 def failure(error: Any) -> tuple[list[OutputEvent], SessionEnd]:

@@ -1,7 +1,8 @@
 """OutputEvent: what an agent does, whichever CLI it runs in.
 
-Eleven kinds follow the OutputEvent gateway's event table field by field; four more (`native_session`, `message_end`,
-`awaiting`, `compacted`) and two fields (`parent_id`, `stop_reason`) are the gateway's own; `seed_json()` leaves those out.
+Eleven kinds follow the OutputEvent gateway's event table field by field; five more (`native_session`, `message_end`,
+`awaiting`, `compacted`, `context_use`) and two fields (`parent_id`, `stop_reason`) are the gateway's own; `seed_json()` leaves
+those out.
 This file owns the vocabulary only; who produces or shows an event is not its business.
 """
 
@@ -205,6 +206,17 @@ class Compacted(Event):
         return None
 
 
+class ContextUse(Event):
+    """How many tokens of the model's context window the conversation takes, where the CLI tells both."""
+
+    kind: Literal["context_use"] = "context_use"
+    used: int = Field(ge=0)
+    size: int = Field(gt=0)
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
 OutputEvent = Annotated[
     AgentToken
     | Thinking
@@ -220,7 +232,8 @@ OutputEvent = Annotated[
     | NativeSession
     | MessageEnd
     | Awaiting
-    | Compacted,
+    | Compacted
+    | ContextUse,
     Field(discriminator="kind"),
 ]
 
@@ -230,6 +243,7 @@ KINDS: frozenset[str] = frozenset(
     {
         "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage", "stdout", "stderr",
         "session_end", "error", "native_session", "message_end", "awaiting", "compacted",
+        "context_use",
     }
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ from drivers.events import (
     AwaitedCall,
     Awaiting,
     Compacted,
+    ContextUse,
     Error,
     Event,
     Hook,
@@ -91,6 +92,7 @@ events = st.one_of(
         trigger=st.none() | text,
         tokens_before=st.none() | number,
     ),
+    st.builds(ContextUse, used=number, size=st.integers(1, 2**53)),
     st.builds(
         Awaiting,
         calls=st.lists(

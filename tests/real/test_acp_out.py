@@ -79,6 +79,8 @@ async def test_text_and_thinking(cold_bench: Bench) -> None:  # noqa: F811
         assert answer.stop_reason == "end_turn"
         assert answer.usage.output_tokens > 0
         assert editor.text == "Hello from the model."
+        [context] = editor.of("usage_update")
+        assert 0 < context.used < context.size
         assert "".join(u.content.text for u in editor.of("agent_thought_chunk")) == "Let me think."
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("claude" in " ".join(child.cmdline()) for child in children)

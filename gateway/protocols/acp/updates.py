@@ -15,10 +15,11 @@ from acp.schema import (
     ToolCallStart,
     ToolCallUpdate,
     Usage,
+    UsageUpdate,
     UserMessageChunk,
 )
 
-from drivers.events import AgentToken, MessageEnd, OutputEvent, Thinking, ToolCall, ToolResult
+from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, Thinking, ToolCall, ToolResult
 from drivers.events import Usage as UsageEvent
 from drivers.messages import (
     AssistantMessage,
@@ -79,6 +80,8 @@ class Updates:
                 self._speaking = None
             case UsageEvent():
                 self._count(event)
+            case ContextUse():
+                return [UsageUpdate(session_update="usage_update", used=event.used, size=event.size)]
         return []
 
     def of_message(self, message: Message) -> list[Update]:

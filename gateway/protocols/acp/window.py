@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -258,23 +258,22 @@ class Window:
 
     def settings(self) -> dict[str, Any]:
         """Modes and config options, for an answer."""
-        config = self.session.config
         self._told = self._settings()
-        return {"modes": modes(config), "config_options": config_options(self.session.agent, config, self.models) or None}
+        return {"modes": modes(self.session.config), "config_options": self._told[1] or None}
 
     async def tell_settings(self) -> None:
         """Tell the client what has changed of its settings since it was told last."""
         before, self._told = self._told, self._settings()
         if before == self._told:
             return
-        config = self.session.config
-        if before[0] != self._told[0]:
-            await self._update(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode_of(config)))
-        changed = config_options(self.session.agent, config, self.models)
-        await self._update(ConfigOptionUpdate(session_update="config_option_update", config_options=changed))
+        mode, options = self._told
+        if before[0] != mode:
+            await self._update(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode))
+        await self._update(ConfigOptionUpdate(session_update="config_option_update", config_options=options))
 
-    def _settings(self) -> tuple[str, Mapping[str, str]]:
-        return mode_of(self.session.config), dict(self.session.config.options)
+    def _settings(self) -> tuple[str, list[Any]]:
+        """What is shown of the settings, to be compared."""
+        return mode_of(self.session.config), config_options(self.session.agent, self.session.config, self.models)
 
     async def _update(self, update: Any) -> None:
         await self._client.notify("session/update", SessionNotification(session_id=self.session.id, update=update))

@@ -53,7 +53,7 @@ async def test_an_interrupt_ends_a_command(open_agent: Open) -> None:
 
 async def test_what_has_no_event_of_its_own_is_shown(open_agent: Open) -> None:
     events = await heard(await open_agent(), "plan")
-    assert [event.kind for event in events] == ["native_session", "stdout", "agent_token", "usage", "session_end"]
+    assert [event.kind for event in events] == ["native_session", "stdout", "context_use", "agent_token", "usage", "session_end"]
     assert '"sessionUpdate":"plan"' in events[1].line  # type: ignore[union-attr]
     assert said(events) == "planned"
 

@@ -38,6 +38,13 @@ async def test_text_thinking_usage(acp: Open, portico: Running, scene: Scene) ->
     assert client.updates()[-1]["title"] == "hi"
 
 
+async def test_how_full_the_context_is(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"line": '{"kind": "context_use", "used": 1200, "size": 200000}'}]))
+    await client.prompt(session)
+    assert client.updates()[0] == {"sessionUpdate": "usage_update", "used": 1200, "size": 200000}
+
+
 async def test_a_tool_that_asks_is_allowed(acp: Open, portico: Running, scene: Scene) -> None:
     client = await acp()
     call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}, "result": "written"}
