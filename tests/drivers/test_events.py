@@ -49,7 +49,7 @@ SEED = {
     "session_end": ["exit_code", "duration_ms"],
     "error": ["message"],
 }
-ADDED_KINDS = {"native_session", "message_end", "awaiting", "compacted"}
+ADDED_KINDS = {"native_session", "message_end", "awaiting", "compacted", "context_use"}
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 number = st.integers(-(2**63), 2**63 - 1)
@@ -92,7 +92,7 @@ events = st.one_of(
         trigger=st.none() | text,
         tokens_before=st.none() | number,
     ),
-    st.builds(ContextUse, used=number, size=st.integers(1, 2**53)),
+    st.builds(ContextUse, used=st.integers(0, 2**53), size=st.integers(1, 2**53)),
     st.builds(
         Awaiting,
         calls=st.lists(
