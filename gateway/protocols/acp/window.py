@@ -21,13 +21,13 @@ from acp.schema import (
 
 from drivers.events import AwaitedCall, Awaiting, Error, SessionEnd
 from drivers.messages import Message, UserMessage, text_of
-from gateway.errors import Conflict
+from gateway.errors import Conflict, NotFound
 from gateway.event_log import Entry
 from gateway.log_events import Steered, TurnStart
 from gateway.parking import unanswered
 from gateway.protocols.acp.asking import Asking
 from gateway.protocols.acp.options import config_options, mode_of, modes
-from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, Client, RpcError
+from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, NOT_FOUND, Client, RpcError
 from gateway.protocols.acp.updates import Updates
 from gateway.run import RunState
 from gateway.session import Session
@@ -59,6 +59,7 @@ class Window:
         self._asking = Asking(session, client, self._updates, self)
         self._seen = session.log.last
         self._in_run = False
+        self._said: list[UserMessage] = []
         self._speaking: Speaking | None = None
         self._error: str | None = None
         self._title: str | None = None
@@ -145,6 +146,8 @@ class Window:
 
     def _refuse_if_taken(self) -> None:
         run = self.session.run
+        if self.session.deleted:
+            raise NotFound(f"session {self.session.id!r} was deleted")
         if self.session.busy:
             raise Conflict("this session is at work on a prompt of another client; wait for its end, or session/cancel it")
         if run is None or run.state is not RunState.WAITING:
@@ -174,10 +177,12 @@ class Window:
 
     async def _follow(self) -> None:
         try:
-            while True:
-                for entry in await self.session.log.read(self._seen):
+            # None come once the session is deleted.
+            while entries := await self.session.log.read(self._seen):
+                for entry in entries:
                     await self._show(entry)
                     await self._act(entry)
+            await self.finish(RpcError(NOT_FOUND, f"session {self.session.id!r} was deleted"))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -189,6 +194,7 @@ class Window:
         event = entry.event
         self._seen = entry.seq
         if isinstance(event, TurnStart):
+            self._said = [message for message in event.messages if isinstance(message, UserMessage)]
             return
         if isinstance(event, Steered):
             for update in self._updates.of_message(event.message):
@@ -208,11 +214,11 @@ class Window:
         self._updates.run_begins()
         self._error = None
         await self.tell_settings()
-        run = self.session.run
-        if not self._is_mine(seq) and run is not None and run.first_seq + 1 == seq:
-            # Somebody else has said something; before the agent's first event is what they said.
-            said = [message for message in await self.session.history() if isinstance(message, UserMessage)]
-            for update in self._updates.of_message(said[-1]) if said else ():
+        if self._is_mine(seq):
+            return
+        # Somebody else has said something. Whose it is, is known from the agent's first event on.
+        for message in self._said:
+            for update in self._updates.of_message(message):
                 await self._update(update)
 
     async def _act(self, entry: Entry) -> None:

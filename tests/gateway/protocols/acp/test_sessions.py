@@ -244,6 +244,19 @@ async def test_one_session_two_protocols(acp: Open, portico: Running, scene: Sce
     assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
 
 
+async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    session = await opened(client, portico.gateway, scene([{"text": "busy"}, {"hang": True}]))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.until(lambda _: client.text() == "busy")
+    assert (await portico.client.delete(f"/session/{session}")).status_code == 204
+    with pytest.raises(RpcFailed, match="deleted"):
+        await answer
+    with pytest.raises(RpcFailed, match="deleted") as refused:
+        await client.prompt(session, "more")
+    assert refused.value.code == -32002
+
+
 async def test_a_permission_is_answered_over_aap(acp: Open, portico: Running, scene: Scene) -> None:
     client = await acp()
     session = await opened(
