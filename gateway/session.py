@@ -240,6 +240,7 @@ class Session:
             return False
         await self.run.cancel(CANCEL_GRACE)
         self._answer_limit.stop()
+        self._places.changed(self)
         self.line.advance()
         return True
 

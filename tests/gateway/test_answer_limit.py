@@ -168,3 +168,15 @@ async def test_the_time_counts_for_a_history_that_ends_in_open_calls(tmp_path: P
         found = await idle(portico.client, session)
         said = "Tool call denied: no result from the application within 0.3 s"
         assert results(found["history"]["full"]) == {"c1": said}
+
+
+async def test_a_session_that_waited_without_an_agent_is_let_go_when_it_is_cancelled(tmp_path: Path, scene: Scene) -> None:
+    async with gateway_on(table(tmp_path)) as portico:
+        session = await begin(portico.client, scene)
+        found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+        assert found.live is not None and found.run is not None
+        psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
+        await found.run.wait()
+        assert (await look(portico.client, session))["state"] == "waiting"
+        assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
+        assert portico.gateway.sessions.held == [], "only sessions with a live agent or a run are in memory"
