@@ -125,7 +125,8 @@ class Gatekeeper:
         if self._approvals.take(call):
             return Ruling("allow", reason="granted before")
         if ruling.verdict is None:
-            return Ruling("allow" if self._trust.get(call.name) else "ask")
+            # An agent that was to run it at once and asks all the same wants more (codex: a patch outside of its folder).
+            return Ruling("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
         return ruling
 
     def _denied(self, call_id: str, reply: PermissionReply) -> list[OutputEvent]:

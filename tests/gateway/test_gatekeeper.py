@@ -69,6 +69,12 @@ def test_the_client_may_refuse_what_a_rule_allows() -> None:
     assert keeper.answered([PermissionReply("c", True), PermissionReply("a", False)], "client") == []
 
 
+def test_an_agent_that_asks_about_what_it_was_trusted_with_is_not_answered_for() -> None:
+    keeper = gate()
+    passed = keeper.pass_on([started("l", name="lookup"), asking("l")])
+    assert (passed.replies, passed.events[-1]) == ([], asking("l"))
+
+
 def test_trust_holds_where_no_rule_does() -> None:
     keeper = gate(trust=True)
     passed = keeper.pass_on([started("a", "ls"), started("b", "git a"), started("l", name="lookup"), asking("a", "b")])

@@ -75,7 +75,7 @@ report({
 
 USE = """
 const gateway = %(gateway)s, key = {Authorization: 'Bearer ' + %(key)s}
-const json = {...key, 'Content-Type': 'application/json', 'Idempotency-Key': 'one', 'Last-Event-ID': '0'}
+const json = {...key, 'Content-Type': 'application/json', 'Idempotency-Key': 'one'}
 const found = {meta: (await (await fetch(gateway + '/meta')).json()).agents.map(agent => agent.name)}
 const refused = await fetch(gateway + '/sessions')
 found.refused = [refused.status, refused.headers.get('www-authenticate'), (await refused.json()).error]
@@ -84,7 +84,7 @@ const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader()
 let seen = ''
 while (!seen.includes('first')) seen += (await reader.read()).value
 const session = gateway + '/session/' + JSON.parse(seen.match(/data: (.*)/)[1]).sessionId
-found.state = (await (await fetch(session, {headers: key})).json()).state
+found.state = (await (await fetch(session, {headers: {...key, 'Last-Event-ID': '0'}})).json()).state
 found.deleted = (await fetch(session, {method: 'DELETE', headers: key})).status
 for (let next; !(next = await reader.read()).done;) seen += next.value
 found.end = seen.slice(-200)

@@ -38,10 +38,11 @@ async def test_meta_offers_what_a_session_has(portico: Running, model: Model) ->
     claude = (await _agents(portico))["claude"]
     assert {"Bash", "Read", "Write", "Edit", "WebFetch", "Agent"} <= {tool["name"] for tool in claude["tools"]}
     assert claude["capabilities"] == {
-        "history": {"full": {}},
+        "history": {"compacted": {}, "full": {}},
         "stream": {"delta": {}, "message": {}, "none": {}},
         "application": {"tools": {}},
         "image": {"http": {}, "data": {}},
+        "x-portico": {"cancel": {}, "events": {}, "queue": {}, "steer": {}},
     }
     assert {option["name"]: option["type"] for option in claude["options"]} == {
         "model": "select",

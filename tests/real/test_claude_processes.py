@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import suppress
 
 import httpx
 import psutil
@@ -128,7 +129,11 @@ async def _running_sleeper(home: Home) -> psutil.Process:
     """The command's own process, once it runs."""
 
     def found() -> list[psutil.Process]:
-        return [process for process in of_home(home.path) if process.name().startswith("python")]
+        pythons = []
+        for process in of_home(home.path):
+            with suppress(psutil.NoSuchProcess):
+                pythons += [process] if process.name().startswith("python") else []
+        return pythons
 
     await until(lambda: bool(found()), "the command runs")
     return found()[0]

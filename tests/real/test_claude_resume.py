@@ -110,7 +110,7 @@ async def test_a_daemon_killed_in_mid_turn_ends_that_turn_when_it_is_back(home: 
 
 
 async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, model: Model) -> None:
-    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+    async with home.gateway(limits={"sleep_after": 1.5}) as portico:
         talk = await begin(portico.client, *SEED, "[[think]] first")
         cli = cli_of(home.path)
         _, session = native_id(cli)
@@ -134,7 +134,7 @@ async def test_a_new_session_is_seeded_with_the_messages_that_it_was_made_with(p
 
 
 async def test_a_seeded_session_is_resumed_like_any_other(home: Home, model: Model) -> None:
-    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+    async with home.gateway(limits={"sleep_after": 1.5}) as portico:
         talk = await begin(portico.client, *SEED, "[[plain]] first")
         cli = cli_of(home.path)
         _, session = native_id(cli)
@@ -146,7 +146,7 @@ async def test_a_seeded_session_is_resumed_like_any_other(home: Home, model: Mod
 
 
 async def test_sleep_and_wake_keep_the_context(home: Home, model: Model) -> None:
-    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+    async with home.gateway(limits={"sleep_after": 1.5}) as portico:
         talk = await begin(portico.client, "[[plain]] one")
         first = cli_of(home.path)
         _, session = native_id(first)

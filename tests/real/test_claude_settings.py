@@ -32,7 +32,7 @@ async def test_a_system_message_takes_the_place_of_the_clis_own_prompt(portico: 
 
 
 async def test_a_system_message_outlives_the_process(home: Home, model: Model) -> None:
-    async with home.gateway(limits={"sleep_after": 0.05}) as portico:
+    async with home.gateway(limits={"sleep_after": 1.5}) as portico:
         for way, own in (("append", True), ("replace", False)):
             talk = await begin(portico.client, SAILOR, "[[plain]] hello", system_prompt=way)
             await gone(cli_of(home.path).pid)
