@@ -32,6 +32,12 @@ $(CLIS)/acpx/.installed: tests/real/acpx.json
 	@npm install --prefix $(CLIS)/acpx --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
+$(CLIS)/acp-client/.installed: tests/real/acp/package.json
+	@mkdir -p $(CLIS)/acp-client
+	@cp tests/real/acp/package.json $(CLIS)/acp-client/package.json
+	@npm install --prefix $(CLIS)/acp-client --no-audit --no-fund --no-package-lock --loglevel=error
+	@touch $@
+
 install: $(VENV)/.run ## Make the environment with the portico command
 
 run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and say how to use it
@@ -40,7 +46,7 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and say how to use it
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 4 --dist loadfile
 
-test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed ## Run the tests with the real CLIs against model servers on loopback
+test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
 check: $(VENV)/.dev ## Lint, types and the import contract

@@ -23,6 +23,7 @@ from gateway.http_limits import KEEP_ALIVE, LimitedHttp
 from gateway.logs import set_up_logging
 from gateway.redaction import Redactor
 from gateway.security import api_keys, refuse_open_door
+from gateway.websocket_limits import PING_EVERY, PONG_WITHIN, LimitedWebSocket
 
 LAST_WORDS = 5.0
 """Seconds that clients have to read the end of their streams at a shutdown."""
@@ -56,8 +57,10 @@ def uvicorn_config(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
         host=host,
         port=port,
         http=LimitedHttp,
-        ws="websockets-sansio",
+        ws=LimitedWebSocket,
         ws_max_size=gateway.settings.server.max_body,
+        ws_ping_interval=PING_EVERY,
+        ws_ping_timeout=PONG_WITHIN,
         log_config=None,
         access_log=False,
         server_header=False,

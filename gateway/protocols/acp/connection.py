@@ -58,11 +58,14 @@ LOGIN = AuthMethodAgent(
     name="The agent's own login",
     description="Log in with the agent's own program on the machine of the gateway, then choose this.",
 )
+AT_ONCE = 1000
+"""How many requests and notifications are worked on at a time; prompts under way do not count."""
 _NEED_LOGIN = frozenset({"session/new", "session/load", "session/resume", "session/fork", "session/prompt"})
 
 
 class Connection:
-    """`receive` takes each message of the client and returns at once; all that goes to it goes through `send`, in order.
+    """`receive` takes each message of the client and does not wait for it to be done; all that goes to it goes through
+    `send`, in order.
 
     `send` may wait, for a client that reads slowly. `caller` is whose sessions the client may see.
     Raises BadRequest for an agent that there is not.
@@ -79,7 +82,7 @@ class Connection:
         self._initialized = self._logged_out = False
 
     async def receive(self, message: dict[str, Any]) -> None:
-        """One message of the client: a request, a notification, or an answer to a request of ours."""
+        """One message of the client: a request, a notification, or an answer to one of ours. Waits while there are too many."""
         # The annotation is a promise of whoever carries the messages, but what is in them is the client's.
         wrong = _malformed(message)
         if wrong is not None:
@@ -87,6 +90,8 @@ class Connection:
         if "method" not in message:
             return self._client.answered(message)
         method, params = message["method"], message.get("params")
+        while len(self._tasks) >= AT_ONCE:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         if "id" in message:
             self._begin(self._request(message["id"], method, params))
         else:

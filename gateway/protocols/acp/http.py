@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
 from pydantic_core import from_json
 from starlette.responses import JSONResponse
 
-from gateway.errors import BadRequest, ClientError, NotFound
+from gateway.errors import BadRequest, ClientError, NotFound, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.http_streams import HttpClient
 from gateway.protocols.acp.loading import connection_class
@@ -26,6 +27,8 @@ from gateway.security import Caller
 CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 UNHEARD = 600.0
 """Seconds until a client that reads no stream and sends nothing is forgotten; its sessions stay."""
+LOOK_EVERY = 30.0
+"""Seconds from one look for such clients to the next, and for those whose key was taken back."""
 FIRST_ANSWER = 60.0
 
 
@@ -35,6 +38,7 @@ class HttpClients:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._clients: dict[str, HttpClient] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def post(self, agent: str, caller: Caller, request: Request) -> Response:
         """Take one message. `initialize` without a connection id makes a connection."""
@@ -43,66 +47,87 @@ class HttpClients:
         if connection_id is None:
             if message.get("method") != "initialize":
                 raise BadRequest("Acp-Connection-Id: missing; send initialize first, its answer has this header")
-            return await self._initialize(agent, caller, message)
-        client = self._find(agent, caller, connection_id)
-        client.heard = time.monotonic()
-        client.expect(message, _session_of(message, session_id))
+            return await self._initialize(agent, caller, message, request)
+        client = self._find(agent, caller, connection_id, request)
+        client.expect(message, _session_of(message, session_id), named=session_id is not None)
         await client.connection.receive(message)
         return Response(status_code=202)
 
     async def get(self, agent: str, caller: Caller, request: Request) -> Response:
-        """The stream of the connection, or of a session that there is, open here or not."""
+        """The stream of the connection, or of a session, open here or not.
+
+        Of one that there is not, too: the TypeScript client opens the stream before it asks for the session, and takes a 404 for
+        the end of its connection. It reads there that there is no such session.
+        """
         if "text/event-stream" not in request.headers.get("accept", "") and "*/*" not in request.headers.get("accept", ""):
             return JSONResponse({"error": "Accept: ask for text/event-stream"}, 406)
-        client = self._find(agent, caller, request.headers.get(CONNECTION))
-        session_id = request.headers.get(SESSION)
-        if session_id is not None:
-            await self._gateway.sessions.get(caller, session_id)
-        client.heard = time.monotonic()
-        stream = client.attach(session_id)
+        client = self._find(agent, caller, request.headers.get(CONNECTION), request)
+        stream = client.attach(request.headers.get(SESSION))
         response = event_stream(stream.read(), self._gateway.keep_alive)
         response.headers[CONNECTION] = client.id
         return response
 
     async def delete(self, agent: str, caller: Caller, request: Request) -> Response:
         """The client is gone; its sessions stay."""
-        await self._forget(self._find(agent, caller, request.headers.get(CONNECTION)))
+        await self._forget(self._find(agent, caller, request.headers.get(CONNECTION), request))
         return Response(status_code=202)
 
     async def close(self) -> None:
         """End every stream: the gateway goes down."""
+        if self._looking is not None:
+            self._looking.cancel()
         await asyncio.gather(*(self._forget(client) for client in list(self._clients.values())))
 
-    async def _initialize(self, agent: str, caller: Caller, message: dict[str, Any]) -> Response:
-        await self._forget_unheard()
+    async def _initialize(self, agent: str, caller: Caller, message: dict[str, Any], request: Request) -> Response:
         self._gateway.agents.get(agent)
         if not isinstance(message.get("id"), int | str):
             raise BadRequest("id: initialize is a request; give it a number or a text")
         client = HttpClient(await connection_class(), self._gateway, agent, caller)
         self._clients[client.id] = client
+        self._heard(client, request)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="look for ACP clients that are gone")
         answer = client.first(message["id"])
         await client.connection.receive(message)
         async with asyncio.timeout(FIRST_ANSWER):
             found = await answer
         return JSONResponse(found, headers={CONNECTION: client.id})
 
-    def _find(self, agent: str, caller: Caller, connection_id: str | None) -> HttpClient:
+    def _find(self, agent: str, caller: Caller, connection_id: str | None, request: Request) -> HttpClient:
         if connection_id is None:
             raise BadRequest("Acp-Connection-Id: missing; it is a header of the answer to initialize")
         client = self._clients.get(connection_id)
         if client is None or client.closed or client.caller != caller or client.agent != agent:
             raise NotFound("Acp-Connection-Id: there is no such connection here (any more); initialize a new one")
+        self._heard(client, request)
         return client
+
+    def _heard(self, client: HttpClient, request: Request) -> None:
+        client.heard = time.monotonic()
+        client.allowed = partial(self._gateway.auth.check, request.headers.get("authorization"))
 
     async def _forget(self, client: HttpClient) -> None:
         self._clients.pop(client.id, None)
         client.end()
         await client.connection.close()
 
-    async def _forget_unheard(self) -> None:
-        since = time.monotonic() - UNHEARD
-        lost = [c for c in self._clients.values() if c.closed or (c.heard < since and not c.reading)]
-        await asyncio.gather(*(self._forget(client) for client in lost))
+    async def _look(self) -> None:
+        """Forget clients that are gone, as long as there is any."""
+        while self._clients:
+            await asyncio.sleep(LOOK_EVERY)
+            lost = [client for client in self._clients.values() if _is_gone(client)]
+            await asyncio.gather(*(self._forget(client) for client in lost))
+
+
+def _is_gone(client: HttpClient) -> bool:
+    now = time.monotonic()
+    if client.reading:
+        client.heard = now
+    try:
+        client.allowed()
+    except Unauthorized:
+        return True
+    return client.closed or now - client.heard > UNHEARD
 
 
 def _message(body: bytes) -> dict[str, Any]:

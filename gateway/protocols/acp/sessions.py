@@ -98,9 +98,7 @@ class OpenSessions:
     async def load(self, request: LoadSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.replay()
-        # Clients over HTTP learn from it which session's stream to open.
-        answer = LoadSessionResponse(**window.settings()).model_dump(mode="json", by_alias=True, exclude_none=True)
-        return Reply({"sessionId": request.session_id, **answer}, window.start)
+        return Reply(LoadSessionResponse(**window.settings()), window.start)
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
         window = await self._reopen(request)

@@ -1,0 +1,272 @@
+"""What the streamable HTTP has to do so that both official clients work with it as they are: each rule with bare requests.
+
+The clients differ from each other and from the draft (measured: npm 2.4.0, PyPI 0.12.1), so each rule says whose need it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.security import HOUSEHOLDER
+from tests.daemon import KEY, Running
+
+Scene = Callable[..., str]
+Json = dict[str, Any]
+STREAM = {"Accept": "text/event-stream"}
+ASK = [{"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}}, {"text": "done"}]
+
+
+class Http:
+    """One connection, request by request."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self._client, self._url = client, url
+        self._connection: dict[str, str] = {}
+        self._last = 0
+
+    async def initialize(self) -> None:
+        answer = await self._client.post(self._url, json=_rpc(0, "initialize", {"protocolVersion": 1}))
+        assert answer.status_code == 200, answer.text
+        self._connection = {"Acp-Connection-Id": answer.headers["acp-connection-id"]}
+
+    async def post(self, message: Json, session: str | None = None, status: int = 202) -> httpx.Response:
+        answer = await self._client.post(self._url, json=message, headers=self._headers(session))
+        assert answer.status_code == status, answer.text
+        return answer
+
+    async def ask(self, method: str, params: Json, session: str | None = None, status: int = 202) -> int:
+        """Send a request; its id."""
+        self._last += 1
+        await self.post(_rpc(self._last, method, params), session, status)
+        return self._last
+
+    async def get(self, session: str | None = None) -> httpx.Response:
+        """A stream's response, to be closed."""
+        request = self._client.build_request("GET", self._url, headers={**STREAM, **self._headers(session)})
+        return await self._client.send(request, stream=True)
+
+    @asynccontextmanager
+    async def reading(self, session: str | None = None) -> AsyncIterator[AsyncIterator[Json]]:
+        """The messages of a stream."""
+        response = await self.get(session)
+        assert response.status_code == 200, await response.aread()
+        try:
+            yield _messages(response)
+        finally:
+            await response.aclose()
+
+    def _headers(self, session: str | None) -> dict[str, str]:
+        return {**self._connection, **({"Acp-Session-Id": session} if session else {})}
+
+
+def _rpc(number: int, method: str, params: Json) -> Json:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+async def _messages(response: httpx.Response) -> AsyncIterator[Json]:
+    async for line in response.aiter_lines():
+        if line.startswith("data:"):
+            yield json.loads(line[5:])
+
+
+async def until(stream: AsyncIterator[Json], request_id: int) -> list[Json]:
+    """What comes up to the answer to this request, and that."""
+    found = []
+    async with asyncio.timeout(20):
+        async for message in stream:
+            found.append(message)
+            if message.get("id") == request_id and "method" not in message:
+                return found
+    raise AssertionError(f"no answer to {request_id}: {found}")
+
+
+@pytest.fixture
+async def connect(portico: Running) -> AsyncIterator[Callable[..., Any]]:
+    """Makes a connection."""
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=30, verify=False) as client:
+
+        async def made(agent: str = "echo") -> Http:
+            http = Http(client, f"{portico.url}/acp/{agent}")
+            await http.initialize()
+            return http
+
+        yield made
+
+
+def load(session: str) -> Json:
+    return {"sessionId": session, "cwd": ".", "mcpServers": []}
+
+
+def prompt(session: str, text: str) -> Json:
+    return {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
+
+
+async def new(http: Http) -> str:
+    async with http.reading() as own:
+        answers = await until(own, await http.ask("session/new", {"cwd": ".", "mcpServers": []}))
+    return str(answers[-1]["result"]["sessionId"])
+
+
+async def spoken(http: Http, text: str) -> str:
+    """A session in which this has been said."""
+    session = await new(http)
+    async with http.reading(session) as stream:
+        await until(stream, await http.ask("session/prompt", prompt(session, text), session))
+    return session
+
+
+def said(messages: list[Json]) -> list[str]:
+    return [m["params"]["update"]["content"]["text"] for m in messages if "content" in m.get("params", {}).get("update", {})]
+
+
+async def test_a_an_answer_is_taken_without_a_session_header(connect: Any, portico: Running, scene: Scene) -> None:
+    """The Python client sends none with its answers."""
+    http = await connect("script")
+    session = await new(http)
+    found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+    async with found.lock:
+        await found.configure(replace(found.config, options={**found.config.options, "scenario": scene(ASK)}))
+    async with http.reading(session) as stream:
+        asked = await http.ask("session/prompt", prompt(session, "go"), session)
+        question = await anext(m async for m in stream if m.get("method") == "session/request_permission")
+        once = next(o["optionId"] for o in question["params"]["options"] if o["kind"] == "allow_once")
+        outcome = {"outcome": {"outcome": "selected", "optionId": once}}
+        await http.post({"jsonrpc": "2.0", "id": question["id"], "result": outcome})
+        assert (await until(stream, asked))[-1]["result"]["stopReason"] == "end_turn"
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/delete"])
+async def test_b_a_session_is_opened_and_deleted_without_its_header(connect: Any, method: str) -> None:
+    """The Python client sends none with these. A header that says something else is a mistake of the client's."""
+    session = await spoken(await connect(), "hello")
+    http = await connect()
+    async with http.reading() as own:
+        assert "result" in (await until(own, await http.ask(method, load(session))))[-1]
+    await http.ask(method, load(session), session="another", status=400)
+
+
+async def test_c_a_sessions_stream_is_opened_before_the_session(connect: Any) -> None:
+    """The TypeScript client opens it first, and ends its connection at a 404: also where there is no such session."""
+    session = await spoken(await connect(), "hello")
+    http = await connect()
+    for there, name in ((True, session), (False, "no-such-session")):
+        async with http.reading(name) as stream:
+            answer = (await until(stream, await http.ask("session/load", load(name), name)))[-1]
+            assert ("result" in answer) is there
+            assert there or answer["error"]["code"] == -32002
+
+
+@pytest.mark.parametrize("method", ["session/prompt", "session/set_mode", "session/close", "session/load", "session/resume"])
+async def test_d_what_is_wrong_with_a_session_is_no_status(connect: Any, method: str) -> None:
+    """The TypeScript client takes 401, 403, 404 and 410 for the end of its connection."""
+    http = await connect()
+    params = {**load("no-such-session"), "prompt": [], "modeId": "ask"}
+    async with http.reading("no-such-session") as stream:
+        answers = await until(stream, await http.ask(method, params, "no-such-session"))
+    assert answers[-1]["error"]["code"] == -32002
+
+
+async def test_e_with_the_sessions_stream_open_the_history_and_the_answer_come_there(connect: Any) -> None:
+    session = await spoken(await connect(), "hello")
+    http = await connect()
+    async with http.reading(session) as stream:
+        answers = await until(stream, await http.ask("session/load", load(session), session))
+    assert said(answers) == ["hello", "hello"]
+
+
+async def test_e_also_where_the_stream_comes_after_the_request(connect: Any) -> None:
+    """Two requests of one client may overtake each other; the header says that it is going to read there."""
+    session = await spoken(await connect(), "hello")
+    http = await connect()
+    asked = await http.ask("session/load", load(session), session)
+    async with http.reading(session) as stream:
+        assert said(await until(stream, asked)) == ["hello", "hello"]
+
+
+async def test_f_without_it_they_come_on_the_connections_stream_and_name_the_session(connect: Any) -> None:
+    """The Python client opens the session's stream when it reads of the session: in the midst of the history."""
+    session = await spoken(await connect(), "hello")
+    http = await connect()
+    async with http.reading() as own:
+        asked = await http.ask("session/load", load(session))
+        async with http.reading(session) as stream:
+            answers = await until(own, asked)
+            assert said(answers) == ["hello", "hello"]
+            assert answers[-1]["result"]["sessionId"] == session
+            # What comes from then on comes on the session's stream.
+            assert said(await until(stream, await http.ask("session/prompt", prompt(session, "more"), session))) == ["more"]
+
+
+async def test_f_what_comes_between_the_answer_and_the_sessions_stream_waits_for_it(connect: Any) -> None:
+    session = await spoken(await connect(), "hello")
+    http = await connect()
+    async with http.reading() as own:
+        answer = (await until(own, await http.ask("session/resume", load(session))))[-1]
+        assert answer["result"]["sessionId"] == session
+        asked = await http.ask("session/prompt", prompt(session, "more"), session)
+        async with http.reading(session) as stream:
+            assert said(await until(stream, asked)) == ["more"]
+
+
+async def test_g_what_a_new_session_says_before_its_stream_is_open_waits(connect: Any) -> None:
+    http = await connect()
+    session = await new(http)
+    asked = await http.ask("session/prompt", prompt(session, "early"), session)
+    async with http.reading() as own:
+        # An answer of the connection's comes meanwhile, and nothing of the session's with it.
+        assert len(await until(own, await http.ask("session/list", {}))) == 1
+    async with http.reading(session) as stream:
+        assert said(await until(stream, asked)) == ["early"]
+
+
+async def test_h_a_loaded_session_goes_on(connect: Any) -> None:
+    """The Python server refuses each later request for it."""
+    session = await spoken(await connect(), "hello")
+    http = await connect()
+    async with http.reading() as own:
+        await until(own, await http.ask("session/load", load(session)))
+    async with http.reading(session) as stream:
+        for method, params in (
+            ("session/set_mode", {"sessionId": session, "modeId": "auto"}),
+            ("session/prompt", prompt(session, "more")),
+            ("session/close", {"sessionId": session}),
+        ):
+            assert "result" in (await until(stream, await http.ask(method, params, session)))[-1]
+        # With the session its stream is over, and is opened anew with it.
+        assert [message async for message in stream] == []
+    async with http.reading(session) as stream:
+        await until(stream, await http.ask("session/load", load(session), session))
+
+
+async def test_i_a_stream_has_one_reader(connect: Any) -> None:
+    """Two would share the messages between them. The TypeScript client takes 409 for the session's failure only."""
+    http = await connect()
+    session = await new(http)
+    for name in (None, session):
+        async with http.reading(name):
+            second = await http.get(name)
+            assert second.status_code == 409
+            assert "one GET at a time" in json.loads(await second.aread())["error"]
+            await second.aclose()
+
+
+async def test_a_reader_that_comes_back_reads_what_came_meanwhile(connect: Any) -> None:
+    http = await connect()
+    session = await new(http)
+    async with http.reading(session):
+        pass
+    asked = await http.ask("session/prompt", prompt(session, "meanwhile"), session)
+    async with asyncio.timeout(20):
+        # Until the gateway has seen the first one go.
+        while (again := await http.get(session)).status_code == 409:
+            await again.aclose()
+    assert said(await until(_messages(again), asked)) == ["meanwhile"]
+    await again.aclose()

@@ -1,0 +1,48 @@
+// The official TypeScript client as it is, with a test at its standard input and output, a line of JSON each:
+//   node client.mjs FOLDER_OF_PACKAGES URL KEY
+// in:  {"n": 1, "method": ..., "params": ...} a request, without n a notification; {"choose": KIND} for permission requests
+// out: {"n": 1, "result" | "error": ...}, {"update": ...}, {"asked": ...}, {"closed": REASON}
+import { createRequire } from "node:module"
+import { createInterface } from "node:readline"
+import { pathToFileURL } from "node:url"
+
+const [packages, url, key] = process.argv.slice(2)
+const { resolve } = createRequire(`${packages}/`)
+const load = async (name) => import(pathToFileURL(resolve(name)))
+const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`)
+
+const acp = await load("@agentclientprotocol/sdk")
+const { createHttpStream } = await load("@agentclientprotocol/sdk/experimental/http-client")
+const { createWebSocketStream } = await load("@agentclientprotocol/sdk/experimental/ws-client")
+const { default: WebSocket } = await load("ws")
+
+const headers = { Authorization: `Bearer ${key}` }
+const stream = url.startsWith("ws") ? createWebSocketStream(url, { WebSocket, headers }) : createHttpStream(url, { headers })
+let choose = "allow_once"
+const answer = ({ params }) => {
+  say({ asked: params })
+  if (choose === "nothing") return new Promise(() => {})
+  const { optionId } = params.options.find((option) => option.kind === choose)
+  return { outcome: { outcome: "selected", optionId } }
+}
+const connection = acp
+  .client({ name: "test" })
+  .onNotification(acp.methods.client.session.update, ({ params }) => say({ update: params }))
+  .onRequest(acp.methods.client.session.requestPermission, answer)
+  .connect(stream)
+
+connection.closed.then(() => say({ closed: true }), (error) => say({ closed: String(error) }))
+const ask = async ({ n, method, params }) => {
+  try {
+    say({ n, result: (await connection.agent.request(method, params)) ?? {} })
+  } catch (error) {
+    say({ n, error: { code: error.code ?? 0, message: String(error.message ?? error) } })
+  }
+}
+for await (const line of createInterface({ input: process.stdin })) {
+  const message = JSON.parse(line)
+  if (message.choose) choose = message.choose
+  else if (message.n === undefined) await connection.agent.notify(message.method, message.params)
+  else void ask(message)
+}
+connection.close()

@@ -1,0 +1,185 @@
+"""Both official clients over both transports, each with the same conversations: all that an editor does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.security import HOUSEHOLDER
+from tests.daemon import KEY, Running, gateway_on, table
+from tests.real.acp.clients import Editor, Refused, editor_on
+
+Scene = Callable[..., str]
+Connect = Callable[..., AbstractAsyncContextManager[Editor]]
+STEPS = [
+    {"thinking": "Let me see."},
+    {"text": "I write it. "},
+    {"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}},
+    {"text": "Done: {last_result}"},
+]
+
+
+@pytest.fixture
+async def portico(tmp_path: Path) -> AsyncIterator[Running]:
+    async with gateway_on(table(tmp_path)) as running:
+        yield running
+
+
+@pytest.fixture(params=["python", "typescript"])
+def language(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["ws", "http"])
+def connect(request: pytest.FixtureRequest, language: str, portico: Running) -> Connect:
+    """Makes a connection to an agent."""
+    return lambda agent="echo": editor_on(language, request.param, portico.url, agent, KEY)
+
+
+async def play(portico: Running, session_id: str, scenario: str) -> None:
+    """Have the agent `script` play a scenario in this session."""
+    session = await portico.gateway.sessions.get(HOUSEHOLDER, session_id)
+    async with session.lock:
+        await session.configure(replace(session.config, options={**session.config.options, "scenario": scenario}))
+
+
+async def test_new_prompt_list_and_a_second_session(connect: Connect) -> None:
+    async with connect() as editor:
+        one, two = await editor.new(), await editor.new()
+        assert await editor.prompt(one, "first") == "end_turn"
+        assert editor.said() == "first"
+        answers = await asyncio.gather(editor.prompt(one, "left"), editor.prompt(two, "right"))
+        assert answers == ["end_turn", "end_turn"]
+        spoken = {note["sessionId"]: note["update"]["content"]["text"] for note in editor.updates if "content" in note["update"]}
+        assert spoken == {one: "left", two: "right"}
+        assert set(await editor.listed()) == {one, two}
+
+
+async def test_reconnect_load_and_go_on(connect: Connect) -> None:
+    texts = [f"number {n}" for n in range(20)]
+    async with connect() as editor:
+        session = await editor.new()
+        for text in texts:
+            await editor.prompt(session, text)
+    async with connect() as editor:
+        assert await editor.listed() == [session]
+        await editor.load(session)
+        # All of the history was there when the answer came, in its order.
+        assert (editor.said("user_message_chunk"), editor.said()) == ("".join(texts), "".join(texts))
+        for text in ("after", "again"):
+            editor.updates.clear()
+            assert await editor.prompt(session, text) == "end_turn"
+            assert editor.said() == text
+        # A second time, on the connection where it is open.
+        editor.updates.clear()
+        await editor.load(session)
+        assert editor.said() == "".join([*texts, "after", "again"])
+        assert await editor.prompt(session, "and more") == "end_turn"
+
+
+async def test_resume_and_go_on(connect: Connect) -> None:
+    async with connect() as editor:
+        session = await editor.new()
+        await editor.prompt(session, "before")
+    async with connect() as editor:
+        await editor.resume(session)
+        assert await editor.prompt(session, "after") == "end_turn"
+        assert editor.said() == "after"
+
+
+async def test_close_and_load_again(connect: Connect) -> None:
+    async with connect() as editor:
+        session = await editor.new()
+        await editor.prompt(session, "before")
+        await editor.call("session/close", {"sessionId": session})
+        with pytest.raises(Refused, match="not open") as refused:
+            await editor.prompt(session, "closed")
+        assert refused.value.code == -32002
+        editor.updates.clear()
+        await editor.load(session)
+        assert editor.said() == "before"
+        assert await editor.prompt(session, "after") == "end_turn"
+
+
+async def test_an_unknown_session_costs_its_request_only(connect: Connect) -> None:
+    async with connect() as editor:
+        session = await editor.new()
+        for ask in (editor.load, editor.resume, lambda unknown: editor.prompt(unknown, "hello")):
+            with pytest.raises(Refused) as refused:
+                await ask("no-such-session")
+            assert refused.value.code == -32002
+        assert await editor.prompt(session, "still here") == "end_turn"
+
+
+async def test_permission_is_asked_for_and_counts(connect: Connect, portico: Running, scene: Scene) -> None:
+    async with connect("script") as editor:
+        session = await editor.new()
+        await play(portico, session, scene(STEPS))
+        assert await editor.prompt(session, "go") == "end_turn"
+        assert len(editor.asked) == 1
+        assert editor.said() == "I write it. Done: written"
+        assert editor.said("agent_thought_chunk") == "Let me see."
+        await editor.choose("reject_once")
+        assert await editor.prompt(session, "go") == "end_turn"
+        ends = [n["update"]["status"] for n in editor.updates if n["update"]["sessionUpdate"] == "tool_call_update"]
+        assert ends == ["completed", "failed"]
+
+
+async def test_cancel_at_work_and_while_asked(connect: Connect, portico: Running, scene: Scene) -> None:
+    async with connect("script") as editor:
+        session = await editor.new()
+        await play(portico, session, scene([{"text": "at work"}, {"hang": True}], name="hang.json"))
+        prompting = asyncio.create_task(editor.prompt(session, "go"))
+        await editor.until(lambda: editor.said() == "at work")
+        await editor.tell("session/cancel", {"sessionId": session})
+        assert await asyncio.wait_for(prompting, 30) == "cancelled"
+
+        other = await editor.new()
+        await play(portico, other, scene(STEPS))
+        await editor.choose("nothing")
+        prompting = asyncio.create_task(editor.prompt(other, "go"))
+        await editor.until(lambda: editor.asked)
+        await editor.tell("session/cancel", {"sessionId": other})
+        assert await asyncio.wait_for(prompting, 30) == "cancelled"
+
+
+async def test_an_open_question_waits_for_the_next_connection(connect: Connect, portico: Running, scene: Scene) -> None:
+    async with connect("script") as editor:
+        session = await editor.new()
+        await play(portico, session, scene(STEPS))
+        await editor.choose("nothing")
+        prompting = asyncio.create_task(editor.prompt(session, "go"))
+        await editor.until(lambda: editor.asked)
+        prompting.cancel()
+    async with connect("script") as editor:
+        await editor.load(session)
+        await editor.until(lambda: editor.said().endswith("Done: written"))
+        assert len(editor.asked) == 1
+
+
+async def test_each_client_sees_what_the_other_says(portico: Running) -> None:
+    """A Python client and a TypeScript one in one session, over different transports."""
+    python = editor_on("python", "http", portico.url, "echo", KEY)
+    typescript = editor_on("typescript", "ws", portico.url, "echo", KEY)
+    async with python as one, typescript as two:
+        session = await one.new()
+        await two.load(session)
+        await one.prompt(session, "from python")
+        await two.until(lambda: two.said() == "from python")
+        assert two.said("user_message_chunk") == "from python"
+        await two.prompt(session, "from typescript")
+        await one.until(lambda: one.said() == "from pythonfrom typescript")
+
+
+async def test_a_hundred_sessions_over_one_connection(portico: Running) -> None:
+    """Over HTTP, where each session has a stream of its own."""
+    async with editor_on("typescript", "http", portico.url, "echo", KEY) as editor:
+        sessions = [await editor.new() for _ in range(100)]
+        for some in (sessions[n : n + 10] for n in range(0, 100, 10)):
+            assert set(await asyncio.gather(*(editor.prompt(session, session) for session in some))) == {"end_turn"}
+        assert all(session in editor.said() for session in sessions)
