@@ -1,0 +1,336 @@
+"""The transports behind the front door, and clients that ask for too much or take nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket as sockets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+
+from gateway.named_keys import NamedKeys
+from gateway.protocols.acp import http, http_streams, websocket
+from tests.daemon import KEY, Running, gateway_on, table
+
+BEARER = {"Authorization": f"Bearer {KEY}"}
+STREAM = {"Accept": "text/event-stream"}
+UI = "http://ui.example:3000"
+Scene = Callable[..., str]
+
+
+def rpc(method: str, params: dict[str, Any], number: int = 1) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+INITIALIZE = rpc("initialize", {"protocolVersion": 1}, 0)
+
+
+@asynccontextmanager
+async def socket_to(portico: Running, agent: str = "echo", key: str = KEY, **more: Any) -> AsyncIterator[ClientConnection]:
+    """An initialized WebSocket."""
+    url = f"ws{portico.url[4:]}/acp/{agent}"
+    headers = {"Authorization": f"Bearer {key}"}
+    async with connect(url, additional_headers=headers, proxy=None, close_timeout=1, **more) as socket:
+        await asked(socket, INITIALIZE)
+        yield socket
+
+
+async def asked(socket: ClientConnection, message: dict[str, Any]) -> dict[str, Any]:
+    await socket.send(json.dumps(message))
+    return await answer_to(socket, message["id"])
+
+
+async def answer_to(socket: ClientConnection, number: int) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        async for frame in socket:
+            message: dict[str, Any] = json.loads(frame)
+            if message.get("id") == number and "method" not in message:
+                return message
+    raise AssertionError(f"no answer to {number}")
+
+
+async def initialized(client: httpx.AsyncClient, url: str) -> dict[str, str]:
+    answer = await client.post(url, json=INITIALIZE)
+    assert answer.status_code == 200, answer.text
+    return {"Acp-Connection-Id": answer.headers["acp-connection-id"]}
+
+
+# -- the front door -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "says"),
+    [
+        ({"Host": "evil.example"}, 403, "not 'evil.example'"),
+        ({"Origin": "http://evil.example"}, 403, "origin"),
+        ({"Authorization": "Bearer nobody"}, 401, "key"),
+        ({"Authorization": ""}, 401, "key"),
+    ],
+)
+async def test_the_walls_stand_before_both_transports(portico: Running, headers: dict[str, str], status: int, says: str) -> None:
+    async with httpx.AsyncClient(headers={**BEARER, **headers}) as client:
+        url = f"{portico.url}/acp/echo"
+        for answer in (await client.post(url, json=INITIALIZE), await client.get(url, headers=STREAM), await client.delete(url)):
+            assert (answer.status_code, says in answer.json()["error"]) == (status, True)
+    port = int(portico.url.rpartition(":")[2])
+    wanted = {**BEARER, **headers}
+    # The address is what is connected to, the URL's name is the Host header.
+    place = f"ws://{wanted.pop('Host', '127.0.0.1')}:{port}/acp/echo"
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(place, host="127.0.0.1", port=port, additional_headers=wanted, proxy=None)
+    assert refused.value.response.status_code == status
+    assert says in json.loads(refused.value.response.body)["error"]
+
+
+async def test_a_page_of_an_allowed_origin_may_use_both(tmp_path: Path) -> None:
+    async with gateway_on(table(tmp_path, server={"origins": [UI]})) as portico, httpx.AsyncClient() as client:
+        url = f"{portico.url}/acp/echo"
+        wanted = "authorization,content-type,acp-connection-id,acp-session-id"
+        for method in ("POST", "GET", "DELETE"):
+            asks = {"Origin": UI, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": wanted}
+            allowed = await client.options(url, headers=asks)
+            assert allowed.status_code == 200, allowed.text
+            assert set(wanted.split(",")) <= set(allowed.headers["access-control-allow-headers"].lower().split(", ")) or (
+                allowed.headers["access-control-allow-headers"] == wanted
+            )
+        answer = await client.post(url, json=INITIALIZE, headers={**BEARER, "Origin": UI})
+        assert answer.headers["access-control-allow-origin"] == UI
+        assert "acp-connection-id" in answer.headers["access-control-expose-headers"].lower().split(", ")
+        subprotocol: Any = f"bearer.{KEY}"
+        place = f"ws{portico.url[4:]}/acp/echo"
+        async with connect(place, origin=UI, subprotocols=[subprotocol], proxy=None) as socket:  # type: ignore[arg-type]
+            assert socket.subprotocol == subprotocol
+            assert (await asked(socket, INITIALIZE))["result"]["protocolVersion"] == 1
+
+
+@pytest.fixture
+def named(portico: Running) -> tuple[NamedKeys, str]:
+    """The keys of the gateway, and one of the name `laptop`."""
+    keys = NamedKeys(portico.gateway.settings.data_dir)
+    return keys, keys.add("laptop")
+
+
+async def test_a_quiet_websocket_ends_too(
+    portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "LOOK_EVERY", 0.05)
+    keys, key = named
+    async with socket_to(portico, key=key) as mine:
+        assert "result" in await asked(mine, rpc("session/list", {}))
+        keys.remove("laptop")
+        await asyncio.wait_for(mine.wait_closed(), 20)
+        assert mine.close_code == 1008
+
+
+async def test_a_key_that_is_taken_back_ends_its_streams(
+    portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "LOOK_EVERY", 0.05)
+    keys, key = named
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=20) as client:
+        mine = await initialized(client, url)
+        async with client.stream("GET", url, headers={**mine, **STREAM}) as stream:
+            assert stream.status_code == 200
+            keys.remove("laptop")
+            # Nothing is said on it: it ends by itself.
+            assert [line async for line in stream.aiter_lines() if line.startswith("data")] == []
+        assert (await client.post(url, json=rpc("session/list", {}), headers=mine)).status_code == 401
+
+
+# -- too much, and nothing ------------------------------------------------------------------------------------------
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("text", ["{nonsense", DEEP, '{"a": NaN}', '{"a": Infinity}', '"\\ud800"', "\x00"])
+async def test_what_is_no_json_is_said_and_costs_nothing(portico: Running, text: str) -> None:
+    async with socket_to(portico) as socket:
+        await socket.send(text)
+        refusal = json.loads(await asyncio.wait_for(socket.recv(), 20))
+        assert (refusal["id"], refusal["error"]["code"]) == (None, -32700)
+        assert "result" in await asked(socket, rpc("session/list", {}))
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers=BEARER) as client:
+        mine = await initialized(client, url)
+        headers = {**mine, "Content-Type": "application/json"}
+        refused = await client.post(url, content=text.encode(), headers=headers)
+        assert (refused.status_code, "not JSON" in refused.json()["error"]) == (400, True)
+        assert (await client.post(url, json=rpc("session/list", {}), headers=mine)).status_code == 202
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '{"id": 1.5, "method": "x"}', '{"method": 3}', "{}"])
+async def test_json_that_is_no_message_is_refused_and_costs_nothing(portico: Running, text: str) -> None:
+    async with socket_to(portico) as socket:
+        await socket.send(text)
+        refusal = json.loads(await asyncio.wait_for(socket.recv(), 20))
+        assert (refusal["id"], refusal["error"]["code"]) == (None, -32600)
+        assert "result" in await asked(socket, rpc("session/list", {}))
+
+
+async def test_a_message_over_several_lines_is_one(portico: Running) -> None:
+    async with socket_to(portico) as socket:
+        await socket.send(json.dumps(rpc("session/list", {}), indent=2))
+        assert "result" in await answer_to(socket, 1)
+
+
+async def test_a_message_larger_than_a_body_may_be(tmp_path: Path) -> None:
+    async with gateway_on(table(tmp_path, server={"max_body": 100_000})) as portico:
+        large = rpc("session/prompt", {"sessionId": "s", "prompt": [{"type": "text", "text": "x" * 100_000}]})
+        async with socket_to(portico) as socket:
+            await socket.send(json.dumps(large))
+            await asyncio.wait_for(socket.wait_closed(), 20)
+            assert socket.close_code == 1009
+        # Packed it is small.
+        async with socket_to(portico, compression="deflate") as socket:
+            await socket.send(json.dumps(large))
+            await asyncio.wait_for(socket.wait_closed(), 20)
+            assert socket.close_code == 1009
+        async with httpx.AsyncClient(headers=BEARER) as client:
+            url = f"{portico.url}/acp/echo"
+            assert (await client.post(url, json=large, headers=await initialized(client, url))).status_code == 413
+        async with socket_to(portico) as socket:
+            assert "result" in await asked(socket, rpc("session/list", {}))
+
+
+async def test_an_http_client_that_reads_nothing_is_let_go(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_streams, "HELD_BYTES", 200_000)
+    monkeypatch.setattr(http, "LOOK_EVERY", 0.05)
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
+        mine = await initialized(client, url)
+        async with client.stream("GET", url, headers={**mine, **STREAM}) as own:
+            await client.post(url, json=rpc("session/new", {"cwd": ".", "mcpServers": []}), headers=mine)
+            lines = own.aiter_lines()
+            line = await anext(line async for line in lines if line.startswith("data"))
+            session = json.loads(line[5:])["result"]["sessionId"]
+            words = {"sessionId": session, "prompt": [{"type": "text", "text": "word " * 50_000}]}
+            await client.post(url, json=rpc("session/prompt", words, 2), headers={**mine, "Acp-Session-Id": session})
+            # The stream that is read ends as well: the client sees that its connection is over.
+            assert [line async for line in lines if line.startswith("data")] == []
+        assert (await client.post(url, json=rpc("session/list", {}), headers=mine)).status_code == 404
+    async with socket_to(portico, max_size=None) as socket:
+        await socket.send(json.dumps(rpc("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []})))
+        replayed = 0
+        async with asyncio.timeout(30):
+            async for frame in socket:
+                replayed += len(frame)
+                if json.loads(frame).get("id") == 1:
+                    break
+        assert replayed > 400_000
+
+
+async def test_a_websocket_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.serve.PING_EVERY", 2.0)
+    monkeypatch.setattr("gateway.serve.PONG_WITHIN", 2.0)
+    monkeypatch.setattr("gateway.websocket_limits.LINGER", 0.1)
+    async with gateway_on(table(tmp_path)) as portico:
+        async with socket_to(portico, max_size=None) as first:
+            session = (await asked(first, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]
+            words = {"sessionId": session, "prompt": [{"type": "text", "text": "word " * 1_000_000}]}
+            assert (await asked(first, rpc("session/prompt", words, 2)))["result"]["stopReason"] == "end_turn"
+        loading = rpc("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []}, 3)
+        # Packed, the words would go into the kernel's buffers.
+        how: Any = {"additional_headers": BEARER, "proxy": None, "compression": None, "ping_interval": None}
+        deaf = await connect(f"ws{portico.url[4:]}/acp/echo", sock=_small_socket(portico), **how)
+        await asked(deaf, INITIALIZE)
+        deaf.transport.pause_reading()
+        await deaf.send(json.dumps(loading))
+        # The other clients of the session do not wait for it.
+        async with socket_to(portico, max_size=None) as other:
+            assert "result" in await asked(other, loading)
+            more = {"sessionId": session, "prompt": [{"type": "text", "text": "more"}]}
+            assert (await asked(other, rpc("session/prompt", more, 4)))["result"]["stopReason"] == "end_turn"
+        async with asyncio.timeout(30):
+            while _sockets_open(portico):  # noqa: ASYNC110 nothing tells of it
+                await asyncio.sleep(0.05)
+        deaf.transport.abort()
+
+
+def _small_socket(portico: Running) -> sockets.socket:
+    """Connected, with hardly a buffer."""
+    small = sockets.socket()
+    small.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+    small.connect(("127.0.0.1", int(portico.url.rpartition(":")[2])))
+    return small
+
+
+def _sockets_open(portico: Running) -> int:
+    """How many WebSockets the gateway has a handler for."""
+    return len(_owner(portico, websocket.WebSockets)._open)
+
+
+def _owner(portico: Running, kind: type) -> Any:
+    return next(owner for end in portico.gateway.at_the_end if isinstance(owner := getattr(end, "__self__", None), kind))
+
+
+async def test_a_forgotten_connection_goes_by_itself(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(http, "UNHEARD", 0.5)
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
+        read, unread = await initialized(client, url), await initialized(client, url)
+        async with client.stream("GET", url, headers={**read, **STREAM}) as own:
+            assert own.status_code == 200
+            async with asyncio.timeout(20):
+                # DELETE would end it, and any request would keep it: what is left is to look inside.
+                while len(_clients(portico)) > 1:  # noqa: ASYNC110 nothing tells of it
+                    await asyncio.sleep(0.05)
+            assert (await client.post(url, json=rpc("session/list", {}), headers=read)).status_code == 202
+            assert (await client.post(url, json=rpc("session/list", {}), headers=unread)).status_code == 404
+
+
+def _clients(portico: Running) -> Any:
+    return _owner(portico, http.HttpClients)._clients
+
+
+async def test_many_connections(portico: Running) -> None:
+    """Two hundred editors, fifty at once, half of them over each transport."""
+    turns = asyncio.Semaphore(8)
+
+    async def over_socket(n: int) -> None:
+        async with socket_to(portico) as socket:
+            session = (await asked(socket, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]
+            words = {"sessionId": session, "prompt": [{"type": "text", "text": f"editor {n}"}]}
+            async with turns:
+                assert (await asked(socket, rpc("session/prompt", words, 2)))["result"]["stopReason"] == "end_turn"
+
+    async def over_http(n: int, client: httpx.AsyncClient) -> None:
+        url = f"{portico.url}/acp/echo"
+        mine = await initialized(client, url)
+        async with client.stream("GET", url, headers={**mine, **STREAM}) as own:
+            await client.post(url, json=rpc("session/list", {}), headers=mine)
+            async for line in own.aiter_lines():
+                if line.startswith("data"):
+                    break
+        assert (await client.delete(url, headers=mine)).status_code == 202
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(headers=BEARER, timeout=60, limits=limits, verify=False) as client, asyncio.timeout(120):
+        for some in range(0, 100, 25):
+            numbers = range(some, some + 25)
+            await asyncio.gather(*map(over_socket, numbers), *(over_http(n, client) for n in numbers))
+    assert len((await portico.client.get("/sessions")).json()["sessions"]) == 100
+
+
+async def test_a_flood_of_requests_is_answered_one_and_all(portico: Running) -> None:
+    async with socket_to(portico) as socket:
+
+        async def flood() -> None:
+            for n in range(1, 3001):
+                await socket.send(json.dumps(rpc("_x/none", {}, n)))
+
+        sending = asyncio.create_task(flood())
+        answered = set()
+        async with asyncio.timeout(60):
+            while len(answered) < 3000:
+                answered.add(json.loads(await socket.recv())["id"])
+        await sending
+        assert answered == set(range(1, 3001))
