@@ -1,0 +1,100 @@
+"""The transports behind the front door: who comes in, and who has to go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from gateway.named_keys import NamedKeys
+from gateway.protocols.acp import http, websocket
+from tests.daemon import KEY, Running, gateway_on, table
+from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
+
+UI = "http://ui.example:3000"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "says"),
+    [
+        ({"Host": "evil.example"}, 403, "not 'evil.example'"),
+        ({"Origin": "http://evil.example"}, 403, "origin"),
+        ({"Authorization": "Bearer nobody"}, 401, "key"),
+        ({"Authorization": ""}, 401, "key"),
+    ],
+)
+async def test_the_walls_stand_before_both_transports(portico: Running, headers: dict[str, str], status: int, says: str) -> None:
+    async with httpx.AsyncClient(headers={**BEARER, **headers}) as client:
+        url = f"{portico.url}/acp/echo"
+        for answer in (await client.post(url, json=INITIALIZE), await client.get(url, headers=STREAM), await client.delete(url)):
+            assert (answer.status_code, says in answer.json()["error"]) == (status, True)
+    port = int(portico.url.rpartition(":")[2])
+    wanted = {**BEARER, **headers}
+    # The address is what is connected to, the URL's name is the Host header.
+    place = f"ws://{wanted.pop('Host', '127.0.0.1')}:{port}/acp/echo"
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(place, host="127.0.0.1", port=port, additional_headers=wanted, proxy=None)
+    assert refused.value.response.status_code == status
+    assert says in json.loads(refused.value.response.body)["error"]
+
+
+async def test_a_page_of_an_allowed_origin_may_use_both(tmp_path: Path) -> None:
+    async with gateway_on(table(tmp_path, server={"origins": [UI]})) as portico, httpx.AsyncClient() as client:
+        url = f"{portico.url}/acp/echo"
+        wanted = "authorization,content-type,acp-connection-id,acp-session-id"
+        for method in ("POST", "GET", "DELETE"):
+            asks = {"Origin": UI, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": wanted}
+            allowed = await client.options(url, headers=asks)
+            assert allowed.status_code == 200, allowed.text
+            assert set(wanted.split(",")) <= set(allowed.headers["access-control-allow-headers"].lower().split(", ")) or (
+                allowed.headers["access-control-allow-headers"] == wanted
+            )
+        answer = await client.post(url, json=INITIALIZE, headers={**BEARER, "Origin": UI})
+        assert answer.headers["access-control-allow-origin"] == UI
+        assert "acp-connection-id" in answer.headers["access-control-expose-headers"].lower().split(", ")
+        subprotocol: Any = f"bearer.{KEY}"
+        place = f"ws{portico.url[4:]}/acp/echo"
+        async with connect(place, origin=UI, subprotocols=[subprotocol], proxy=None) as socket:  # type: ignore[arg-type]
+            assert socket.subprotocol == subprotocol
+            assert (await asked(socket, INITIALIZE))["result"]["protocolVersion"] == 1
+
+
+@pytest.fixture
+def named(portico: Running) -> tuple[NamedKeys, str]:
+    """The keys of the gateway, and one of the name `laptop`."""
+    keys = NamedKeys(portico.gateway.settings.data_dir)
+    return keys, keys.add("laptop")
+
+
+async def test_a_quiet_websocket_ends_too(
+    portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "LOOK_EVERY", 0.05)
+    keys, key = named
+    async with socket_to(portico, key=key) as mine:
+        assert "result" in await asked(mine, rpc("session/list", {}))
+        keys.remove("laptop")
+        await asyncio.wait_for(mine.wait_closed(), 20)
+        assert mine.close_code == 1008
+
+
+async def test_a_key_that_is_taken_back_ends_its_streams(
+    portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "LOOK_EVERY", 0.05)
+    keys, key = named
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=20) as client:
+        mine = await initialized(client, url)
+        async with client.stream("GET", url, headers={**mine, **STREAM}) as stream:
+            assert stream.status_code == 200
+            keys.remove("laptop")
+            # Nothing is said on it: it ends by itself.
+            assert [line async for line in stream.aiter_lines() if line.startswith("data")] == []
+        assert (await client.post(url, json=rpc("session/list", {}), headers=mine)).status_code == 401
