@@ -16,6 +16,8 @@ from drivers.testing.watching import Watched
 SECRET = "portico-check-secret-5e1f"
 SAID, ANSWERED, TOLD = "portico-check-said-81c2", "portico-check-answered-81c2", "portico-check-told-81c2"
 NO_SUCH = "00000000-0000-4000-8000-000000000000"
+GOING = 2.0
+"""Seconds that ended processes have to be gone."""
 
 
 async def program(setup: Setup) -> None:
@@ -31,7 +33,7 @@ async def probe(setup: Setup) -> None:
             found = await setup.driver.probe(setup.session(), watched)
         if found.problem or not found.version:
             raise Failed(f"probe() finds no version: {found.problem or found}; see that the program runs here, and is logged in")
-        if left := await watched.running():
+        if left := await watched.left(GOING):
             raise Failed(f"probe() left {len(left)} processes running: {', '.join(process.name() for process in left)}")
     except TimeoutError:
         raise Failed(f"probe() did not come back within {setup.seconds:g} s") from None
@@ -200,7 +202,7 @@ async def _suspended(agent: Agent, watched: Watched, setup: Setup) -> None:
 
 
 async def _refuse_leftovers(watched: Watched, after: str) -> None:
-    if left := await watched.running():
+    if left := await watched.left(GOING):
         found = ", ".join(f"{process.name()} ({process.pid})" for process in left)
         raise Failed(f"{after} left {len(left)} processes running: {found}")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import psutil
 
@@ -59,6 +61,16 @@ class Watched(Spawner):
     async def running(self) -> list[psutil.Process]:
         """What runs of all that was started, strays in sessions of their own included."""
         return living(await asyncio.to_thread(family, self._mark))
+
+    async def left(self, seconds: float) -> list[psutil.Process]:
+        """What still runs after so long; a process that was killed takes a moment to go."""
+        deadline = time.monotonic() + seconds
+        for pause in repeat(0.05):
+            found = await self.running()
+            if not found or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(pause)
+        return found
 
     async def suspend(self) -> None:
         """Stop them as they are: what they are told now they do not hear."""
