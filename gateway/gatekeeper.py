@@ -37,7 +37,6 @@ class Gatekeeper:
         self.begin(grants)
         self._calls: dict[str, ToolUseBlock] = {}
         self._told: set[str] = set()
-        self.held: dict[str, PermissionReply] = {}
         self.decisions: list[Decision] = []
 
     def begin(self, grants: Iterable[ToolGrant], approved: Iterable[ToolUseBlock] = ()) -> None:
@@ -46,6 +45,7 @@ class Gatekeeper:
         self._trust = {grant.name: grant.trust for grant in given}
         self._inline = {grant.name for grant in self._policy.effective(given) if grant.trust}
         self._approvals = Approvals(approved)
+        self.held: dict[str, PermissionReply] = {}
 
     def know(self, calls: Mapping[str, ToolUseBlock]) -> None:
         """Calls that were made before."""
@@ -65,14 +65,17 @@ class Gatekeeper:
                 passed.events.append(event)
         return passed
 
-    def answered(self, replies: Sequence[Reply], by: str) -> list[PermissionReply]:
-        """The client's answers have come (or `by` another's): what the agent is to be told besides."""
+    def answered(self, replies: Sequence[Reply], by: str) -> None:
+        """The client's answers have come (or `by` another's)."""
         for reply in replies:
             outcome: Outcome = "answered"
             reason = None
             if isinstance(reply, PermissionReply):
                 outcome, reason = "granted" if reply.granted else "timed_out" if by == TIME_LIMIT else "refused", reply.reason
             self._note(reply.call_id, outcome, by, reason)
+
+    def release(self, replies: Sequence[Reply]) -> list[PermissionReply]:
+        """What the agent is to be told besides these; once, when they are stored."""
         given = {reply.call_id for reply in replies}
         held, self.held = self.held, {}
         return [reply for call_id, reply in held.items() if call_id not in given]

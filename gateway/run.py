@@ -122,11 +122,11 @@ class Run:
         self, replies: Sequence[Reply], results: Sequence[Message], begin: Entry, key: KeyRecord | None = None, by: str = CLIENT
     ) -> None:
         """Pass the client's answers on, and store the results among them; the run is at work again, in the turn of `begin`."""
-        held = await self._note_answers(replies, by)
+        await self._note_answers(replies, by)
         closed = [reply.call_id for reply in replies if not isinstance(reply, PermissionReply)]
         await self._answered(closed, results, begin, key)
         self.answered |= {reply.call_id for reply in replies}
-        for reply in (*held, *replies):
+        for reply in (*self._gate.release(replies), *replies):
             if self.agent is not None:
                 await self.agent.reply(reply)
 
@@ -168,10 +168,9 @@ class Run:
         self.log.append(settled.events)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
-    async def _note_answers(self, replies: Sequence[Reply], by: str) -> list[PermissionReply]:
-        held = self._gate.answered(replies, by)
+    async def _note_answers(self, replies: Sequence[Reply], by: str) -> None:
+        self._gate.answered(replies, by)
         await self._note_decisions()
-        return held
 
     async def _note_decisions(self) -> None:
         decisions, self._gate.decisions = self._gate.decisions, []

@@ -55,7 +55,7 @@ def test_where_the_client_is_asked_too_it_sees_what_was_decided() -> None:
     assert awaiting == Awaiting(
         calls=(AwaitedCall(id="a", wants="permission", optional=True), AwaitedCall(id="c", wants="permission"))
     )
-    assert keeper.answered([PermissionReply("c", True)], "client") == [
+    assert keeper.release([PermissionReply("c", True)]) == [
         PermissionReply("a", True), PermissionReply("b", False, "never"),
     ]  # fmt: skip
     # The agent's own word on the denied call is no news.
@@ -66,7 +66,7 @@ def test_where_the_client_is_asked_too_it_sees_what_was_decided() -> None:
 def test_the_client_may_refuse_what_a_rule_allows() -> None:
     keeper = gate()
     keeper.pass_on([started("a", "git status"), started("c", "ls"), asking("a", "c")])
-    assert keeper.answered([PermissionReply("c", True), PermissionReply("a", False)], "client") == []
+    assert keeper.release([PermissionReply("c", True), PermissionReply("a", False)]) == []
 
 
 def test_an_agent_that_asks_about_what_it_was_trusted_with_is_not_answered_for() -> None:
@@ -115,7 +115,8 @@ def test_the_applications_tools_can_be_denied_and_nothing_else() -> None:
     keeper = gate(policy=policy)
     passed = keeper.pass_on([started("a", name="app_no"), started("b", name="app_yes"), asking("a", "b", wants="result")])
     assert passed.events[-1] == asking("b", wants="result")
-    assert keeper.answered([ToolReply("b", "x")], "client") == [PermissionReply("a", False, "no")]
+    keeper.answered([ToolReply("b", "x")], "client")
+    assert keeper.release([ToolReply("b", "x")]) == [PermissionReply("a", False, "no")]
     assert outcomes(keeper)[-1] == ("b", "answered", "client")
 
 

@@ -119,6 +119,29 @@ async def test_decisions_of_all_kinds_in_one_message(ruled: Running, scene: Scen
     assert roles == ["user", "assistant", "tool", "tool", "tool", "tool", "assistant"]
 
 
+async def test_answers_that_could_not_be_stored_are_taken_whole_the_next_time(
+    ruled: Running, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = scene([{"parallel": [shell("allowed", "git a"), shell("asked", "push a")]}, {"text": "done"}])
+    session, _, stop = await turn(ruled, "none", scenario, [CAREFUL])
+    assert stop == "tool_use"
+    store = ruled.gateway.store
+    kept = store.answer_run
+
+    async def full(*_: object) -> None:
+        monkeypatch.setattr(store, "answer_run", kept)
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(store, "answer_run", full)
+    answers = {"messages": [grant("asked")]}
+    assert (await ruled.client.post(f"/session/{session}", json=answers)).status_code == 500
+    assert made(tmp_path) == []
+    answer = await say(ruled.client, session, grant("asked"))
+    assert answer["stopReason"] == "end_turn"
+    assert results(answer["messages"]) == {"allowed": "ran", "asked": "ran"}
+    assert made(tmp_path) == ["allowed", "asked"]
+
+
 async def test_an_application_side_tool_can_be_denied(tmp_path: Path, scene: Scene) -> None:
     rule = {"tool": "ask_*", "when": {"who.name": "boss"}, "decide": "deny", "reason": "not him"}
     agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": [rule]}
