@@ -126,9 +126,7 @@ class Run:
         closed = [reply.call_id for reply in replies if not isinstance(reply, PermissionReply)]
         await self._answered(closed, results, begin, key)
         self.answered |= {reply.call_id for reply in replies}
-        for reply in (*self._gate.release(replies), *replies):
-            if self.agent is not None:
-                await self.agent.reply(reply)
+        await self._tell([*self._gate.release(replies), *replies])
 
     async def steer(self, message: UserMessage) -> int | None:
         """Say something to the agent at work; the number of its event. None if it cannot be told now."""
@@ -285,10 +283,15 @@ class Run:
         passed = self._gate.pass_on(events)
         # First written down, then done.
         await self._note_decisions()
-        for reply in passed.replies:
-            if self.agent is not None:
-                await self.agent.reply(reply)
+        await self._tell(passed.replies)
         return passed.events
+
+    async def _tell(self, replies: Sequence[Reply]) -> None:
+        # An agent that is gone says so when it is read, behind all that it has said before.
+        with suppress(AgentGone):
+            for reply in replies:
+                if self.agent is not None:
+                    await self.agent.reply(reply)
 
     def _show(self, events: list[OutputEvent]) -> None:
         if events:
