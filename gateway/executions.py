@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import uuid
 from collections.abc import Coroutine
@@ -24,6 +25,8 @@ from gateway.store import KeyRecord, RunRecord
 from gateway.store.store import EXECUTION
 from gateway.turn import Turn
 from gateway.turnstile import Turnstile
+
+log = logging.getLogger(__name__)
 
 CUT = "the gateway was stopped before the end of this stream was stored"
 
@@ -125,6 +128,9 @@ class Executions:
         try:
             await run.wait()
             await agent.close()
+        except Exception:
+            # The agent's own trouble: the task is over all the same.
+            log.exception("the agent of task %s cannot be closed", execution_id)
         finally:
             self._turnstile.task_ended(execution_id)
         await self._forget(execution_id)

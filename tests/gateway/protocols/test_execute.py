@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from drivers.agent import CliAgent
 from tests.daemon import KEY, Running, gateway_on, table
 from tests.gateway.talk import alive, error, execute, pid_in, until
 
@@ -204,3 +205,18 @@ async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, scene: Scen
     blocks = answer.text.split("\n\n")
     assert len([block for block in blocks if block.startswith(": ")]) >= 3
     assert blocks[-2].startswith('data: {"kind":"session_end"')
+
+
+async def test_a_task_is_over_also_if_its_agent_cannot_be_closed(
+    portico: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = CliAgent.close
+
+    async def broken(agent: CliAgent, grace: float | None = None) -> None:
+        await whole(agent, grace)
+        raise OSError("the folder of its sockets is gone")
+
+    monkeypatch.setattr(CliAgent, "close", broken)
+    assert (await execute(portico.client, "x", "echo"))[-1]["kind"] == "session_end"
+    await until(lambda: not portico.gateway.executions.running)
+    assert list((tmp_path / "data").rglob("exec_*")) == []
