@@ -49,13 +49,16 @@ class Database:
             set_up_sqlite(engine)
         store = cls(engine)
         async with engine.begin() as connection:
-            await connection.run_sync(schema.metadata.create_all)
+            await connection.run_sync(schema.schema_version.create, checkfirst=True)
             found = (await connection.execute(select(schema.schema_version.c.version))).scalar()
+            if found is None or found <= schema.VERSION:
+                await connection.run_sync(schema.metadata.create_all)
             if found is None:
                 await connection.execute(insert(schema.schema_version).values(version=schema.VERSION))
             elif found < schema.VERSION:
                 await connection.run_sync(migrate, found)
         if found is not None and found > schema.VERSION:
+            # Nothing of it was touched.
             await engine.dispose()
             raise ConfigError(
                 f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"

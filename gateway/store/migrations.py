@@ -5,6 +5,7 @@ New tables are made by `create_all`; a step here is for what changes in a table 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ def _owners(op: Operations) -> None:
 
 def _waits(op: Operations) -> None:
     op.add_column("runs", Column("waiting_since", Float))
+    # Since when a run has waited nobody wrote down: its client has the whole time from now on.
+    runs = schema.runs
+    op.execute(update(runs).where(runs.c.state == "waiting").values(waiting_since=time.time()))
 
 
 def _one_table_of_keys(op: Operations) -> None:

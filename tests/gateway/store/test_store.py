@@ -28,9 +28,14 @@ async def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     await (await Store.open(sqlite_url(tmp_path))).close()
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         connection.execute("UPDATE schema_version SET version = 99")
+        # That version has done away with a table.
+        connection.execute("DROP TABLE audit")
     connection.close()
     with pytest.raises(ConfigError, match=r"version 99.*install the portico that wrote it"):
         await Store.open(sqlite_url(tmp_path))
+    with sqlite3.connect(tmp_path / "portico.db") as connection:
+        assert connection.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'audit'").fetchall() == []
+    connection.close()
 
 
 async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -50,6 +55,23 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
         assert await store.messages("s") == ["1"]
         assert await store.unfinished_runs() == []
         await store.close()
+
+
+async def test_what_waited_before_the_upgrade_waits_from_then_on(tmp_path: Path) -> None:
+    store = await Store.open(sqlite_url(tmp_path))
+    for state in ("waiting", "running", "ended"):
+        await store.create_session(SessionRecord(state, "echo"), [], RunRecord(f"run {state}", state, state, None, 1))
+    await store.close()
+    with sqlite3.connect(tmp_path / "portico.db") as connection:
+        connection.execute("UPDATE schema_version SET version = 2")
+        connection.execute("ALTER TABLE runs DROP COLUMN waiting_since")
+    connection.close()
+    began = time.time()
+    store = await Store.open(sqlite_url(tmp_path))
+    since = {state: run.waiting_since for state, run in (await store.last_runs(["waiting", "running", "ended"])).items()}
+    await store.close()
+    assert since == {"waiting": since["waiting"], "running": None, "ended": None}
+    assert since["waiting"] is not None and began <= since["waiting"] <= time.time()
 
 
 async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
