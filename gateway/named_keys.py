@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 import tempfile
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 USED_EVERY = 60.0
 """Seconds for which one note of a key's use is enough."""
@@ -61,7 +64,7 @@ class NamedKeys:
         raise ConfigError(f"there is no key {name!r}; `portico key list` shows those there are")
 
     def listed(self) -> list[NamedKey]:
-        """All keys, the oldest first."""
+        """All keys, the oldest first. Files that are damaged are left out, with a warning each."""
         return sorted((known for _, known in self._all()), key=lambda known: known.created_at)
 
     def name_of(self, key: str) -> str | None:
@@ -99,6 +102,10 @@ def _read(file: Path) -> NamedKey | None:
     try:
         with open(file) as opened:
             said, used = json.load(opened), os.fstat(opened.fileno()).st_mtime
+        return NamedKey(str(said["name"]), float(said["created_at"]), used or None)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return NamedKey(said["name"], said["created_at"], used or None)
+    except (OSError, ValueError, TypeError, KeyError):
+        # Not the error's own words: they may quote what the file holds.
+        log.warning("the key file %s is damaged or cannot be read, so it is no key: delete it, and make the key again", file)
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -155,6 +156,26 @@ def test_no_file_of_the_folder_is_a_key(tmp_path: Path) -> None:
     (file,) = [file for file in (tmp_path / "keys").iterdir() if not file.name.startswith(".")]
     assert keys.name_of(phone) == "phone"
     assert keys.name_of(file.name) is None, "its hash is no key"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"name": "pho', b"[]", b"null", b"{}", b'{"name": "x", "created_at": null}', b"\xff\xfe"])
+async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
+    phone = made(daemon, "phone")
+    (file,) = [file for file in (tmp_path / "data" / "keys").iterdir() if not file.name.startswith(".")]
+    made(daemon, "laptop")
+    file.write_bytes(content)
+    await daemon.start()
+    async with client(daemon.url, phone) as mine:
+        assert "not known" in await error(mine.get("/sessions"), 401)
+    listing = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "key", "list", "--config", str(daemon.config),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=daemon.environment(),
+    )  # fmt: skip
+    listed, said = await listing.communicate()
+    assert (listing.returncode, listed.decode().split("\t")[0], len(listed.splitlines())) == (0, "laptop", 1)
+    await daemon.stop()
+    for told in (said, daemon.stderr):
+        assert f"the key file {file} is damaged" in told.decode()
 
 
 Two = tuple[Running, httpx.AsyncClient, httpx.AsyncClient]
