@@ -1,4 +1,4 @@
-"""Around the whole app: every request gets an id, is counted when it is over, and has one line in the log."""
+"""Around the whole app: every request, WebSockets too, gets an id, is counted when it is over, and has one line in the log."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class RequestLog:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        answer = _Answer(send, given if SANE.fullmatch(given) else f"req_{secrets.token_hex(8)}", self._metrics)
+        answer = _Answer(receive, send, given if SANE.fullmatch(given) else f"req_{secrets.token_hex(8)}", self._metrics)
         in_request, in_session = request_id.set(answer.request_id), session_id.set(None)
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, answer.receive, answer.send)
         except Exception:
-            # The app's handler has logged it and answered; an answer that was cut off is the server's to end.
-            if not answer.whole:
+            # The app's handler has logged it and answered, but not for WebSockets; what was cut off is the server's to end.
+            if not answer.whole or scope["type"] == "websocket":
+                answer.status = answer.status or 500
                 log.exception("%s failed in the middle of its answer", _named(scope))
                 raise
         finally:
@@ -48,7 +49,7 @@ class RequestLog:
             session_id.reset(in_session)
 
     def _note(self, scope: Scope, answer: _Answer) -> None:
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = _method(scope) if _method(scope) in METHODS else "other"
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.requests.labels(method, route, str(answer.status)).inc()
         took = round((time.monotonic() - answer.began) * 1000, 1)
@@ -59,22 +60,34 @@ class RequestLog:
 
 
 class _Answer:
-    """One answer on its way out."""
+    """One answer on its way out. That to a WebSocket is a 101, and whole when it is over; or a refusal like any other."""
 
-    def __init__(self, send: Send, request: str, metrics: Metrics) -> None:
+    def __init__(self, receive: Receive, send: Send, request: str, metrics: Metrics) -> None:
         self.request_id, self.status, self.whole = request, 0, False
         self.began = time.monotonic()
-        self._send, self._metrics, self._streams = send, metrics, False
+        self._receive, self._send, self._metrics, self._streams = receive, send, metrics, False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            # uvicorn 0.54.0 gives one code to a goodbye without a code and to a connection that was lost.
+            self.whole = True
+        return message
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        kind = message["type"].removeprefix("websocket.")
+        if kind in ("http.response.start", "accept"):
+            self.status = message.get("status", 101)
+            message.setdefault("headers", [])
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self.request_id
             self._streams = headers.get("content-type", "").startswith("text/event-stream")
             if self._streams:
                 self._metrics.open_streams.inc()
-        elif not message.get("more_body"):
+        elif kind == "close":
+            # Closed before it was accepted, the server refuses it with this.
+            self.status, self.whole = self.status or 403, True
+        elif kind == "http.response.body" and not message.get("more_body"):
             self.whole = True
         await self._send(message)
 
@@ -86,4 +99,9 @@ class _Answer:
 def _named(scope: Scope) -> str:
     # As it came, percent signs and all, so that nothing in it breaks a line; never the query, which may hold a secret.
     path = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1")
-    return f"{scope['method']} {path[:200]}"
+    return f"{_method(scope)} {path[:200]}"
+
+
+def _method(scope: Scope) -> str:
+    # A WebSocket begins as a GET, and its scope does not say so.
+    return str(scope.get("method", "GET"))

@@ -158,7 +158,9 @@ def test_no_file_of_the_folder_is_a_key(tmp_path: Path) -> None:
     assert keys.name_of(file.name) is None, "its hash is no key"
 
 
-@pytest.mark.parametrize("content", [b"", b'{"name": "pho', b"[]", b"null", b"{}", b'{"name": "x", "created_at": null}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b'{"name": "pho', b"[]", b"null", b"{}", b'{"name": "x", "created_at": null}', b"\xff\xfe"]
+)
 async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
     phone = made(daemon, "phone")
     (file,) = [file for file in (tmp_path / "data" / "keys").iterdir() if not file.name.startswith(".")]

@@ -18,9 +18,12 @@ from acp.ws import create_websocket_stream
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gateway.logs import TextFormatter
 from gateway.named_keys import NamedKeys
+from gateway.redaction import Redactor
 from gateway.security import HOUSEHOLDER
 from tests.daemon import KEY, Running, gateway_on, table
+from tests.gateway.talk import until
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 JSON = {**BEARER, "Content-Type": "application/json"}
@@ -212,6 +215,41 @@ async def test_a_websocket_is_refused_in_words(portico: Running, path: str, head
         await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
     assert refused.value.response.status_code == status
     assert json.loads(refused.value.response.body)["error"]
+
+
+async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
+    portico: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gateway.request_log")
+    caplog.handler.setFormatter(TextFormatter(Redactor()))
+
+    async def over(request: str, said: str, route: str, status: int) -> None:
+        await until(lambda: f"[{request} -]" in caplog.text)
+        (line,) = [line for line in caplog.text.splitlines() if f"[{request} " in line]
+        assert f"INFO gateway.request_log [{request} -]: GET /{said} in " in line
+        labels = {"method": "GET", "route": route, "status": str(status)}
+        assert portico.gateway.metrics.registry.get_sample_value("portico_http_requests_total", labels) == 1
+
+    def opened(path: str, request: str, **headers: str) -> Any:
+        named = {**headers, "X-Request-Id": request}
+        return connect(f"ws{portico.url[4:]}/{path}", additional_headers=named, proxy=None)
+
+    async with opened("acp/echo?x=1", "whole", **BEARER) as socket:
+        assert socket.response.headers["X-Request-Id"] == "whole"
+        await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})))
+        await socket.recv()
+        assert caplog.text == ""
+    await over("whole", "acp/echo: 101", "/acp/{agent}", 101)
+    assert "cut off" not in caplog.text
+    for path, headers, route, status in (
+        ("acp/echo", {}, "/acp/{agent}", 401),
+        ("acp/nobody", BEARER, "/acp/{agent}", 400),
+        ("none", BEARER, "unmatched", 403),
+    ):
+        with pytest.raises(InvalidStatus) as refused:
+            await opened(path, f"refused-{status}", **headers)
+        assert refused.value.response.status_code == status
+        await over(f"refused-{status}", f"{path}: {status}", route, status)
 
 
 async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(portico: Running) -> None:
