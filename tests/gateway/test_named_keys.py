@@ -191,6 +191,14 @@ async def two(portico: Running) -> AsyncIterator[Two]:
         yield portico, a, b
 
 
+async def test_what_is_not_a_session_s_is_for_every_key(two: Two) -> None:
+    _, a, b = two
+    session = (await create(a, "echo"))["sessionId"]
+    for path in ("/metrics", "/v1/drivers"):
+        shown = await b.get(path)
+        assert (shown.status_code, session in shown.text) == (200, False)
+
+
 async def test_sessions_are_their_key_s(two: Two) -> None:
     portico, a, b = two
     of_a, of_b = [(await create(one, "echo"))["sessionId"] for one in (a, b)]
