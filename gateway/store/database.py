@@ -9,10 +9,10 @@ from functools import wraps
 from typing import Any, ParamSpec, Self
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gateway.errors import ConfigError
 from gateway.store import schema
+from gateway.store.core_engine import AsyncConnection, AsyncEngine, create_async_engine
 from gateway.store.migrations import migrate
 from gateway.store.sqlite import set_up_sqlite
 

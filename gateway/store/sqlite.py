@@ -13,7 +13,8 @@ from typing import Any
 
 import aiosqlite
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.store.core_engine import AsyncEngine
 
 
 def sqlite_url(data_dir: Path) -> str:

@@ -9,10 +9,10 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import Select, bindparam, delete, func, insert, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store import schema
 from gateway.store.cards import newest_cards
+from gateway.store.core_engine import AsyncConnection
 from gateway.store.database import Database, whole
 from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionCard, SessionRecord
 

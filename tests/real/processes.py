@@ -14,12 +14,14 @@ import psutil
 PATIENCE = 20.0
 
 
-def of_home(home: Path) -> list[psutil.Process]:
-    """Every living process, orphaned or not, whose HOME this is."""
+def of_home(home: Path, name: str = "", command: str = "") -> list[psutil.Process]:
+    """Every living process, orphaned or not, whose HOME this is; those whose name begins so, with this in their command line."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get("HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get("HOME") != str(home) or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.name().startswith(name) and command in " ".join(process.cmdline()):
                 found.append(process)
     return found
 

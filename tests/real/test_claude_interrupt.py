@@ -128,7 +128,7 @@ async def test_an_interrupt_in_a_tool_ends_the_command_and_not_the_cli(home: Hom
 
 
 def _sleepers(home: Home) -> list[psutil.Process]:
-    return [process for process in of_home(home.path) if process.name().startswith("python")]
+    return of_home(home.path, "python")
 
 
 async def test_an_interrupt_that_comes_at_once_is_not_lost(agent: Agent, home: Home) -> None:

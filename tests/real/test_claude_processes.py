@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import suppress
 
 import httpx
 import psutil
@@ -129,11 +128,7 @@ async def _running_sleeper(home: Home) -> psutil.Process:
     """The command's own process, once it runs."""
 
     def found() -> list[psutil.Process]:
-        pythons = []
-        for process in of_home(home.path):
-            with suppress(psutil.NoSuchProcess):
-                pythons += [process] if process.name().startswith("python") else []
-        return pythons
+        return of_home(home.path, "python")
 
     await until(lambda: bool(found()), "the command runs")
     return found()[0]

@@ -19,7 +19,7 @@ def post(talk: Talk, text: str, **fields: Any) -> asyncio.Task[Any]:
 
 
 def sleeping(home: Home) -> list[int]:
-    return [process.pid for process in of_home(home.path) if "time.sleep(97)" in " ".join(process.cmdline())]
+    return [process.pid for process in of_home(home.path, command="time.sleep(97)")]
 
 
 async def test_a_shell_command_ends_with_its_run(portico: Running, home: Home) -> None:

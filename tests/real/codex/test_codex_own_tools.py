@@ -148,7 +148,7 @@ async def test_only_what_is_listed_is_offered_to_the_model(home: Home, model: Op
     async with home.gateway() as running:
         await begin(running.client, "[[plain]]")
         assert _offered(model) == {"request_user_input", "apply_patch"}
-        assert not [p for p in of_home(home.path) if p.name() == "sleep"]
+        assert not of_home(home.path, "sleep")
         await begin(running.client, "[[plain]]", own={"shell": False, "web_search": False, "view_image": False})
         assert _offered(model) == {"request_user_input", "apply_patch", "exec_command", "write_stdin"}
         await begin(running.client, "[[plain]]", own={"web_search": True, "view_image": True})
