@@ -38,17 +38,18 @@ class Ask:
 
 
 class Grants:
-    """The session's tools. `everything` is for a task, whose operator has said so beforehand."""
+    """The session's tools. `everything` is for a task, whose operator has said so beforehand; `asked` is how the names of tools
+    begin that are there without being listed, and are asked about."""
 
-    def __init__(self, grants: Iterable[ToolGrant] = (), *, everything: bool = False) -> None:
+    def __init__(self, grants: Iterable[ToolGrant] = (), *, everything: bool = False, asked: tuple[str, ...] = ()) -> None:
         self._trust = {grant.name: grant.trust for grant in grants}
-        self._everything = everything
+        self._everything, self._asked = everything, asked
 
     def verdict(self, name: str) -> Verdict:
         """Whether a call of that tool runs, waits for the client, or does not run."""
         if self._everything or self._trust.get(name):
             return "allow"
-        return "ask" if name in self._trust else "deny"
+        return "ask" if name in self._trust or name.startswith(self._asked) else "deny"
 
     def any_of(self, names: Iterable[str]) -> bool:
         return self._everything or any(name in self._trust for name in names)

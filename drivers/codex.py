@@ -66,6 +66,7 @@ class CodexDriver(CliDriver):
             env=("CODEX_*", "OPENAI_*"),
             image_data=True,
             app_tools=True,
+            mcp=frozenset({"stdio", "http"}),
             steers=True,
         )
 

@@ -10,6 +10,7 @@ from drivers.codex_content import tool_output
 from drivers.codex_grants import Grants
 from drivers.codex_items import DENIED, Call
 from drivers.codex_rpc import Rpc
+from drivers.codex_servers import QUESTION, call_asked_about
 from drivers.codex_turn import TurnStream
 from drivers.events import AwaitedCall, Awaiting, OutputEvent
 
@@ -24,6 +25,13 @@ class Asked:
     request_id: Any
     wants: Literal["result", "permission"]
     announced: bool = False
+    of_server: bool = False
+
+    def verdict(self, *, granted: bool) -> dict[str, Any]:
+        """The answer to a request for permission."""
+        if self.of_server:
+            return {"action": "accept", "content": {}} if granted else {"action": "decline", "content": None}
+        return {"decision": "accept" if granted else "decline"}
 
 
 class Asks:
@@ -32,6 +40,7 @@ class Asks:
     def __init__(self, rpc: Rpc, grants: Grants, app_tools: frozenset[str], turn: TurnStream) -> None:
         self._rpc, self._grants, self._app_tools, self._turn = rpc, grants, app_tools, turn
         self.open: dict[str, Asked] = {}
+        self._servers_asked: set[str] = set()
 
     @property
     def announced(self) -> bool:
@@ -42,6 +51,8 @@ class Asks:
         """The events of a request; None if it is of no known sort, and declined."""
         if method in APPROVALS:
             return self._approval(request_id, APPROVALS[method], params)
+        if method == QUESTION and (of_server := self._server_call(request_id, params)) is not None:
+            return of_server
         if method == "item/tool/call" and params["tool"] in self._app_tools:
             given = params.get("arguments")
             call = Call(params["callId"], params["tool"], given if isinstance(given, dict) else {})
@@ -83,9 +94,23 @@ class Asks:
             self._rpc.answer(request_id, {"decision": "decline"})
         return events
 
+    def _server_call(self, request_id: Any, params: dict[str, Any]) -> list[OutputEvent] | None:
+        """A call of a server that the client has brought along: asked about, unless its tool is trusted."""
+        calls = self._turn.calls.values()
+        call = call_asked_about(params, (call for call in calls if call.id not in self._servers_asked))
+        if call is None:
+            return None
+        self._servers_asked.add(call.id)
+        asked = Asked(request_id, "permission", of_server=True)
+        if self._grants.trusts(call.name):
+            self._rpc.answer(request_id, asked.verdict(granted=True))
+        else:
+            self.open[call.id] = asked
+        return []
+
     def _permit(self, asked: Asked, reply: Reply, thread_id: str | None) -> None:
         if isinstance(reply, PermissionReply) and reply.granted:
-            return self._rpc.answer(asked.request_id, {"decision": "accept"})
+            return self._rpc.answer(asked.request_id, asked.verdict(granted=True))
         reason = reply.reason if isinstance(reply, PermissionReply) else None
         self._turn.denials[reply.call_id] = reason
         call = self._turn.calls.get(reply.call_id)
@@ -94,4 +119,4 @@ class Asks:
             said = {"type": "text", "text": f"The call of {call.name} was denied: {reason}", "text_elements": []}
             params = {"threadId": thread_id, "expectedTurnId": self._turn.turn_id, "input": [said]}
             self._rpc.request("turn/steer", params, lambda answer: [])
-        self._rpc.answer(asked.request_id, {"decision": "decline"})
+        self._rpc.answer(asked.request_id, asked.verdict(granted=False))

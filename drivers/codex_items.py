@@ -63,10 +63,10 @@ def call_of(item: dict[str, Any]) -> Call | None:
     return read(item) if read else None
 
 
-def outcome_of(item: dict[str, Any], denial: str | None = None) -> tuple[Any, bool]:
+def outcome_of(item: dict[str, Any], denial: str | None = None, *, denied: bool = False) -> tuple[Any, bool]:
     """The output of a call's completed item, and whether it failed. `denial` is the client's reason, where it had one."""
     failed = item.get("status") in ("failed", "declined") or item.get("success") is False
-    if item.get("status") == "declined":
+    if item.get("status") == "declined" or (denied and failed):
         return f"{DENIED}: {denial}" if denial else DENIED, True
     read = _OUTPUTS.get(item["type"])
     return (read(item) if read else ""), failed
@@ -102,8 +102,13 @@ def _change(native: dict[str, Any]) -> dict[str, Any]:
     return {"path": str(native["path"]), "kind": kind.get("type"), **moved, **diff}
 
 
+def mcp_name(server: str, tool: str) -> str:
+    """The name of an MCP server's tool."""
+    return f"mcp__{server}__{tool}"
+
+
 def _mcp(item: dict[str, Any]) -> Call:
-    return Call(item["id"], f"mcp__{item['server']}__{item['tool']}", _object(item.get("arguments")))
+    return Call(item["id"], mcp_name(item["server"], item["tool"]), _object(item.get("arguments")))
 
 
 def _dynamic(item: dict[str, Any]) -> Call:

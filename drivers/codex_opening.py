@@ -12,6 +12,8 @@ from pydantic_core import to_json
 from drivers.base import SessionSpec, ToolSpec
 from drivers.codex_content import seed_items
 from drivers.codex_grants import Grants
+from drivers.codex_servers import ASKING, settings
+from drivers.mcp_servers import McpServer
 
 RETRIES = {"request_max_retries": 1, "stream_max_retries": 3}
 """For a provider of the user's own that sets none: errors are told in 3 s, by default in 25 s. Built-in ones take no settings."""
@@ -27,12 +29,14 @@ class Opening:
     resume: str | None = None
     seed: Sequence[dict[str, Any]] = ()
     api_key: str | None = field(default=None, repr=False)
+    servers: tuple[McpServer, ...] = ()
 
     @classmethod
     def of(cls, spec: SessionSpec, api_key: str | None = None) -> Opening:
         options = spec.options
         grants = Grants.of(spec.tools, options.get("sandbox", ""), str(spec.cwd))
-        thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": grants.policy, "sandbox": grants.sandbox_mode}
+        policy = ASKING if spec.mcp_servers and grants.policy == "never" else grants.policy
+        thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": policy, "sandbox": grants.sandbox_mode}
         # The CLI's own settings may name a model as the one who is asked.
         thread["approvalsReviewer"] = "user"
         if options.get("model"):
@@ -43,7 +47,7 @@ class Opening:
         thread["config"] = grants.config()
         if options.get("effort"):
             thread["config"]["model_reasoning_effort"] = options["effort"]
-        return cls(grants, thread, spec.app_tools, spec.resume, seed_items(spec.history), api_key)
+        return cls(grants, thread, spec.app_tools, spec.resume, seed_items(spec.history), api_key, spec.mcp_servers)
 
     @property
     def tools_digest(self) -> str:
@@ -63,7 +67,7 @@ class Opening:
 
     def request(self, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The request that opens the thread, given the CLI's own configuration."""
-        params = {**self.thread, "config": {**self.thread["config"], **_bounded(config)}}
+        params = {**self.thread, "config": {**self.thread["config"], **_bounded(config, self.servers)}}
         if self.resume is not None:
             return "thread/resume", {**params, "threadId": self.resume.partition(":")[0], "excludeTurns": True}
         if self.app_tools:
@@ -71,11 +75,12 @@ class Opening:
         return "thread/start", params
 
 
-def _bounded(config: dict[str, Any]) -> dict[str, Any]:
-    """Settings over the CLI's own: no tools of MCP servers, which no client has listed; retries that end."""
+def _bounded(config: dict[str, Any], brought: Sequence[McpServer]) -> dict[str, Any]:
+    """Settings over the CLI's own: of MCP servers those alone that the client has brought along; retries that end."""
     bounded: dict[str, Any] = {}
-    if servers := config.get("mcp_servers"):
-        bounded["mcp_servers"] = {name: {"enabled": False} for name in servers}
+    users = config.get("mcp_servers") or {}
+    if servers := {**{name: {"enabled": False} for name in users}, **settings(brought, users)}:
+        bounded["mcp_servers"] = servers
     name, providers = config.get("model_provider"), config.get("model_providers") or {}
     provider = providers.get(name)
     if isinstance(provider, dict):

@@ -115,7 +115,7 @@ class TurnStream:
         if item["type"] == "dynamic_tool_call" and call.name in self._app_tools:
             # The client has given the result itself.
             return [*events, call.closed(failed=outcome_of(item)[1])]
-        output, failed = outcome_of(item, self.denials.get(call.id))
+        output, failed = outcome_of(item, self.denials.get(call.id), denied=call.id in self.denials)
         return [*events, *call.ended(output, failed=failed)]
 
     def _whole(self, params: dict[str, Any], kind: TokenKind, item_id: str, text: str) -> list[OutputEvent]:

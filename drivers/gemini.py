@@ -25,11 +25,12 @@ from drivers.gemini_home import (
     home_of,
     prepare,
     project_files,
+    project_names,
     session_settings,
     task_settings,
     temporary,
 )
-from drivers.gemini_tools import NAMES, SERVER, TOOLS, app_name, policy
+from drivers.gemini_tools import NAMES, SERVER, TOOLS, app_name, own_servers, policy, server_tools
 from drivers.process import Spawner
 
 MAX_TASK = 8 * 1024 * 1024
@@ -70,6 +71,7 @@ class GeminiDriver(CliDriver):
             env=("GEMINI_*", "GOOGLE_*"),
             image_data=True,
             app_tools=True,
+            mcp=frozenset({"stdio", "http", "sse"}),
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -112,6 +114,7 @@ class GeminiDriver(CliDriver):
         from drivers.acp_permissions import Grants
         from drivers.gemini_session import manner
 
+        spec = replace(spec, mcp_servers=tuple(own_servers(spec.mcp_servers, project_names(spec.cwd))))
         state, folder, model = _state(spec), str(spec.cwd.resolve()), spec.options.get("model")
         given = _session_files(spec, state, folder)
         resume = spec.resume
@@ -122,12 +125,16 @@ class GeminiDriver(CliDriver):
         if spec.system is not None and spec.options.get("system_prompt") == "replace":
             given[state / "system.md"] = spec.system.encode()
             env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
-        # No MCP server of the project's settings is started: without tools of the application's, none that it could name.
-        servers = ("--allowed-mcp-server-names", SERVER if spec.tool_server else uuid.uuid4().hex)
+        allowed = [server.name for server in spec.mcp_servers] + ([SERVER] if spec.tool_server else [])
+        # No MCP server of the project's settings is started: without any of the session's own, none that it could name.
+        servers = [f"--allowed-mcp-server-names={name}" for name in allowed or [uuid.uuid4().hex]]
         argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
         wanted = Wanted(cwd=folder, resume=resume, late_replay=True, how_to_log_in=f"{LOG_IN}, or the option api_key")
+        wanted = replace(wanted, servers=spec.mcp_servers)
         talk = manner(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
-        codec = AcpCodec(wanted, Grants(spec.tools), talk)
+        # Of the servers' tools the CLI asks only about those that its policy does not let run.
+        own = [grant for grant in spec.tools if grant.name in NAMES]
+        codec = AcpCodec(wanted, Grants(own, asked=server_tools(spec.mcp_servers)), talk)
         return Launch(Command(argv, spec.cwd, env, files=given), codec, spec.tool_server)
 
 
@@ -141,7 +148,7 @@ def _session_files(spec: SessionSpec, state: Path, folder: str) -> dict[Path, by
     user, own = home_of(spec), state / ".gemini"
     tools = [grant.name for grant in spec.tools if grant.name in NAMES]
     given = {**files(state, session_settings(spec, user, tools)), **project_files(state, folder)}
-    given[own / "policies" / "portico.toml"] = policy(spec.tools, spec.app_tools).encode()
+    given[own / "policies" / "portico.toml"] = policy(spec.tools, spec.app_tools, spec.mcp_servers).encode()
     context = [] if spec.options.get("settings") == "none" else _read(user / "GEMINI.md")
     if spec.system is not None and spec.options.get("system_prompt") != "replace":
         context.append(spec.system)

@@ -84,6 +84,17 @@ def user_settings(user: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def project_names(folder: Path) -> frozenset[str]:
+    """All that stands in quotes in the project's settings: what its MCP servers may be called.
+
+    The CLI starts those at once whose names are allowed; another of the same name takes a server's place in the session only.
+    """
+    try:
+        return frozenset(re.findall(r'"([^"\n]*)"', (folder / ".gemini" / "settings.json").read_text("utf-8")))
+    except (OSError, ValueError):
+        return frozenset()
+
+
 def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[str, Any]:
     """The settings of a session: the user's, without what could bring in tools, and with the listed tools."""
     server = spec.tool_server

@@ -9,9 +9,10 @@ from acp.schema import FileEditToolCallContent, TextContentBlock
 
 from drivers.acp_calls import Call, shown_input
 from drivers.acp_codec import Manner
-from drivers.acp_content import diff, prompt_blocks
+from drivers.acp_content import diff, output_of, prompt_blocks
 from drivers.base import Prompt, ToolSpec
 from drivers.gemini_tools import SHELL, app_name, name_of
+from drivers.lines import parse_object
 
 MARK = "\u200b"
 """A space without width: before a `/` or `$`, with which a prompt would be a command to the CLI; it trims any other space."""
@@ -31,6 +32,9 @@ def tool_input(call: Call) -> dict[str, Any]:
         return {"file_path": edit.path, "content": edit.new_text}
     if edit is not None:
         return {"file_path": edit.path, "diff": diff(edit.path, edit.old_text or "", edit.new_text)}
+    if name.startswith("mcp__") and call.status not in ("completed", "failed"):
+        # Of a server's tool it shows the arguments, where they are not too long.
+        return parse_object(str(output_of(call.content, {})).encode()) or shown_input(call)
     return shown_input(call)
 
 

@@ -11,11 +11,24 @@ from typing import Any
 
 import pytest
 
-from drivers.base import GO_ON, AgentUnavailable, Prompt, ResumeFailed, SessionSpec, TaskSpec, ToolGrant, ToolSpec
+from drivers.base import (
+    GO_ON,
+    AgentUnavailable,
+    PermissionReply,
+    Prompt,
+    ResumeFailed,
+    SessionSpec,
+    TaskSpec,
+    ToolGrant,
+    ToolSpec,
+)
 from drivers.codec import Codec
 from drivers.codex import CodexDriver, native_program
 from drivers.codex_grants import Grants
 from drivers.codex_probe import CodexProbe
+from drivers.codex_servers import ASKING
+from drivers.events import Awaiting
+from drivers.mcp_servers import McpServer
 from drivers.messages import AssistantMessage, ToolMessage, ToolUseBlock, UserMessage
 
 WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object"})
@@ -275,3 +288,81 @@ def test_what_came_too_late_for_a_turn_is_said_in_another_of_the_same_run(end_fi
     told(codec, {"id": start["id"], "result": {"turn": {"id": "t2"}}})
     told(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t2"}}})
     assert told(codec, completed("t2")) == ["session_end"]
+
+
+SERVERS = (
+    McpServer("my server", command="serve", args=("-v",), env={"TOKEN": "t0p"}),
+    McpServer("far", "http", url="https://far.example", headers={"Authorization": "t0p"}),
+)
+
+
+def test_a_clients_servers_are_settings_of_the_thread_and_none_is_mixed_with_the_users() -> None:
+    launch = CodexDriver().session(replace(SPEC, mcp_servers=SERVERS))
+    assert "t0p" not in str(launch.command)
+    for spec in (replace(SPEC, mcp_servers=SERVERS), replace(SPEC, mcp_servers=SERVERS, resume="T")):
+        _, asked = opened(spec, {"mcp_servers": {"my_server": {"tools": {"x": {"approval_mode": "approve"}}}}})
+        told = asked["params"]["config"]["mcp_servers"]
+        assert told["my_server"] == {"enabled": False}
+        assert {name: told["my_server-2"][name] for name in ("command", "args", "env")} == {
+            "command": "serve",
+            "args": ["-v"],
+            "env": {"TOKEN": "t0p"},
+        }
+        assert (told["far"]["url"], told["far"]["http_headers"]) == ("https://far.example", {"Authorization": "t0p"})
+        assert {told[name]["default_tools_approval_mode"] for name in ("my_server-2", "far")} == {"prompt"}
+
+
+def test_calls_of_a_clients_servers_are_asked_about_where_everything_else_is_trusted() -> None:
+    trusted = (ToolGrant("shell", trust=True), ToolGrant("apply_patch", trust=True))
+    _, asked = opened(replace(SPEC, tools=trusted))
+    assert asked["params"]["approvalPolicy"] == "never"
+    _, asked = opened(replace(SPEC, tools=trusted, mcp_servers=SERVERS))
+    assert asked["params"]["approvalPolicy"] == ASKING
+
+
+def calling(*tools: ToolGrant) -> Codec:
+    """A codec whose CLI is in a turn, with a call of a server's tool begun."""
+    codec, _ = opened(replace(SPEC, mcp_servers=SERVERS, tools=tools))
+    codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
+    codec.prompt(Prompt("go"))
+    codec.receive(b'{"id":4,"result":{"turn":{"id":"U"}}}')
+    codec.receive(b'{"method":"turn/started","params":{"threadId":"T","turn":{"id":"U"}}}')
+    item = {"type": "mcpToolCall", "id": "c1", "server": "far", "tool": "get", "status": "inProgress", "arguments": {"x": 1}}
+    codec.receive(json.dumps({"method": "item/started", "params": {"item": item, "threadId": "T", "turnId": "U"}}).encode())
+    written(codec)
+    return codec
+
+
+def question(codec: Codec, request_id: int = 0, **about: Any) -> list[dict[str, Any]]:
+    """What the codec writes when the CLI asks, at once and when it is silent."""
+    meta = {"codex_approval_kind": "mcp_tool_call", "tool_name": "get", "tool_params": {"x": 1}, **about}
+    params = {"threadId": "T", "turnId": "U", "serverName": "far", "mode": "form", "_meta": meta, "message": "Allow?"}
+    codec.receive(json.dumps({"method": "mcpServer/elicitation/request", "id": request_id, "params": params}).encode())
+    return written(codec)
+
+
+@pytest.mark.parametrize(("granted", "action"), [(True, "accept"), (False, "decline")])
+def test_the_client_decides_about_a_call_of_its_server(granted: bool, action: str) -> None:
+    codec = calling()
+    assert question(codec) == []
+    (awaiting,) = codec.settle()
+    assert isinstance(awaiting, Awaiting)
+    assert [(call.id, call.wants) for call in awaiting.calls] == [("c1", "permission")]
+    codec.reply(PermissionReply("c1", granted))
+    (answer,) = written(codec)
+    assert (answer["id"], answer["result"]["action"]) == (0, action)
+
+
+def test_a_trusted_tool_of_a_server_is_not_asked_about_and_its_server_hears_no_yes() -> None:
+    codec = calling(ToolGrant("mcp__far__get", trust=True))
+    (answer,) = question(codec)
+    assert answer["result"]["action"] == "accept"
+    # The same again is a server's own question, in the words of the CLI's.
+    (answer,) = question(codec, 1)
+    assert answer["result"]["action"] == "decline"
+
+
+@pytest.mark.parametrize("about", [{"codex_approval_kind": "x"}, {"tool_name": "put"}, {"tool_params": {"x": 2}}])
+def test_a_question_about_no_open_call_is_declined(about: dict[str, Any]) -> None:
+    (answer,) = question(calling(), **about)
+    assert answer["result"]["action"] == "decline"

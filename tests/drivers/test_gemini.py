@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from drivers.acp_permissions import Grants
 from drivers.base import AgentUnavailable, Limits, Prompt, SessionSpec, TaskSpec, ToolGrant, ToolSpec
 from drivers.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout
 from drivers.gemini import MAX_TASK, GeminiDriver
@@ -17,6 +18,7 @@ from drivers.gemini_history import LONG_AGO, chat, chat_file, records_of
 from drivers.gemini_home import age_chats, home_of, prepare, session_settings, task_settings
 from drivers.gemini_session import MARK, manner
 from drivers.gemini_tools import NAMES, TOOLS, app_name, name_of, policy
+from drivers.mcp_servers import McpServer
 from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
 from drivers.process import Spawner
 
@@ -210,3 +212,30 @@ async def test_a_task_that_would_be_cut_is_refused(tmp_path: Path) -> None:
     spec = TaskSpec("/bin/true", tmp_path, {"HOME": str(tmp_path)}, state=tmp_path / "state", task="x" * (MAX_TASK + 1))
     with pytest.raises(AgentUnavailable, match="8 MiB"):
         await GeminiDriver().execute(spec, Spawner(), Limits())
+
+
+def test_servers_of_a_client_are_allowed_by_name_and_their_tools_ask(tmp_path: Path) -> None:
+    (tmp_path / ".gemini").mkdir()
+    (tmp_path / ".gemini" / "settings.json").write_text('{"mcpServers": {/* mine */ "mine": {"command": "x"}}}')
+    servers = tuple(McpServer(name, command="serve", env={"TOKEN": "t0p"}) for name in ("Portico", "mine", "my_ser ver"))
+    trusted = (ToolGrant("mcp__mine-2__get_it", trust=True), ToolGrant("mcp__portico__x", trust=True))
+    spec = SessionSpec("gemini", tmp_path, {"HOME": "/nowhere"}, state=tmp_path, mcp_servers=servers, tools=trusted)
+    launch = GeminiDriver().session(spec)
+    names = ["portico-2", "mine-2", "my-ser-ver"]
+    assert [arg for arg in launch.command.argv if "mcp" in arg] == [f"--allowed-mcp-server-names={name}" for name in names]
+    assert "t0p" not in str(launch.command.argv) + str(launch.command.files)
+    rules = tomllib.loads(launch.command.files[tmp_path / ".gemini" / "policies" / "portico.toml"].decode())["rule"]
+    assert {rule["toolName"]: (rule["decision"], rule["priority"]) for rule in rules} == {
+        "*": ("deny", 900),
+        "mcp_*": ("ask_user", 950),
+        "mcp_mine-2_get_it": ("allow", 999),
+    }
+
+
+def test_a_call_of_a_clients_server_is_named_by_server_and_tool() -> None:
+    assert name_of("mcp_my-server_get_it__mcp_my-server_get_it_17_0", "other") == "mcp__my-server__get_it"
+    assert name_of("17_0", "other") == "other"
+    grants = Grants([ToolGrant("glob")], asked=("mcp__my-server__",))
+    names = ("mcp__my-server__get", "mcp__other__get", "glob", "x")
+    assert [grants.verdict(name) for name in names] == ["ask", "deny", "ask", "deny"]
+    assert Grants([]).verdict("x") == "deny"

@@ -141,6 +141,10 @@ def _item(block: Block, serial: str) -> Json:
     call = {"call_id": f"call_{serial}", "name": block.name, "status": "completed"}
     if block.name in CUSTOM_TOOLS:
         return {"type": "custom_tool_call", "id": f"ctc_{serial}", **call, "input": block.input["input"]}
+    server, _, tool = block.name.rpartition("__")
+    if server.startswith("mcp__"):
+        # A tool of an MCP server: models name it by its server and itself.
+        call |= {"namespace": server, "name": tool}
     return {"type": "function_call", "id": f"fc_{serial}", **call, "arguments": json.dumps(dict(block.input))}
 
 

@@ -3,72 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from acp import RequestError, spawn_agent_process, text_block
-from acp.schema import AllowedOutcome, EnvVariable, McpServerStdio, RequestPermissionResponse
+from acp import RequestError, text_block
+from acp.schema import EnvVariable, McpServerStdio
 
-from tests.conftest import write_config
 from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, say
+from tests.real.editor import SERVER, Editor, editor_of
 from tests.real.tool_bench import Bench, bash, cold_bench  # noqa: F401
-
-SERVER = Path(__file__).parent / "small_mcp_server.py"
-
-
-class Editor:
-    """A client that notes what it sees; `choose` answers permission requests by the kinds of the options."""
-
-    def __init__(self) -> None:
-        self.updates: list[Any] = []
-        self.asked: list[Any] = []
-        self.choose: Callable[[Any], str] = lambda call: "allow_once"
-        self.news = asyncio.Event()
-
-    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
-        self.updates.append(update)
-        self.news.set()
-
-    async def request_permission(
-        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
-    ) -> RequestPermissionResponse:
-        self.asked.append(tool_call)
-        self.news.set()
-        chosen = next(option for option in options if option.kind == self.choose(tool_call))
-        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))
-
-    @property
-    def text(self) -> str:
-        return "".join(u.content.text for u in self.updates if u.session_update == "agent_message_chunk")
-
-    def of(self, kind: str) -> list[Any]:
-        return [update for update in self.updates if update.session_update == kind]
-
-    async def until(self, seen: Callable[[], Any]) -> None:
-        async with asyncio.timeout(60):
-            while not seen():
-                self.news.clear()
-                await self.news.wait()
 
 
 @asynccontextmanager
 async def editor_on(bench: Bench) -> AsyncIterator[tuple[Editor, Any, Any]]:
     """An editor with its connection to `portico acp claude` and that process."""
-    editor = Editor()
-    config = write_config(bench.base, bench.config())
-    command = (sys.executable, "-m", "gateway", "acp", "--config", str(config), "claude")
-    env = {"PATH": os.environ["PATH"], "HOME": str(bench.home), "LANG": "C.UTF-8"}
-    limits = {"limit": 64 * 1024 * 1024}
-    async with spawn_agent_process(editor, *command, env=env, cwd=Path.cwd(), transport_kwargs=limits) as (agent, process):
-        await agent.initialize(protocol_version=1)
-        yield editor, agent, process
+    async with editor_of("claude", bench.base, bench.home, bench.config()) as found:
+        yield found
 
 
 async def test_text_and_thinking(cold_bench: Bench) -> None:  # noqa: F811

@@ -1,0 +1,98 @@
+"""MCP servers that an editor brings along, with the real codex: asked about, granted, denied; and nobody reads their secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from acp import text_block
+from acp.schema import EnvVariable, McpServerStdio
+
+from tests.model_server.openai import OpenAIServer, model_server
+from tests.model_server.openai_scenarios import SCENARIOS
+from tests.model_server.scenarios import Scenario, Step, ToolUse, say
+from tests.real.codex.conftest import Home
+from tests.real.codex.talk import outputs
+from tests.real.editor import SERVER, editor_of
+
+SECRET = "tok-5up3r-s3cr3t"
+MINE = McpServerStdio(
+    name="my server", command=sys.executable, args=[str(SERVER)], env=[EnvVariable(name="SECRET", value=SECRET)]
+)
+CALLS = {
+    "server": Scenario((Step((ToolUse("mcp__my_server__secret", {}),)), say("Told."))),
+    "server2": Scenario((Step((ToolUse("mcp__my_server_2__secret", {}),)), say("Told."))),
+}
+OTHER = """
+[mcp_servers.my_server]
+url = "http://127.0.0.1:9/"
+[mcp_servers.my_server.tools.secret]
+approval_mode = "approve"
+"""
+
+
+@pytest.fixture
+async def model() -> Any:
+    async with model_server({**SCENARIOS, **CALLS}) as server:
+        yield server
+
+
+@pytest.mark.parametrize("mode", ["ask", "auto"])
+async def test_a_call_is_asked_about(home: Home, model: OpenAIServer, mode: str) -> None:
+    async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, process):
+        session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
+        await agent.set_session_mode(session_id=session, mode_id=mode)
+        assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
+        assert [call.title for call in editor.asked] == ["mcp__my_server__secret"]
+        assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
+        for child in psutil.Process(process.pid).children(recursive=True):
+            assert SECRET not in " ".join(child.cmdline())
+    assert not [file for file in home.base.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
+
+
+async def test_what_is_trusted_beside_it_stays_in_the_sandbox(home: Home) -> None:
+    async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
+        session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
+        await agent.set_session_mode(session_id=session, mode_id="auto")
+        for said in ("[[run:touch in.txt; touch /usr/out.txt]]", "[[runoutside:touch /usr/out.txt]]", "[[patch:made.txt]]"):
+            await agent.prompt(session_id=session, prompt=[text_block(said)])
+        assert editor.asked == []
+    assert (home.work / "in.txt").exists() and (home.work / "made.txt").exists()
+    assert not await asyncio.to_thread(Path("/usr/out.txt").exists)
+
+
+async def test_a_denied_call_does_not_run(home: Home, model: OpenAIServer) -> None:
+    async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
+        editor.choose = lambda call: "reject_once"
+        session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
+        assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
+        assert editor.of("tool_call_update")[-1].status == "failed"
+    assert "letters" not in json.dumps(outputs(model.bodies()[-1]))
+
+
+async def test_a_server_of_the_users_settings_does_not_answer_for_it(home: Home) -> None:
+    config = home.codex / "config.toml"
+    config.write_text(config.read_text() + OTHER)
+    async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
+        session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
+        assert (await agent.prompt(session_id=session, prompt=[text_block("[[server2]]")])).stop_reason == "end_turn"
+        assert [call.title for call in editor.asked] == ["mcp__my_server-2__secret"]
+
+
+async def test_a_session_that_is_loaded_has_its_servers(home: Home) -> None:
+    async with editor_of("codex", home.base, home.path, home.config()) as (_editor, agent, _process):
+        session = (await agent.new_session(cwd=str(home.work), mcp_servers=[])).session_id
+        await agent.prompt(session_id=session, prompt=[text_block("[[plain]]")])
+    async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
+        await agent.load_session(session_id=session, cwd=str(home.work), mcp_servers=[MINE])
+        editor.choose = lambda call: "allow_always"
+        for _ in range(2):
+            assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
+            assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
+        # From then on it is trusted.
+        assert len(editor.asked) == 1
