@@ -38,6 +38,7 @@ async def test_a_call_is_asked_about_until_it_is_allowed_for_good(gemini: Gemini
             assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
             assert [call.title.split()[0] for call in editor.asked] == ["mcp__my-server-2__secret"]
         assert editor.asked[0].raw_input == {"x": 1}
+        assert [call.raw_input for call in editor.of("tool_call")] == [{"x": 1}, {"x": 1}]
         for child in psutil.Process(process.pid).children(recursive=True):
             assert SECRET not in " ".join(child.cmdline())
     assert not marks.exists()

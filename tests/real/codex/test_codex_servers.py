@@ -18,7 +18,7 @@ from tests.model_server.openai_scenarios import SCENARIOS
 from tests.model_server.scenarios import Scenario, Step, ToolUse, say
 from tests.real.codex.conftest import Home
 from tests.real.codex.talk import outputs
-from tests.real.editor import SERVER, editor_of
+from tests.real.editor import SERVER, Editor, editor_of
 
 SECRET = "tok-5up3r-s3cr3t"
 MINE = McpServerStdio(
@@ -73,6 +73,30 @@ async def test_a_denied_call_does_not_run(home: Home, model: OpenAIServer) -> No
         assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
         assert editor.of("tool_call_update")[-1].status == "failed"
     assert "letters" not in json.dumps(outputs(model.bodies()[-1]))
+
+
+async def test_a_call_that_is_asked_about_can_be_cancelled(home: Home, model: OpenAIServer) -> None:
+    async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
+        session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
+        granting, editor.request_permission = editor.request_permission, never(editor)  # type: ignore[method-assign]
+        prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("[[server]]")]))
+        await editor.until(lambda: editor.asked)
+        await agent.cancel(session_id=session)
+        assert (await asyncio.wait_for(prompt, 30)).stop_reason == "cancelled"
+        editor.request_permission = granting  # type: ignore[method-assign]
+        assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
+        assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
+
+
+def never(editor: Editor) -> Any:
+    """A client that notes what it is asked and does not answer."""
+
+    async def asked(session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
+        editor.asked.append(tool_call)
+        editor.news.set()
+        await asyncio.Event().wait()
+
+    return asked
 
 
 async def test_a_server_of_the_users_settings_does_not_answer_for_it(home: Home) -> None:
