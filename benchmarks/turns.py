@@ -44,7 +44,7 @@ async def floor_turn(to: Connection, say: str, fresh: bool = False) -> Answer:
 def check(body: bytes, count: int) -> int:
     """The number of events in a stream of the gateway. Raises Broken unless they are 0..count-1 in order, then the end."""
     frames = body.split(b"\n\n")
-    deltas = [json.loads(frame.split(b"data: ", 1)[1])["delta"] for frame in frames if frame.startswith(DELTA)]
+    deltas = [json.loads(frame.split(b"data: ", 1)[1].split(b"\n", 1)[0])["delta"] for frame in frames if frame.startswith(DELTA)]
     _check_order(deltas, count)
     if b'"stopReason":"end_turn"' not in frames[-2]:
         raise Broken(f"the last frame is {frames[-2]!r}")
