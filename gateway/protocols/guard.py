@@ -35,7 +35,8 @@ def guarded(auth: Authenticator) -> type[APIRoute]:
     return GuardedRoute
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
+    # Not awaiting anything; a plain function is run in a thread by FastAPI, which took 0.2 ms of every request.
     found: Caller = request.state.caller
     return found
 

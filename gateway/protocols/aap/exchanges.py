@@ -18,6 +18,7 @@ from gateway.protocols.aap.turns import take_turn
 from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
 from gateway.protocols.guard import CallerOf
 from gateway.protocols.streams import event_stream
+from gateway.security import Caller
 from gateway.session import Session
 from gateway.store import KeyRecord
 from gateway.turn import Turn
@@ -28,19 +29,8 @@ Started = tuple[Session, Turn]
 class Exchange:
     """The headers of a request for a turn."""
 
-    def __init__(
-        self,
-        http: Request,
-        caller: CallerOf,
-        idempotency_key: Annotated[
-            str | None, Header(min_length=1, max_length=1024, description="The same key again does not run it twice.")
-        ] = None,
-        last_event_id: Annotated[
-            str | None, Header(description="With Idempotency-Key: the stream goes on behind this event.")
-        ] = None,
-    ) -> None:
-        self._http, self._caller, self._key = http, caller, idempotency_key
-        self._seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
+    def __init__(self, http: Request, caller: Caller, key: str | None, seen: Position | None) -> None:
+        self._http, self._caller, self._key, self._seen = http, caller, key, seen
 
     def ask(self, operation: str, request: Shape) -> Ask | None:
         """The request under its key, if it has one; another caller's or operation's key of the same name is another."""
@@ -120,7 +110,19 @@ class Exchange:
                 await hanging_up
 
 
-ExchangeOf = Annotated[Exchange, Depends()]
+KeyHeader = Annotated[str | None, Header(min_length=1, max_length=1024, description="The same key again does not run it twice.")]
+SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the stream goes on behind this event.")]
+
+
+async def _exchange(
+    http: Request, caller: CallerOf, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None
+) -> Exchange:
+    # Async like the caller's (guard.py), for the same reason.
+    seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
+    return Exchange(http, caller, idempotency_key, seen)
+
+
+ExchangeOf = Annotated[Exchange, Depends(_exchange)]
 
 
 async def _json(turn: Turn, created: str | None) -> bytes:
