@@ -17,9 +17,9 @@ _ROOT = "v1"
 
 def include(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of every version."""
+    app.include_router(_VERSIONS[_ROOT].router(gateway), tags=[f"AAP {_ROOT} at the root"])
     for name, module in _VERSIONS.items():
         app.include_router(module.router(gateway), prefix=module.BASE, tags=[f"AAP {name}"])
-    app.include_router(_VERSIONS[_ROOT].router(gateway), tags=[f"AAP {_ROOT} at the root"])
 
 
 def right_base(app: FastAPI, method: str, path: str) -> str | None:
