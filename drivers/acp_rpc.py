@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from acp.schema import BaseModel, Error
@@ -11,20 +10,11 @@ from pydantic_core import to_json
 
 from drivers.events import OutputEvent
 
-PARSE_ERROR, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32601, -32602
+METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
 AUTH_REQUIRED, NOT_FOUND = -32000, -32002
 
 Answer = Callable[[dict[str, Any] | None, Error | None], list[OutputEvent]]
 """What becomes of a request: its result, or the error that was given instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A request of the agent's that is still to be answered, and the line that it came in."""
-
-    id: int | str
-    method: str
-    params: dict[str, Any]
 
 
 class Rpc:

@@ -29,7 +29,6 @@ class LiveAgent:
         self._had_one = native_id is not None
         self._spawner = house.transcripts.spawner(house.spawner, session_id, agent)
         self._forgetting: asyncio.Task[None] | None = None
-        self._forgotten: asyncio.Task[None] | None = None
 
     @property
     def ready(self) -> bool:

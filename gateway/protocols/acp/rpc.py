@@ -10,12 +10,13 @@ from typing import Any
 from acp.schema import BaseModel
 from pydantic import ValidationError
 
+from drivers.acp_rpc import plain
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
 from gateway.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
-PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 AUTH_REQUIRED, NOT_FOUND = -32000, -32002
 
 Id = int | str | None
@@ -48,11 +49,6 @@ def rpc_error(error: Exception) -> RpcError:
             return RpcError(INTERNAL_ERROR, str(error))
     log.error("the gateway failed", exc_info=error)
     return RpcError(INTERNAL_ERROR, f"the gateway failed: {type(error).__name__}")
-
-
-def plain(value: BaseModel | dict[str, Any]) -> dict[str, Any]:
-    """A message's part as JSON data, with the names of the wire."""
-    return value if isinstance(value, dict) else value.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Client:

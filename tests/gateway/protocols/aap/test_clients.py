@@ -8,51 +8,51 @@ from collections.abc import Callable
 
 import psutil
 
-from tests.daemon import KEY, Daemon, Running
-from tests.gateway.talk import agents_of, create, frames, history, idle, look, opening, say, until, user
+from tests.daemon import KEY, Daemon
+from tests.gateway.aap_client import Aap
+from tests.gateway.talk import agents_of, create, until, user
 
 Scene = Callable[..., str]
 TEXT = "".join(f"event {n} " for n in range(5000))
 
 
-async def test_a_client_that_goes_away_loses_nothing(portico: Running, scene: Scene) -> None:
-    name = scene([{"text": "begun "}, {"delay": 0.2}, {"events": 5000}, {"delay": 0.2}, {"thinking": "so"}, {"text": "end"}])
+async def test_a_client_that_goes_away_loses_nothing(aap: Aap, scene: Scene) -> None:
+    steps = [{"text": "begun "}, {"delay": 0.2}, {"events": 5000}, {"delay": 0.2}, {"thinking": "so"}, {"text": "end"}]
+    session = (await aap.create(options={"scenario": scene({"when": "go", "steps": steps}, [{"text": "a"}])}))["sessionId"]
     for mode in ("delta", "message"):
-        body = opening(options={"scenario": name}, stream=mode)
-        async with portico.client.stream("PUT", "/session", json=body) as answer:
-            async for chunk in answer.aiter_text():
-                session = json.loads(chunk.split("data: ")[1].split("\n")[0])["sessionId"]
+        body = {"messages": [user("go")], "stream": mode}
+        async with aap.http.stream("POST", aap.turns(session), json=body) as answer:
+            async for _ in answer.aiter_text():
                 break
-        found = await idle(portico.client, session)
+        found = await aap.idle(session)
         assert found["stopReason"] == "end_turn"
-        first, thought, last = found["history"]["full"][1]["content"]
+        first, thought, last = found["history"]["full"][-1]["content"]
         assert (first["text"], thought["thinking"], last["text"]) == (f"begun {TEXT}", "so", "end")
-        assert (await say(portico.client, session, "next"))["stopReason"] == "end_turn"
+        assert (await aap.say(session, "next"))["stopReason"] == "end_turn"
 
 
-async def test_a_client_of_none_that_goes_away_loses_nothing(portico: Running, scene: Scene) -> None:
-    name = scene([{"delay": 0.3}, {"text": "whole"}])
-    request = asyncio.create_task(portico.client.put("/session", json=opening(options={"scenario": name})))
-    sessions = await until(lambda: _running(portico))
+async def test_a_client_of_none_that_goes_away_loses_nothing(aap: Aap, scene: Scene) -> None:
+    name = scene({"when": "go", "steps": [{"delay": 0.3}, {"text": "whole"}]}, [{"text": "a"}])
+    session = (await aap.create(options={"scenario": name}))["sessionId"]
+    request = asyncio.create_task(aap.post(session, {"messages": [user("go")]}))
+    await until(lambda: _runs(aap, session))
     request.cancel()
     await asyncio.wait([request])
-    found = await idle(portico.client, sessions[0])
-    assert found["history"]["full"] == [user(), {"role": "assistant", "content": "whole"}]
+    found = await aap.idle(session)
+    assert found["history"]["full"][2:] == [user("go"), {"role": "assistant", "content": "whole"}]
 
 
-async def _running(portico: Running) -> list[str]:
-    sessions = (await portico.client.get("/sessions")).json()["sessions"]
-    return [session for session in sessions if (await look(portico.client, session))["state"] == "running"]
+async def _runs(aap: Aap, session: str) -> bool:
+    return bool((await aap.look(session))["state"] == "running")
 
 
-async def test_ten_thousand_events_come_in_order(portico: Running, scene: Scene) -> None:
-    name = scene([{"events": {"count": 10_000, "text": "{n} "}}])
-    answer = await portico.client.put("/session", json=opening(options={"scenario": name}, stream="delta"))
-    events = frames(answer.text)[2:]
+async def test_ten_thousand_events_come_in_order(aap: Aap, scene: Scene) -> None:
+    name = scene({"when": "go", "steps": [{"events": {"count": 10_000, "text": "{n} "}}]}, [{"text": "a"}])
+    session = (await aap.create(options={"scenario": name}))["sessionId"]
+    events = (await aap.streamed(session, user("go"), stream="delta"))[1:]
     assert [data["delta"] for _, data in events[:-1]] == [f"{n} " for n in range(10_000)]
     assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
-    stored = await history(portico.client, frames(answer.text)[0][1]["sessionId"])
-    assert stored[1]["content"] == "".join(f"{n} " for n in range(10_000))
+    assert (await aap.history(session))[-1]["content"] == "".join(f"{n} " for n in range(10_000))
 
 
 async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: Daemon, scene: Scene) -> None:

@@ -14,12 +14,12 @@ from acp.schema import (
     TextResourceContents,
 )
 
+from drivers.acp_rpc import plain
 from drivers.base import DriverInfo
 from drivers.events import AgentToken, MessageEnd, OutputEvent, Thinking, ToolCall, ToolResult
 from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ThinkingBlock, ToolMessage, ToolUseBlock, UserMessage
 from gateway.errors import BadRequest
 from gateway.protocols.acp.content import shown, user_message
-from gateway.protocols.acp.rpc import plain
 from gateway.protocols.acp.tool_calls import Plan, diffs_of, kind_of, locations_of, title_of
 from gateway.protocols.acp.updates import Updates
 from tests.gateway.protocols.acp.client import check
