@@ -279,6 +279,9 @@ class Session:
         # The agent begins while its run is stored; nothing of it is read, let alone shown, before both are done.
         storing = asyncio.create_task(self._store_begin(record, to_store, begin, key))
         try:
+            if key is not None:
+                # A retry after a kill must find its key, whatever the agent has done by then.
+                await storing
             taken = await self._takes(agent, Prompt(message.content))
             await storing
             if not taken:
