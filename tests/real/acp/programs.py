@@ -43,7 +43,7 @@ def program(place: Path, command: list[str]) -> Path:
 
 
 def installed(place: Path) -> Path:
-    """A node package or program. Without it there is nothing to test: skipped by hand, failed in CI and after `make test-real`."""
+    """A node package or program. Without it the test is skipped by hand, and fails in CI and after `make test-real`."""
     if not place.exists():
         if "CI" in os.environ or (CLIS / "acp-client" / ".installed").exists():
             pytest.fail(f"{place} is missing although it should be installed; try make clean test-real")
