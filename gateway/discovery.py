@@ -154,7 +154,8 @@ def _read(file: Path) -> dict[str, Probe]:
 
 
 def _probe(value: dict[str, Any]) -> Probe:
-    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), value.get("images"))
+    said = value.get("images"), value.get("additional_directories")
+    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *said)
 
 
 def _write(file: Path, known: dict[str, Probe]) -> None:
