@@ -8,8 +8,8 @@ from typing import Any
 from acp.schema import FileEditToolCallContent, TextContentBlock
 
 from drivers.acp_calls import Call, shown_input
-from drivers.acp_codec import Manner
 from drivers.acp_content import diff, output_of, prompt_blocks
+from drivers.acp_manner import Manner
 from drivers.base import Prompt, ToolSpec
 from drivers.gemini_tools import SHELL, app_name, name_of
 from drivers.lines import parse_object
@@ -51,4 +51,4 @@ def manner(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Manner:
             blocks[first] = TextContentBlock(type="text", text=MARK + blocks[first].text)
         return blocks
 
-    return Manner(title="gemini", name=tool_name, given=tool_input, prompt=prompt, app_tool=app_tool)
+    return Manner(title="gemini", name=tool_name, given=tool_input, prompt=prompt, app_tool=app_tool, slash_commands=not verbatim)

@@ -162,9 +162,7 @@ class ConfiguredAgent:
         except (OSError, ValueError, RuntimeError) as error:
             raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
         if not self._anywhere and not wanted.is_relative_to(base.resolve()):
-            raise BadRequest(
-                f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it"
-            )
+            raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it")
         if not there:
             where = "" if os.path.isabs(chosen) else f" in {base}"
             raise BadRequest(f"there is no folder {chosen!r}{where}; make it first")

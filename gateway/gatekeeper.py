@@ -86,7 +86,7 @@ class Gatekeeper:
             self._note(call_id, "cancelled", CLIENT, None)
 
     def trust_would_do(self, call_id: str) -> bool:
-        """Whether the client is asked about a call for want of trust alone: no rule asks, and the agent has begun without that trust.
+        """Whether the client is asked about a call for want of trust alone: no rule asks, and the agent has begun without it.
 
         An agent that has it and asks all the same wants more than what it was trusted with.
         """

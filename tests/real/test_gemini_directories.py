@@ -49,6 +49,7 @@ async def test_untrusted_tools_ask_there_too(gemini: Gemini) -> None:
         client.choose = lambda params: "reject_once"
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.prompt(session, f"[[filewrite:{there}/a.txt]]")
-        assert [m["params"]["toolCall"]["kind"] for m in client.got if m.get("method") == "session/request_permission"] == ["edit"]
+        asked = [m["params"]["toolCall"]["kind"] for m in client.got if m.get("method") == "session/request_permission"]
+        assert asked == ["edit"]
         assert not list(there.iterdir())
         await connection.close()

@@ -18,8 +18,10 @@ from acp.schema import (
     UsageUpdate,
     UserMessageChunk,
 )
+from acp.schema import PlanEntry as AcpPlanEntry
 
-from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, Thinking, ToolCall, ToolResult
+from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
+from drivers.events import Plan as PlanEvent
 from drivers.events import Usage as UsageEvent
 from drivers.messages import (
     AssistantMessage,
@@ -82,6 +84,8 @@ class Updates:
                 self._count(event)
             case ContextUse():
                 return [UsageUpdate(session_update="usage_update", used=event.used, size=event.size)]
+            case PlanEvent():
+                return [AgentPlanUpdate(session_update="plan", entries=[_step(entry) for entry in event.entries])]
         return []
 
     def of_message(self, message: Message) -> list[Update]:
@@ -185,3 +189,7 @@ class Updates:
             cached_read_tokens=read,
             cached_write_tokens=write,
         )
+
+
+def _step(entry: PlanEntry) -> AcpPlanEntry:
+    return AcpPlanEntry(content=entry.content, priority=entry.priority, status=entry.status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ async def test_one_that_is_gone_is_named(acp: Open, portico: Running, scene: Sce
     client = await acp()
     session = await new(client, portico, scene, one, two)
     await client.request("session/close", {"sessionId": session})
-    Path(two).rmdir()
+    await asyncio.to_thread(Path(two).rmdir)
     assert await listed(client, session) == [one, two]
     with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: there is no folder") as refused:
         await client.request("session/resume", opening(session, one, two))
