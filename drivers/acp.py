@@ -33,7 +33,8 @@ from drivers.driver import PROBE_SECONDS, CliDriver
 from drivers.process import Spawner
 
 if TYPE_CHECKING:
-    from drivers.acp_opening import Offer, Wanted
+    from drivers.acp_codec import AcpCodec
+    from drivers.acp_opening import Wanted
 
 KINDS = {
     "read": "Reads files or data.",
@@ -59,6 +60,9 @@ OPTIONS = (
         default="reject", choices=("reject", "allow"),
     ),
 )  # fmt: skip
+
+LINGER = 5.0
+"""Seconds that a probe waits for an open session's slash commands; an agent that tells them does so at once."""
 
 
 class AcpDriver(CliDriver):
@@ -160,19 +164,28 @@ def settings(given: str) -> dict[str, str]:
 async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe:
     """Open a session and look at what the agent says of itself; the session is closed at once."""
     launch = driver.session(spec)
-    offer: Offer = launch.codec.offer  # type: ignore[attr-defined]
-    limits = Limits(start=PROBE_SECONDS, grace=2.0)
+    codec: AcpCodec = launch.codec  # type: ignore[assignment]
+    offer, limits = codec.offer, Limits(start=PROBE_SECONDS, grace=2.0)
     problem: str | None = None
+    loop, opened = asyncio.get_running_loop(), False
+
+    def lingers() -> None:
+        nonlocal opened
+        opened = True
+        patience.reschedule(loop.time() + LINGER)
+
+    codec.linger(lingers)
     try:
-        async with asyncio.timeout(PROBE_SECONDS + 10):
+        async with asyncio.timeout(PROBE_SECONDS + 10) as patience:
             agent = await CliAgent.start(launch, spawner, limits)
             await agent.close()
     except (DriverError, TimeoutError) as error:
-        problem = str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
+        # Once the session was open, it only did not answer a request that it does not know.
+        problem = None if opened else str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
     info = offer.agent.agent_info if offer.agent else None
     logged_in = None if offer.session_id is None and not offer.unauthenticated else not offer.unauthenticated
     version = info.version if info else None
-    return Probe(version, problem, logged_in, offer.models, offer.images, offer.additional_directories)
+    return Probe(version, problem, logged_in, offer.models, offer.images, offer.commands, offer.additional_directories)
 
 
 def _manner(spec: AgentSpec) -> Any:

@@ -96,6 +96,7 @@ class Opening:
         self.offer = Offer()
         self._rpc, self._wanted, self._opened, self._refused = rpc, wanted, opened, refused
         self._authenticated = False
+        self._linger: Callable[[], None] | None = None
         self._steps = self._settings()
         capabilities = ClientCapabilities(
             fs=FileSystemCapabilities(read_text_file=wanted.reads, write_text_file=wanted.writes),
@@ -105,6 +106,10 @@ class Opening:
         client = Implementation(name="portico", title="Portico", version="1")
         request = InitializeRequest(protocol_version=PROTOCOL_VERSION, client_capabilities=capabilities, client_info=client)
         self._rpc.request("initialize", request, self._initialized)
+
+    def linger(self, opened: Callable[[], None]) -> None:
+        """Once it is open, which `opened` is told, wait for what the agent has begun to write behind its answers."""
+        self._linger = opened
 
     def take_options(self, session: Mapping[str, Any]) -> None:
         """Modes and config options, as an agent's answers and updates give them; and `models`, which older agents have."""
@@ -199,10 +204,17 @@ class Opening:
     def _settle(self) -> list[OutputEvent]:
         """Send the next of the settings; the session is open when none is left."""
         step = next(self._steps, None)
-        if step is None:
-            self._opened()
-        else:
+        if step is not None:
             step()
+        elif self._linger is not None:
+            self._linger()
+            self._rpc.request(BARRIER, {}, self._arrived)
+        else:
+            self._opened()
+        return []
+
+    def _arrived(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+        self._opened()
         return []
 
     def _set_mode(self) -> None:

@@ -73,6 +73,7 @@ class GeminiDriver(CliDriver):
             app_tools=True,
             mcp=frozenset({"stdio", "http", "sse"}),
             additional_directories=True,
+            slash_option="slash_commands",
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

@@ -3,7 +3,8 @@
 `python -m tests.acp_agent`. The first word of a prompt names a deed below, the rest is its argument. Sessions are kept in the
 folder that ACP_AGENT_SESSIONS names, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
 `noimage`, `login` (asks for one), `nologin` (and refuses it), `http` (takes MCP servers by HTTP too), `commands` (tells them
-before it answers `session/new`), `commands_later` (tells them behind the answer), `folders` (takes additional directories).
+before it answers `session/new`), `commands_later` (tells them behind the answer), `deaf` and `fragile` (does not answer a
+request that it does not know, or ends), `folders` (takes additional directories).
 """
 
 from __future__ import annotations
@@ -135,6 +136,10 @@ class SmallAgent:
         self.cancelled.set()
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if "deaf" in FLAGS:
+            await anyio.sleep_forever()
+        if "fragile" in FLAGS:
+            os._exit(3)
         raise RequestError.method_not_found(method)
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
@@ -162,14 +167,8 @@ class SmallAgent:
         await self._update(session, sessionUpdate="available_commands_update", availableCommands=commands)
 
     def _later(self, work: Any) -> None:
-        """Do it when the request at hand is answered: the answer is written a few steps of the event loop from now."""
-
-        async def steps() -> None:
-            for _ in range(20):
-                await asyncio.sleep(0)
-            await work
-
-        self.work = asyncio.create_task(steps())
+        """Do it as soon as the request at hand is answered: the answer is queued before another task has its turn."""
+        self.work = asyncio.create_task(work)
 
     # -- deeds --------------------------------------------------------------------------------------------------------
 

@@ -45,12 +45,13 @@ from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.gateway import Gateway
 from gateway.history import CANCELLED
 from gateway.parking import unanswered
+from gateway.protocols.acp.about import About, made_title
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.mcp_servers import brought
 from gateway.protocols.acp.options import all_tools, with_mode, with_option
 from gateway.protocols.acp.places import folder_of, placed, replaced
 from gateway.protocols.acp.rpc import Client, RpcError
-from gateway.protocols.acp.window import Window, title_of
+from gateway.protocols.acp.window import Window
 from gateway.security import Caller
 from gateway.session import Session
 from gateway.session_config import SessionConfig
@@ -94,17 +95,17 @@ class OpenSessions:
         servers = brought(request.mcp_servers, self._agent)
         config = placed(SessionConfig(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
-        return Reply(NewSessionResponse(session_id=window.session.id, **window.settings()), window.start)
+        return Reply(NewSessionResponse(session_id=window.session.id, **window.about.settings()), window.start)
 
     async def load(self, request: LoadSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.replay()
-        return Reply(LoadSessionResponse(**window.settings()), window.start)
+        return Reply(LoadSessionResponse(**window.about.settings()), window.start)
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.skip()
-        return Reply(ResumeSessionResponse(**window.settings()), window.start)
+        return Reply(ResumeSessionResponse(**window.about.settings()), window.start)
 
     async def fork(self, request: ForkSessionRequest) -> Reply:
         """A new session with the history and the settings of another; both go on by themselves."""
@@ -121,7 +122,7 @@ class OpenSessions:
         config = placed(replace(config, mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *cut]))
         await window.skip()
-        return Reply(ForkSessionResponse(session_id=window.session.id, **window.settings()), window.start)
+        return Reply(ForkSessionResponse(session_id=window.session.id, **window.about.settings()), window.start)
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> Window:
         session = await self._found(request.session_id)
@@ -139,7 +140,7 @@ class OpenSessions:
 
     async def _open(self, session: Session) -> Window:
         finding = await self._gateway.discovery.finding(self._agent)
-        window = Window(session, self._client, finding.probe.models)
+        window = Window(session, self._client, About(session, finding.probe, self._gateway.store))
         self._windows[session.id] = window
         return window
 
@@ -177,7 +178,7 @@ class OpenSessions:
             session_id=card.id,
             cwd=folder_of(self._agent, card.config.get("options", {})),
             additional_directories=card.config.get("additional_directories") or None,
-            title=title_of(first.content) if isinstance(first, UserMessage) else None,
+            title=card.title or (made_title(first.content) if isinstance(first, UserMessage) else None),
             updated_at=used,
         )
 
@@ -243,10 +244,10 @@ class OpenSessions:
         if not isinstance(request.value, str):
             raise BadRequest(f"value: option {request.config_id!r} is a choice, not a switch; send one of its values")
         await self._set(window, request.config_id, request.value)
-        return Reply(SetSessionConfigOptionResponse(config_options=window.settings()["config_options"] or []))
+        return Reply(SetSessionConfigOptionResponse(config_options=window.about.settings()["config_options"] or []))
 
     async def _set(self, window: Window, name: str, value: str) -> None:
-        await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.models))
+        await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.about.models))
 
     async def _configure(self, window: Window, change: Callable[[SessionConfig], SessionConfig]) -> None:
         """Change the settings; a run under way keeps what it has begun with."""

@@ -17,6 +17,7 @@ from drivers.base import (
     ResumeFailed,
     SessionSpec,
 )
+from drivers.events import SlashCommand
 from drivers.messages import UserMessage
 from drivers.process import Spawner
 from tests.drivers.acp.talk import ARGS, MARK, Open, environment, heard, said
@@ -112,6 +113,16 @@ async def test_the_probe(tmp_path: Path) -> None:
     found = await AcpDriver().probe(spec(program="/bin/false"), Spawner(MARK))
     assert (found.version, found.logged_in, found.additional_directories) == (None, None, None)
     assert "ended before it took a prompt" in (found.problem or "")
+
+
+@pytest.mark.parametrize("flags", ["commands", "commands_later", "commands deaf", "commands fragile"])
+async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    monkeypatch.setattr("drivers.acp.LINGER", 0.5 if "deaf" in flags else 60.0)
+    found = await AcpDriver().probe(
+        AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), ARGS), Spawner(MARK)
+    )
+    assert (found.version, found.problem, found.logged_in) == ("1.2.3", None, True)
+    assert found.commands == (SlashCommand(name="shout", description="Says it louder.", hint="what to say"),)
 
 
 @pytest.mark.parametrize(
