@@ -86,6 +86,7 @@ class AcpDriver(CliDriver):
             mcp=frozenset({"stdio", "http", "sse"}),
             seeds=False,
             system=False,
+            additional_directories=None,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -110,11 +111,15 @@ class AcpDriver(CliDriver):
         grants = Grants(spec.tools)
         wanted = self._wanted(spec, reads=grants.any_of(("read", "search", "edit")), writes=grants.any_of(("edit",)),
                               terminals=grants.any_of(("execute",)))  # fmt: skip
-        wanted = replace(wanted, resume=spec.resume, tool_server=spec.tool_server, servers=spec.mcp_servers)
+        directories = tuple(map(str, spec.additional_directories))
+        wanted = replace(
+            wanted, resume=spec.resume, tool_server=spec.tool_server, servers=spec.mcp_servers, directories=directories
+        )
         manner = _manner(spec)._replace(app_tool=by_title(tool.name for tool in spec.app_tools))
         codec = AcpCodec(wanted, grants, manner)
         env = past_proxies(spec.env, spec.tool_server)
-        return Launch(Command((spec.program, *spec.args), spec.cwd, env), codec, spec.tool_server)
+        command = Command((spec.program, *spec.args), spec.cwd, env)
+        return Launch(command, codec, spec.tool_server, spec.additional_directories)
 
     def task(self, spec: TaskSpec) -> Launch:
         from drivers.acp_codec import AcpCodec
@@ -179,7 +184,8 @@ async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe
         problem = None if opened else str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
     info = offer.agent.agent_info if offer.agent else None
     logged_in = None if offer.session_id is None and not offer.unauthenticated else not offer.unauthenticated
-    return Probe(info.version if info else None, problem, logged_in, offer.models, offer.images, offer.commands)
+    version = info.version if info else None
+    return Probe(version, problem, logged_in, offer.models, offer.images, offer.commands, offer.additional_directories)
 
 
 def _manner(spec: AgentSpec) -> Any:

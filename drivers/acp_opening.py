@@ -55,6 +55,7 @@ class Wanted:
     how_to_log_in: str = ""
     tool_server: ToolServer | None = None
     servers: tuple[McpServer, ...] = ()
+    directories: tuple[str, ...] = ()
 
 
 @dataclass
@@ -78,6 +79,14 @@ class Offer:
             return None
         can = self.agent.agent_capabilities
         return bool(can and can.prompt_capabilities and can.prompt_capabilities.image)
+
+    @property
+    def additional_directories(self) -> bool | None:
+        """Whether the agent takes folders besides the working folder; None until it has said so."""
+        if self.agent is None:
+            return None
+        can = self.agent.agent_capabilities and self.agent.agent_capabilities.session_capabilities
+        return bool(can and can.additional_directories is not None)
 
 
 class Opening:
@@ -129,14 +138,18 @@ class Opening:
 
     def _open(self) -> list[OutputEvent]:
         wanted, can = self._wanted, self.offer.agent.agent_capabilities if self.offer.agent else None
+        if wanted.directories and not self.offer.additional_directories:
+            return self._refuse(AgentUnavailable(f"it takes no additional directories, but {wanted.directories[0]} is to be one"))
         servers = [*mcp_servers(wanted.tool_server, can), *brought(wanted.servers, can)]
+        place: dict[str, Any] = {"cwd": wanted.cwd, "mcp_servers": servers}
+        if wanted.directories:
+            place["additional_directories"] = list(wanted.directories)
         if wanted.resume is None:
-            self._rpc.request("session/new", NewSessionRequest(cwd=wanted.cwd, mcp_servers=servers), self._session)
+            self._rpc.request("session/new", NewSessionRequest(**place), self._session)
         elif can and can.session_capabilities and can.session_capabilities.resume is not None:
-            resume = ResumeSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=servers)
-            self._rpc.request("session/resume", resume, self._session)
+            self._rpc.request("session/resume", ResumeSessionRequest(session_id=wanted.resume, **place), self._session)
         elif can and can.load_session:
-            load = LoadSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=servers)
+            load = LoadSessionRequest(session_id=wanted.resume, **place)
             self._rpc.request("session/load", load, self._loaded if wanted.late_replay else self._session)
         else:
             self._refuse(ResumeFailed("the agent cannot resume sessions"))

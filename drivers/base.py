@@ -73,7 +73,8 @@ class DriverInfo:
     session can be given a history; `system`: it can be given a system prompt. `mcp` are the kinds of MCP servers that a client
     may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
     `steers`: it can be told something while it is at work. `slash_option` is the option that has to be `on` for a `/` at the
-    beginning of a prompt to be a command; None if it always may be one.
+    beginning of a prompt to be a command; None if it always may be one. `additional_directories`: a session can be given folders
+    to work in besides its working folder; None where only the program itself can say so (see Probe).
     """
 
     title: str
@@ -93,6 +94,7 @@ class DriverInfo:
     mcp: frozenset[Transport] = frozenset()
     steers: bool = False
     slash_option: str | None = None
+    additional_directories: bool | None = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class Probe:
 
     `logged_in` is None where the CLI cannot say; `models` are the values that the option `model` may have, where it can.
     `images` is False where the program says that it takes none, whatever the driver's info says. `commands` are the slash
-    commands that it has in every folder, where it tells them without being prompted.
+    commands that it has in every folder, where it tells them without being prompted. `additional_directories` is whether it
+    takes folders besides the working folder, None where it does not say.
     """
 
     version: str | None = None
@@ -110,6 +113,7 @@ class Probe:
     models: tuple[str, ...] = ()
     images: bool | None = None
     commands: tuple[SlashCommand, ...] = ()
+    additional_directories: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,8 @@ class AgentSpec:
 class SessionSpec(AgentSpec):
     """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with.
 
-    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`.
+    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `additional_directories` are all
+    the folders that it may work in besides `cwd`, absolute and real; a native session that is resumed has these and no others.
     """
 
     system: str | None = None
@@ -185,6 +190,7 @@ class SessionSpec(AgentSpec):
     history: tuple[Message, ...] = ()
     tool_host: ToolHost | None = None
     tool_server: ToolServer | None = None
+    additional_directories: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

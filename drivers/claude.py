@@ -73,6 +73,7 @@ class ClaudeDriver(CliDriver):
             compaction=True,
             mcp=frozenset({"stdio", "http", "sse"}),
             steers=True,
+            additional_directories=True,
             slash_option="slash_commands",
         )
 
@@ -130,6 +131,8 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
     return (
         spec.program,
         *spec.args,
+        # Takes all that follows up to the next flag.
+        *(("--add-dir", *map(str, spec.additional_directories)) if spec.additional_directories else ()),
         "--print",
         "--input-format",
         "stream-json",

@@ -156,7 +156,8 @@ def _read(file: Path) -> dict[str, Probe]:
 
 def _probe(value: dict[str, Any]) -> Probe:
     commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
-    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), value.get("images"), commands)
+    said = value.get("images"), commands, value.get("additional_directories")
+    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *said)
 
 
 def _write(file: Path, known: dict[str, Probe]) -> None:

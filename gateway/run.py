@@ -117,6 +117,10 @@ class Run:
         self._fold = Fold(open_calls)
         self._gate.know(open_calls)
 
+    def trust_would_do(self, call_id: str) -> bool:
+        """Whether a call that waits would have run by itself if the client had trusted its tool when the agent began."""
+        return self._gate.trust_would_do(call_id)
+
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Begin to read the agent; `ended` is called when the last event is in the log."""
         self._work = asyncio.create_task(self._pump(), name=f"run {self.id}")
