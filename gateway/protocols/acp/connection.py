@@ -231,6 +231,11 @@ class Connection:
         if finding.probe.logged_in is False:
             raise RpcError(AUTH_REQUIRED, finding.problem or f"agent {self._agent.name!r} is not logged in")
 
+    async def _set_mode(self, request: SetSessionModeRequest | SetSessionModelRequest) -> Reply:
+        if isinstance(request, SetSessionModelRequest):
+            return await self._sessions.set_model(request)
+        return await self._sessions.set_mode(request)
+
 
 def _malformed(message: Any) -> str | None:
     """What is wrong with a message, before anything is known of its method."""
@@ -258,6 +263,12 @@ def _config_option(given: Any) -> BaseModel:
     return model.model_validate(given)
 
 
+def _mode(given: Any) -> BaseModel:
+    # The TypeScript package's first releases (0.4.5, under both of its names) send setSessionModel by this method.
+    model = isinstance(given, dict) and "modelId" in given and "modeId" not in given
+    return (SetSessionModelRequest if model else SetSessionModeRequest).model_validate(given)
+
+
 _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Connection, Any], Awaitable[Reply]]]] = {
     "initialize": (InitializeRequest.model_validate, Connection._initialize),
     "authenticate": (AuthenticateRequest.model_validate, Connection._authenticate),
@@ -269,7 +280,7 @@ _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Connection, Any], Awa
     "session/list": (ListSessionsRequest.model_validate, lambda c, r: c._sessions.list(r)),
     "session/close": (CloseSessionRequest.model_validate, lambda c, r: c._sessions.close(r)),
     "session/delete": (DeleteSessionRequest.model_validate, lambda c, r: c._sessions.delete(r)),
-    "session/set_mode": (SetSessionModeRequest.model_validate, lambda c, r: c._sessions.set_mode(r)),
+    "session/set_mode": (_mode, Connection._set_mode),
     "session/set_model": (SetSessionModelRequest.model_validate, lambda c, r: c._sessions.set_model(r)),
     "session/set_config_option": (_config_option, lambda c, r: c._sessions.set_config_option(r)),
 }
