@@ -11,6 +11,7 @@ from typing import Any
 from drivers.events import OutputEvent
 from drivers.mcp_servers import McpServer, Transport
 from drivers.messages import Content, Message, text_of
+from drivers.services import ClientServices
 
 # DriverError            something outside the gateway is not as it must be; the text says what to do
 # ├── AgentUnavailable   the agent cannot start here: no program, no login, a broken folder
@@ -72,7 +73,8 @@ class DriverInfo:
     vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
     session can be given a history; `system`: it can be given a system prompt. `mcp` are the kinds of MCP servers that a client
     may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
-    `steers`: it can be told something while it is at work.
+    `steers`: it can be told something while it is at work. `asks_client`: its CLI is told at its start which files and terminals
+    the session's client does, so that it is started anew for a client that offers others.
     """
 
     title: str
@@ -91,6 +93,7 @@ class DriverInfo:
     compaction: bool = False
     mcp: frozenset[Transport] = frozenset()
     steers: bool = False
+    asks_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,8 @@ class AgentSpec:
 class SessionSpec(AgentSpec):
     """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with.
 
-    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`.
+    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `services` is what the session's
+    client does itself for a CLI that asks its client for files and terminals.
     """
 
     system: str | None = None
@@ -181,6 +185,7 @@ class SessionSpec(AgentSpec):
     history: tuple[Message, ...] = ()
     tool_host: ToolHost | None = None
     tool_server: ToolServer | None = None
+    services: ClientServices | None = None
 
 
 @dataclass(frozen=True, slots=True)

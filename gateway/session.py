@@ -15,6 +15,7 @@ from drivers.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMe
 from gateway.agents import ConfiguredAgent
 from gateway.answer_limit import AnswerLimit
 from gateway.audit import CLIENT, Decision
+from gateway.client_services import SessionServices
 from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import Entry, EventLog
@@ -58,7 +59,8 @@ class Session:
         self.used_at = time.monotonic()
         self.turn_began = last_seq + 1
         self.deleted = False
-        self._agent = LiveAgent(record.id, agent, record.native_id, house)
+        self.services = SessionServices()
+        self._agent = LiveAgent(record.id, agent, record.native_id, house, self.services)
         self._house, self._places = house, places
         self._answer_limit = AnswerLimit(house.answer_limit, self._close_calls)
         self.line = WaitingLine(lambda: self.state == "idle" or self.deleted)

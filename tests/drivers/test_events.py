@@ -28,6 +28,7 @@ from drivers.events import (
     Stderr,
     Stdout,
     Subagent,
+    Terminal,
     Thinking,
     ToolCall,
     ToolResult,
@@ -49,7 +50,7 @@ SEED = {
     "session_end": ["exit_code", "duration_ms"],
     "error": ["message"],
 }
-ADDED_KINDS = {"native_session", "message_end", "awaiting", "compacted", "context_use"}
+ADDED_KINDS = {"native_session", "message_end", "awaiting", "compacted", "context_use", "terminal"}
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 number = st.integers(-(2**63), 2**63 - 1)
@@ -93,6 +94,7 @@ events = st.one_of(
         tokens_before=st.none() | number,
     ),
     st.builds(ContextUse, used=st.integers(0, 2**53), size=st.integers(1, 2**53)),
+    st.builds(Terminal, tool_call_id=text, terminal_id=text),
     st.builds(
         Awaiting,
         calls=st.lists(

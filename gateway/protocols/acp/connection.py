@@ -48,6 +48,7 @@ from acp.schema import (
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error
+from gateway.protocols.acp.services import offered
 from gateway.protocols.acp.sessions import OpenSessions, Reply, SetSessionModelRequest
 from gateway.security import Caller
 
@@ -110,6 +111,7 @@ class Connection:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sessions.leave()
+        self._client.forget()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -170,6 +172,7 @@ class Connection:
 
     async def _initialize(self, request: InitializeRequest) -> Reply:
         self._initialized = True
+        self._sessions.offered = offered(request.client_capabilities)
         settings, info = self._agent.settings, self._agent.info
         known = self._gateway.discovery.known(self._agent)
         shown = Implementation(name=self._agent.name, title=settings.title or info.title, version=known.version)
