@@ -170,6 +170,6 @@ async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe
 
 
 def _manner(spec: AgentSpec) -> Any:
-    from drivers.acp_codec import Manner
+    from drivers.acp_manner import Manner
 
     return Manner(title=Path(spec.program).name)

@@ -5,12 +5,10 @@ Requests of the agent's are always answered: one that is not would leave it wait
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from acp.schema import (
-    AgentMessageChunk,
-    AgentThoughtChunk,
     Error,
     PromptRequest,
     PromptResponse,
@@ -18,40 +16,25 @@ from acp.schema import (
     SessionNotification,
     ToolCallProgress,
     ToolCallStart,
-    UsageUpdate,
 )
 
-from drivers.acp_app_calls import AppCalls, AppTool, of_none
-from drivers.acp_calls import Call, Calls, kind_name, shown_input
-from drivers.acp_content import has_image, prompt_blocks, text_of_block
+from drivers.acp_app_calls import AppCalls
+from drivers.acp_calls import Call, Calls
+from drivers.acp_content import has_image
 from drivers.acp_ending import failure, run_end
+from drivers.acp_manner import Manner
 from drivers.acp_opening import Opening, Wanted
 from drivers.acp_permissions import CANCELLED, SERVICES, Ask, Grants, outcome
 from drivers.acp_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, Rpc, said
+from drivers.acp_updates import NOTICES, QUIET, Messages, Notices
 from drivers.base import DriverError, PermissionReply, Prompt, Reply, ToolAnswer, ToolRequest
 from drivers.codec import Codec
-from drivers.events import (
-    AgentToken,
-    AwaitedCall,
-    Awaiting,
-    ContextUse,
-    MessageEnd,
-    NativeSession,
-    OutputEvent,
-    SessionEnd,
-    Stdout,
-    Thinking,
-)
+from drivers.events import AwaitedCall, Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout
 from drivers.events import Error as Failure
 from drivers.lines import parse_object, text_line
 from drivers.messages import text_of
 from drivers.services import NOT_FOUND, READ, HostAnswer, HostRequest
 
-QUIET = frozenset(
-    {"user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update",
-     "session_info_update"}
-)  # fmt: skip
-"""Updates that tell nothing of the run: the prompt's echo, and what the session is and offers."""
 NOT_NOW = "No run is under way; the application cannot be asked."
 DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not enabled in this session."
 
@@ -59,18 +42,6 @@ DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not 
 def output_of_service(answer: HostAnswer) -> str:
     """A service's result as a tool's output."""
     return str(answer.result.get("content") or answer.result.get("terminalId") or "done")
-
-
-class Manner(NamedTuple):
-    """What an agent's driver knows of its agent: how its calls are named and shown, and what its prompts need."""
-
-    title: str = "the agent"
-    name: Callable[[Call], str] = kind_name
-    given: Callable[[Call], dict[str, Any]] = shown_input
-    prompt: Callable[[Prompt], list[Any]] = lambda prompt: prompt_blocks(prompt.content)
-    silent: frozenset[str] = frozenset()
-    app_tool: AppTool = of_none
-    missing_is_empty: bool = False
 
 
 class AcpCodec(Codec):
@@ -89,17 +60,18 @@ class AcpCodec(Codec):
         self._services = 0
         self._serving: dict[int | str, Call] = {}
         self._stopping = self._over = False
-        self._message: str | None = None
+        self._messages = Messages(self._manner.silent)
         self._told: NativeSession | None = None
         self._rpc = Rpc(self.outbox)
         self._opening = Opening(self._rpc, wanted, self._opened, self._refused)
         self.offer = self._opening.offer
+        self._notices = Notices(self.offer, tells_commands=self._manner.slash_commands)
 
     # -- towards the agent --------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
-        self._calls, self._message, self._stopping = self._fresh_calls(), None, False
+        self._calls, self._messages, self._stopping = self._fresh_calls(), Messages(self._manner.silent), False
         self._app = AppCalls(self.tool_answers, self._app.tells)
         session = NativeSession(native_id=self.native_id, model=self.offer.model)
         if session != self._told:
@@ -218,34 +190,21 @@ class AcpCodec(Codec):
         return self._update(message["params"])
 
     def _update(self, params: dict[str, Any]) -> list[OutputEvent] | None:
-        kind = params["update"]["sessionUpdate"]
-        if self.phase == "starting" or kind in QUIET or params["sessionId"] != self.native_id:
+        update = params["update"]
+        kind = update["sessionUpdate"]
+        starting = self.phase == "starting"
+        if kind in NOTICES and (starting or params["sessionId"] == self.native_id):
+            return self._notices.read(update)
+        if starting or kind in QUIET or params["sessionId"] != self.native_id:
             # Before the session is open this is the replay of one that is loaded: nothing of a run of ours.
-            self._opening.take_options(params["update"]) if kind == "config_option_update" else None
+            self._opening.take_options(update) if kind == "config_option_update" else None
             return []
         if self.phase == "ready":
             return [] if kind == "usage_update" else None
-        update = SessionNotification.model_validate(params).update
-        match update:
-            case AgentMessageChunk() | AgentThoughtChunk():
-                return self._chunk(update)
-            case ToolCallStart() | ToolCallProgress():
-                return self._tool_call(self._calls.known(update))
-            case UsageUpdate():
-                return [ContextUse(used=update.used, size=update.size)] if update.size > 0 else []
-            case _:
-                # A plan has no event of its own; it is shown as it came.
-                return None
-
-    def _chunk(self, update: AgentMessageChunk | AgentThoughtChunk) -> list[OutputEvent]:
-        text = text_of_block(update.content)
-        if not text or text in self._manner.silent:
-            return []
-        ended: list[OutputEvent] = []
-        if update.message_id != self._message:
-            ended = [MessageEnd()] if self._message is not None else []
-            self._message = update.message_id
-        return [*ended, AgentToken(text=text) if isinstance(update, AgentMessageChunk) else Thinking(text=text)]
+        known = SessionNotification.model_validate(params).update
+        if isinstance(known, ToolCallStart | ToolCallProgress):
+            return self._tool_call(self._calls.known(known))
+        return self._messages.read(known)
 
     def _tool_call(self, call: Call) -> list[OutputEvent]:
         name = self._manner.app_tool(call)

@@ -30,7 +30,7 @@ from drivers.acp_app_tools import mcp_servers
 from drivers.acp_rpc import AUTH_REQUIRED, Rpc, said
 from drivers.acp_servers import brought
 from drivers.base import AgentUnavailable, DriverError, ResumeFailed, ToolServer
-from drivers.events import OutputEvent
+from drivers.events import OutputEvent, SlashCommand
 from drivers.mcp_servers import McpServer
 
 BARRIER = "_portico/barrier"
@@ -59,7 +59,7 @@ class Wanted:
 
 @dataclass
 class Offer:
-    """What the agent offers: itself, and of a session its modes, models and config options with their values."""
+    """What the agent offers: itself, and of a session its modes, models, config options with their values, and commands."""
 
     agent: InitializeResponse | None = None
     session_id: str | None = None
@@ -69,6 +69,7 @@ class Offer:
     options: dict[str, Any] = field(default_factory=dict)
     model_option: str | None = None
     unauthenticated: bool = False
+    commands: tuple[SlashCommand, ...] = ()
 
     @property
     def images(self) -> bool | None:

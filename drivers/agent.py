@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Reply, ToolRequest, ToolServer
 from drivers.codec import Codec, Launch
-from drivers.events import Error, OutputEvent, SessionEnd, Stdout
+from drivers.events import Commands, Error, OutputEvent, SessionEnd, Stdout, Title
 from drivers.host import Host
 from drivers.process import Process, Spawner
 from drivers.services import ClientServices, HostAnswer, HostRequest
@@ -23,6 +23,9 @@ TIMED_OUT = 124
 """The exit code of a run that a time limit ended, as of coreutils' timeout."""
 SETTLED = "it fell silent"
 """Not a limit: the CLI has been silent for as long as its codec wanted to wait."""
+
+LATE = Stdout | Commands | Title
+"""What is not lost when it comes between two runs."""
 
 
 class CliAgent(Agent):
@@ -270,8 +273,8 @@ class CliAgent(Agent):
     def _take(self, events: list[OutputEvent]) -> None:
         for event in events:
             if self._over:
-                # After its session_end a run has no more events; a raw line is shown in the next run, not lost.
-                self._late += [event] if isinstance(event, Stdout) else []
+                # After its session_end a run has no more events; what is of the session, or raw, is told in the next run.
+                self._late += [event] if isinstance(event, LATE) else []
                 continue
             if type(event) is SessionEnd:
                 took = int((time.monotonic() - self._started) * 1000)

@@ -1,8 +1,8 @@
 """OutputEvent: what an agent does, whichever CLI it runs in.
 
-Eleven kinds follow the OutputEvent gateway's event table field by field; six more (`native_session`, `message_end`,
-`awaiting`, `compacted`, `context_use`, `terminal`) and two fields (`parent_id`, `stop_reason`) are the gateway's own;
-`seed_json()` leaves those out.
+Eleven kinds follow the OutputEvent gateway's event table field by field; nine more (`native_session`, `message_end`,
+`awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`) and two fields (`parent_id`, `stop_reason`)
+are the gateway's own; `seed_json()` leaves those out.
 This file owns the vocabulary only; who produces or shows an event is not its business.
 """
 
@@ -228,6 +228,54 @@ class Terminal(Event):
         return None
 
 
+class PlanEntry(BaseModel):
+    """One step of a plan."""
+
+    model_config = ConfigDict(frozen=True)
+    content: str
+    priority: Literal["high", "medium", "low"] = "medium"
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+
+
+class Plan(Event):
+    """The agent's whole plan, as it is now. Only of agents that tell it apart from their tool calls."""
+
+    kind: Literal["plan"] = "plan"
+    entries: tuple[PlanEntry, ...]
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
+class SlashCommand(BaseModel):
+    """A command of the agent's: a prompt `/name`, with what `hint` says behind it, if there is one."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    description: str = ""
+    hint: str | None = Field(default=None, exclude_if=_absent)
+
+
+class Commands(Event):
+    """All the commands that a prompt may begin with from now on, in place of those told before."""
+
+    kind: Literal["commands"] = "commands"
+    commands: tuple[SlashCommand, ...]
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
+class Title(Event):
+    """What the agent calls the session from now on; None takes a name back."""
+
+    kind: Literal["title"] = "title"
+    text: str | None = None
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
 OutputEvent = Annotated[
     AgentToken
     | Thinking
@@ -245,7 +293,10 @@ OutputEvent = Annotated[
     | Awaiting
     | Compacted
     | ContextUse
-    | Terminal,
+    | Terminal
+    | Plan
+    | Commands
+    | Title,
     Field(discriminator="kind"),
 ]
 
@@ -255,7 +306,7 @@ KINDS: frozenset[str] = frozenset(
     {
         "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage", "stdout", "stderr",
         "session_end", "error", "native_session", "message_end", "awaiting", "compacted",
-        "context_use", "terminal",
+        "context_use", "plan", "commands", "title", "terminal",
     }
 )  # fmt: skip
 

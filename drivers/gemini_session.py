@@ -8,8 +8,8 @@ from typing import Any
 from acp.schema import FileEditToolCallContent, TextContentBlock
 
 from drivers.acp_calls import Call, shown_input
-from drivers.acp_codec import Manner
 from drivers.acp_content import diff, output_of, prompt_blocks
+from drivers.acp_manner import Manner
 from drivers.base import Prompt, ToolSpec
 from drivers.gemini_tools import SHELL, app_name, name_of
 from drivers.lines import parse_object
@@ -52,4 +52,12 @@ def manner(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Manner:
         return blocks
 
     # With an error for a file that is not there it could make none: it looks for words in an Error, and has an object (0.61.0).
-    return Manner(title="gemini", name=tool_name, given=tool_input, prompt=prompt, app_tool=app_tool, missing_is_empty=True)
+    return Manner(
+        title="gemini",
+        name=tool_name,
+        given=tool_input,
+        prompt=prompt,
+        app_tool=app_tool,
+        missing_is_empty=True,
+        slash_commands=not verbatim,
+    )

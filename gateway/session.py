@@ -10,21 +10,20 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal, Protocol
 
-from drivers.base import GO_ON, Agent, AgentGone, PermissionReply, Prompt, Reply
-from drivers.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
+from drivers.base import Agent, AgentGone, Prompt
+from drivers.messages import MESSAGE, Message, UserMessage
 from gateway.agents import ConfiguredAgent
-from gateway.answer_limit import AnswerLimit
-from gateway.audit import CLIENT, Decision
+from gateway.audit import Decision
 from gateway.client_services import SessionServices
 from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import Entry, EventLog
-from gateway.gatekeeper import TIME_LIMIT, Gatekeeper
+from gateway.gatekeeper import Gatekeeper
 from gateway.house import House
 from gateway.idempotency import Ask
 from gateway.live_agent import LiveAgent
 from gateway.log_events import TurnStart
-from gateway.parking import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
+from gateway.open_calls import OpenCalls
 from gateway.run import Run, RunState
 from gateway.session_config import SessionConfig
 from gateway.store import KeyRecord, RunRecord, SessionRecord
@@ -62,7 +61,7 @@ class Session:
         self.services = SessionServices()
         self._agent = LiveAgent(record.id, agent, record.native_id, house, self.services)
         self._house, self._places = house, places
-        self._answer_limit = AnswerLimit(house.answer_limit, self._close_calls)
+        self.open_calls = OpenCalls(self, house.answer_limit)
         self.line = WaitingLine(lambda: self.state == "idle" or self.deleted)
 
     @property
@@ -130,7 +129,7 @@ class Session:
     async def say(self, message: UserMessage, ask: Ask | None = None) -> Turn:
         """Start a run on a user message. Call it under the lock. Raises AgentProblem; then nothing has changed."""
         with self.entering():
-            await self.cancel_open_calls()
+            await self.open_calls.cancel()
             return await self._begin(message, [message], ask)
 
     async def begin(self, ask: Ask | None = None) -> Turn:
@@ -141,107 +140,31 @@ class Session:
         with self.entering():
             return await self._begin(message, [], ask)
 
-    async def answer(self, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None = None) -> Turn:
-        """Go on with a run that waits, with all its calls answered. Call it under the lock, after `refuse_wrong_answers`.
-
-        Raises AgentProblem where a fresh agent is needed and cannot start; then nothing has changed.
-        """
-        run = self.run
-        if run is None:
-            raise Conflict("no tool call is open in this session")
-        with self.entering():
-            if run.parked:
-                return await self._resume(run, replies, results, ask)
-            return await self._answer(run, replies, results, ask)
-
-    async def _answer(
-        self, run: Run, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None = None, by: str = CLIENT
-    ) -> Turn:
-        begin, key = await self._turn_start(_answers(replies, results), ask)
-        await run.answer(replies, results, begin, key, by)
-        self.turn_began = begin.seq
-        return self.turn_from(begin.seq)
-
     def turn_from(self, seq: int) -> Turn:
         """The turn whose first event has this number."""
         return Turn(self.log, seq - 1)
 
-    async def _turn_start(self, start: TurnStart, ask: Ask | None) -> tuple[Entry, KeyRecord | None]:
+    def turn_begins(self, begin: Entry) -> Turn:
+        """The turn whose first event is stored."""
+        self.turn_began = begin.seq
+        return self.turn_from(begin.seq)
+
+    async def turn_start(self, start: TurnStart, ask: Ask | None) -> tuple[Entry, KeyRecord | None]:
         """A turn's first event and the record of its key, to be stored with what the turn begins with."""
         begin = await self.log.following(start)
         return begin, ask.record(self.id, begin.seq) if ask else None
 
-    async def _resume(self, run: Run, replies: Sequence[Reply], results: Sequence[ToolMessage], ask: Ask | None) -> Turn:
-        """Its agent is gone: a fresh one is given the history with what became of the calls, and goes on from there."""
-        settled = settle(await self.history(), run.calls, replies)
-        agent = await self._awake(unsaid=0, more=[*results, *settled.results])
-        begin, key = await self._turn_start(_answers(replies, results), ask)
-        try:
-            await run.resume(agent, self.config.tools or (), replies, results, settled, begin, key)
-            self.turn_began = begin.seq
-            await agent.prompt(GO_ON)
-        except BaseException:
-            # Its history has the answers: nothing else may be said to it. The run waits still, unless they are stored.
-            await agent.close(0.0)
-            if not run.parked:
-                await run.fail("the agent did not go on")
-            raise
-        run.start(self._run_ended)
-        self._places.changed(self)
-        return self.turn_from(begin.seq)
-
-    async def refuse_wrong_answers(self, answered: Sequence[str]) -> None:
-        """Raises BadRequest naming the ids unless these are exactly the open calls, each once; Conflict if a run is at work."""
-        waiting = self.run.calls if self.run and self.run.state is RunState.WAITING else {}
-        unknown = [call_id for call_id in answered if call_id not in waiting]
-        if unknown and (known := sorted(await self._answered() & set(unknown))):
-            raise BadRequest(f"{ids(known)} is answered already; nothing was done twice. GET the session to see what came of it")
-        self.refuse_if_busy()
-        refuse_wrong_answers(answered, waiting)
-
-    async def _answered(self) -> set[str]:
-        stored = {message.tool_call_id for message in await self.history() if isinstance(message, ToolMessage)}
-        return stored | (self.run.answered if self.run else set())
-
     async def wait_again(self, record: RunRecord) -> None:
         """Take up a run that an earlier gateway left waiting for the client."""
-        history = await self.history()
-        run = self._run(record, None)
-        run.wait_for(waiting_calls(history, self._runs_at_once, self.config.app_tools), unanswered(history))
-        self.run = run
-        self._answer_limit.watch(run)
-
-    async def close_overdue_calls(self) -> None:
-        """Do what the time limit for answers says, if that has passed while nobody looked."""
-        if self.run is not None and self._answer_limit.passed(self.run):
-            await self._close_calls(self.run, self.run.waiting_since or 0.0)
-
-    async def _close_calls(self, run: Run, since: float) -> None:
-        """Nobody has answered in time: the calls are denied. A live agent goes on from there; none is started for it."""
-        async with self.lock:
-            if self.run is not run or run.state is not RunState.WAITING or run.waiting_since != since:
-                return
-            replies = self._answer_limit.replies(run.calls)
-            if not run.parked:
-                await self._answer(run, replies, [], by=TIME_LIMIT)
-                return
-            await run.wait()
-            await run.close_calls(replies, settle(await self.history(), run.calls, replies), TIME_LIMIT)
-            self._places.changed(self)
-            self.line.advance()
-
-    async def cancel_open_calls(self) -> None:
-        """Give up a run that waits for the client."""
-        if self.run is not None and self.run.state is RunState.WAITING:
-            await self.run.cancel()
-            self._answer_limit.stop()
+        self.run = self._run(record, None)
+        await self.open_calls.take_up(self.run)
 
     async def cancel(self) -> bool:
         """Stop the run, whatever it is at; False if there was none. Call it under the lock. The session is idle afterwards."""
         if self.run is None or self.run.state is RunState.ENDED:
             return False
         await self.run.cancel(CANCEL_GRACE)
-        self._answer_limit.stop()
+        self.open_calls.stop_watching()
         self._places.changed(self)
         self.line.advance()
         return True
@@ -261,7 +184,7 @@ class Session:
         """
         if self.run is not None and (forget or self.run.state is not RunState.WAITING):
             await self.run.fail(why)
-        self._answer_limit.stop()
+        self.open_calls.stop_watching()
         live, self._agent.now = self._agent.now, None
         if live is not None:
             await live.close()
@@ -274,7 +197,7 @@ class Session:
     async def _begin(self, message: UserMessage, to_store: Sequence[Message], ask: Ask | None) -> Turn:
         self.used_at = time.monotonic()
         agent = await self._awake(unsaid=0 if to_store else 1)
-        begin, key = await self._turn_start(TurnStart(messages=(message,)), ask)
+        begin, key = await self.turn_start(TurnStart(messages=(message,)), ask)
         record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
         run = self._run(record, agent)
         self.run = run
@@ -295,8 +218,7 @@ class Session:
             await asyncio.wait([storing])
             await run.fail("the agent did not take the prompt")
             raise
-        run.start(self._run_ended)
-        self._places.changed(self)
+        self.start(run)
         return self.turn_from(begin.seq)
 
     async def _store_begin(self, record: RunRecord, said: Sequence[Message], begin: Entry, key: KeyRecord | None) -> None:
@@ -309,7 +231,6 @@ class Session:
         meter = house.metrics.of(self.agent.name).run(session=True)
         gate = Gatekeeper(self.agent.policy, self.config.tools or ())
         note = partial(self._note, record.id)
-        watch = self._answer_limit.watch
         return Run(
             record,
             agent,
@@ -321,17 +242,11 @@ class Session:
             parkable=True,
             gate=gate,
             note=note,
-            waits=watch,
+            waits=self.open_calls.watch,
         )
 
     async def _note(self, run_id: str, decisions: Sequence[Decision]) -> None:
         await self._house.audit.write(self.id, run_id, self.agent.name, decisions)
-
-    def _runs_at_once(self, call: ToolUseBlock) -> bool:
-        """Whether a call of its own tools needs nobody's word."""
-        verdict = self.agent.policy.rule_on(call.name, call.input).verdict
-        trusted = any(grant.name == call.name and grant.trust for grant in self.config.tools or ())
-        return verdict == "allow" or (verdict is None and trusted)
 
     async def _takes(self, agent: Agent, prompt: Prompt) -> bool:
         try:
@@ -340,40 +255,46 @@ class Session:
             return False
         return True
 
-    def _run_ended(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
+        """Let a run begin, whose agent has been told what to do."""
+        run.start(self.run_ended)
+        self._places.changed(self)
+
+    def run_ended(self, run: Run) -> None:
+        """See to the agent and to who waits in line: the run has its end in the log, or waits on without its agent."""
         self.used_at = time.monotonic()
         if run.parked:
             self._agent.now = None
         elif self.live is not None and not self.live.alive:
             self._agent.forget()
         if not run.parked:
-            self._answer_limit.stop()
+            self.open_calls.stop_watching()
         self._places.changed(self)
         self.line.advance()
 
-    async def _awake(self, unsaid: int, more: Sequence[Message] | None = None) -> Agent:
+    async def seeded(self, more: Sequence[Message]) -> Agent:
+        """A fresh native session, with the history and these messages, which are not stored yet. Raises AgentProblem."""
+        return await self._start_agent([*await self.compacted_history(), *more], resume=False)
+
+    async def _awake(self, unsaid: int) -> Agent:
         """The live agent; started, resumed or seeded if there is none. Raises AgentProblem.
 
-        `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted. With `more` messages,
-        which are not stored yet, it is always a fresh native session that is seeded.
+        `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted.
         """
-        if more is None and self._agent.ready and self._agent.now is not None:
+        if self._agent.ready and self._agent.now is not None:
             return self._agent.now
+        history = await self.compacted_history()
+        return await self._start_agent(history[: len(history) - unsaid], resume=True)
+
+    async def _start_agent(self, seed: Sequence[Message], *, resume: bool) -> Agent:
         try:
-            history = await self.compacted_history()
-            seed = [*history[: len(history) - unsaid], *(more or ())]
-            return await self._agent.start(self.config, seed, resume=more is None)
+            return await self._agent.start(self.config, seed, resume=resume)
         finally:
             # Held from here on, whatever comes next: an agent that nobody holds would never be closed.
             self._places.changed(self)
 
     async def _keep(self, messages: Sequence[Message]) -> None:
         await self._house.store.append_messages(self.id, [_json(message) for message in messages])
-
-
-def _answers(replies: Sequence[Reply], results: Sequence[ToolMessage]) -> TurnStart:
-    permissions = tuple(reply for reply in replies if isinstance(reply, PermissionReply))
-    return TurnStart(messages=tuple(results), permissions=permissions)
 
 
 def _json(message: Message) -> str:

@@ -88,7 +88,7 @@ class Sessions:
             # One request at a time: of a session that two had loaded there would be two, each with a clock of its own.
             async with self._loading.setdefault(session_id, asyncio.Lock()):
                 found = self._known.get(session_id) or await self._load(caller, session_id)
-            await found.close_overdue_calls()
+            await found.open_calls.close_overdue()
         if not caller.sees(found.owner):
             raise _none(session_id)
         about_session(found.id)

@@ -2,7 +2,8 @@
 
 `python -m tests.acp_agent`. The first word of a prompt names a deed below, the rest is its argument. Sessions are kept in the
 folder that ACP_AGENT_SESSIONS names, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
-`noimage`, `login` (asks for one), `nologin` (and refuses it), `http` (takes MCP servers by HTTP too).
+`noimage`, `login` (asks for one), `nologin` (and refuses it), `http` (takes MCP servers by HTTP too), `commands` (tells them
+before it answers `session/new`), `commands_later` (tells them behind the answer).
 """
 
 from __future__ import annotations
@@ -93,6 +94,10 @@ class SmallAgent:
         await self._take(mcp_servers)
         session_id = uuid.uuid4().hex
         self._keep(session_id, [])
+        if "commands" in FLAGS:
+            await self._tell_commands(session_id, "shout")
+        if "commands_later" in FLAGS:
+            self._later(self._tell_commands(session_id, "shout"))
         return NewSessionResponse.model_validate({"sessionId": session_id, **self._offer()})
 
     async def load_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> LoadSessionResponse:
@@ -136,6 +141,8 @@ class SmallAgent:
         images = [block for block in prompt if block.type == "image"]
         self._keep(session_id, [*self._kept(session_id), text])
         deed, _, argument = text.partition(" ")
+        if deed == "/shout":
+            deed, argument = "say", argument.upper()
         if images:
             await self._say(session_id, "agent_message_chunk", f"saw {len(images)} image of {len(images[0].data)} characters")
         try:
@@ -144,6 +151,20 @@ class SmallAgent:
             stop = "cancelled"
         usage = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 2}
         return PromptResponse.model_validate({"stopReason": stop or "end_turn", "usage": usage})
+
+    async def _tell_commands(self, session: str, name: str) -> None:
+        commands = [{"name": name, "description": "Says it louder.", "input": {"hint": "what to say"}}]
+        await self._update(session, sessionUpdate="available_commands_update", availableCommands=commands)
+
+    def _later(self, work: Any) -> None:
+        """Do it when the request at hand is answered: the answer is written a few steps of the event loop from now."""
+
+        async def steps() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await work
+
+        self.work = asyncio.create_task(steps())
 
     # -- deeds --------------------------------------------------------------------------------------------------------
 
@@ -234,6 +255,15 @@ class SmallAgent:
         await self._update(session, sessionUpdate="usage_update", used=10, size=100)
         await self._update(session, sessionUpdate="session_info_update", title="A plan")
         await self._say(session, "agent_message_chunk", "planned")
+
+    async def do_late(self, session: str, _: str) -> None:
+        """New commands, told when the prompt is answered."""
+        await self._say(session, "agent_message_chunk", "later")
+        self._later(self._tell_commands(session, "whisper"))
+
+    async def do_name(self, session: str, title: str) -> None:
+        """A title for the session; the word `null` takes it back."""
+        await self._update(session, sessionUpdate="session_info_update", title=None if title == "null" else title)
 
     async def do_wait(self, session: str, text: str) -> str:
         await self._say(session, "agent_message_chunk", text)

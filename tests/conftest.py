@@ -12,6 +12,8 @@ import pytest
 
 from tests.daemon import Daemon, Running, gateway_on, table
 
+pytest_plugins = ["tests.time_limit"]
+
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Callable[..., str]:

@@ -9,6 +9,7 @@ import re
 from .script_checks import (
     GIB,
     ScenarioError,
+    command_name,
     count,
     described,
     exactly,
@@ -16,6 +17,7 @@ from .script_checks import (
     flag,
     keys_of,
     numbered_template,
+    objects,
     one_line,
     one_of,
     pattern,
@@ -104,6 +106,14 @@ SHAPES: dict[str, Shape] = {
     "message_end": Shape(discarded=flag),
     "compact": Shape("summary", summary=template, kept=count),
     "usage": Shape(input_tokens=count, output_tokens=count, cache_read=count, cache_write=count),
+    "plan": Shape(
+        "entries", entries=objects(
+            "content", content=template, priority=one_of("high", "medium", "low"),
+            status=one_of("pending", "in_progress", "completed"),
+        ),
+    ),
+    "commands": Shape("commands", commands=objects("name", name=command_name, description=template, hint=template)),
+    "title": Shape("text", text=template),
     "tool_call": Shape(
         None, ("name",), name=word, id=template, input=template_object, result=template_json, error=template, detail=template,
         ask=flag, takes=seconds, write_file=_write_file, client=_client,
@@ -126,7 +136,7 @@ SHAPES: dict[str, Shape] = {
     "remember": Shape(),
     "stop": Shape("reason", reason=one_of("end_turn", "max_tokens", "refusal", "error"), message=template),
 }  # fmt: skip
-START_STEPS = ("delay", "stderr", "line", "exit", "hang", "spawn", "write_file")
+START_STEPS = ("delay", "stderr", "line", "exit", "hang", "spawn", "write_file", "commands", "title")
 LAST_STEPS = ("stop", "exit", "hang")
 
 

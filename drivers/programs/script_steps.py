@@ -52,6 +52,18 @@ def _usage(play: Play, fields: Fields) -> None:
     play.wire.say("usage", **fields)
 
 
+def _plan(play: Play, fields: Fields) -> None:
+    play.wire.say("plan", entries=play.fill_all(fields["entries"]))
+
+
+def _commands(play: Play, fields: Fields) -> None:
+    play.wire.say("commands", commands=play.fill_all(fields["commands"]))
+
+
+def _title(play: Play, fields: Fields) -> None:
+    play.wire.say("title", text=play.fill(fields["text"]) or None)
+
+
 def _tool_call(play: Play, fields: Fields) -> None:
     play_calls(play, [("tool_call", fields)])
 
@@ -173,6 +185,9 @@ STEPS: dict[str, Callable[[Play, Fields], None]] = {
     "message_end": _message_end,
     "compact": _compact,
     "usage": _usage,
+    "plan": _plan,
+    "commands": _commands,
+    "title": _title,
     "tool_call": _tool_call,
     "app_tool": _app_tool,
     "parallel": _parallel,

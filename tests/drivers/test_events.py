@@ -16,6 +16,7 @@ from drivers.events import (
     AgentToken,
     AwaitedCall,
     Awaiting,
+    Commands,
     Compacted,
     ContextUse,
     Error,
@@ -24,12 +25,16 @@ from drivers.events import (
     MessageEnd,
     NativeSession,
     OutputEvent,
+    Plan,
+    PlanEntry,
     SessionEnd,
+    SlashCommand,
     Stderr,
     Stdout,
     Subagent,
     Terminal,
     Thinking,
+    Title,
     ToolCall,
     ToolResult,
     Usage,
@@ -50,7 +55,9 @@ SEED = {
     "session_end": ["exit_code", "duration_ms"],
     "error": ["message"],
 }
-ADDED_KINDS = {"native_session", "message_end", "awaiting", "compacted", "context_use", "terminal"}
+ADDED_KINDS = {
+    "native_session", "message_end", "awaiting", "compacted", "context_use", "plan", "commands", "title", "terminal",
+}  # fmt: skip
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 number = st.integers(-(2**63), 2**63 - 1)
@@ -93,6 +100,25 @@ events = st.one_of(
         trigger=st.none() | text,
         tokens_before=st.none() | number,
     ),
+    st.builds(
+        Plan,
+        entries=st.lists(
+            st.builds(
+                PlanEntry,
+                content=text,
+                priority=st.sampled_from(["high", "medium", "low"]),
+                status=st.sampled_from(["pending", "in_progress", "completed"]),
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
+    st.builds(
+        Commands,
+        commands=st.lists(
+            st.builds(SlashCommand, name=text, description=text, hint=st.none() | text), max_size=3
+        ).map(tuple),
+    ),
+    st.builds(Title, text=st.none() | text),
     st.builds(ContextUse, used=st.integers(0, 2**53), size=st.integers(1, 2**53)),
     st.builds(Terminal, tool_call_id=text, terminal_id=text),
     st.builds(

@@ -78,7 +78,7 @@ async def _take(
     said = _user_message(messages)
     async with session.lock:
         if said is None:
-            await session.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
+            await session.open_calls.refuse_wrong_answers([m.tool_call_id for m in messages if not isinstance(m, UserMessage)])
         session.refuse_if_busy(in_line=in_line)
         config, before = _config(session, overrides, tools), session.config
         replies, results = _answers(messages)
@@ -87,10 +87,12 @@ async def _take(
             check_prompt(said)
         with session.entering():
             if said is not None:
-                await session.cancel_open_calls()
+                await session.open_calls.cancel()
             await session.configure(config)
             try:
-                return await (session.answer(replies, results, ask) if said is None else session.say(said, ask))
+                if said is None:
+                    return await session.open_calls.answer(replies, results, ask)
+                return await session.say(said, ask)
             except GatewayError:
                 # With settings that the agent does not start with, the session would be of no use any more.
                 await session.configure(before)

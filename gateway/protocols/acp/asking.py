@@ -108,10 +108,10 @@ class Asking:
             async with session.lock:
                 if session.run is not run:
                     return
-                await session.refuse_wrong_answers([decision.call_id for decision in decisions])
+                await session.open_calls.refuse_wrong_answers([decision.call_id for decision in decisions])
                 with session.entering():
                     await session.configure(remembered(session.config, decisions))
-                    await session.answer([decision.reply for decision in decisions], [])
+                    await session.open_calls.answer([decision.reply for decision in decisions], [])
         except BadRequest as error:
             log.info("session %s: somebody else was quicker: %s", session.id, error)
         except GatewayError as error:

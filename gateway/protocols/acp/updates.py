@@ -19,8 +19,10 @@ from acp.schema import (
     UsageUpdate,
     UserMessageChunk,
 )
+from acp.schema import PlanEntry as AcpPlanEntry
 
-from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, Terminal, Thinking, ToolCall, ToolResult
+from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, PlanEntry, Terminal, Thinking, ToolCall, ToolResult
+from drivers.events import Plan as PlanEvent
 from drivers.events import Usage as UsageEvent
 from drivers.messages import (
     AssistantMessage,
@@ -90,6 +92,8 @@ class Updates:
                 return [UsageUpdate(session_update="usage_update", used=event.used, size=event.size)]
             case Terminal():
                 return self._terminal(event)
+            case PlanEvent():
+                return [AgentPlanUpdate(session_update="plan", entries=[_step(entry) for entry in event.entries])]
         return []
 
     def of_message(self, message: Message) -> list[Update]:
@@ -203,3 +207,7 @@ class Updates:
             cached_read_tokens=read,
             cached_write_tokens=write,
         )
+
+
+def _step(entry: PlanEntry) -> AcpPlanEntry:
+    return AcpPlanEntry(content=entry.content, priority=entry.priority, status=entry.status)

@@ -51,11 +51,24 @@ async def test_an_interrupt_ends_a_command(open_agent: Open) -> None:
     assert not sleepers()
 
 
-async def test_what_has_no_event_of_its_own_is_shown(open_agent: Open) -> None:
-    events = await heard(await open_agent(), "plan")
-    assert [event.kind for event in events] == ["native_session", "stdout", "context_use", "agent_token", "usage", "session_end"]
-    assert '"sessionUpdate":"plan"' in events[1].line  # type: ignore[union-attr]
+async def test_a_plan_the_commands_and_the_title(open_agent: Open) -> None:
+    agent = await open_agent()
+    events = await heard(agent, "plan")
+    kinds = ["native_session", "plan", "commands", "context_use", "title", "agent_token", "usage", "session_end"]
+    assert [event.kind for event in events] == kinds
     assert said(events) == "planned"
+    # What is the same as before is not told again.
+    assert [event.kind for event in await heard(agent, "plan")] == ["plan", "context_use", "agent_token", "usage", "session_end"]
+
+
+@pytest.mark.parametrize("flags", ["commands", "commands_later"])
+async def test_commands_that_come_while_no_run_is_under_way(open_agent: Open, flags: str) -> None:
+    agent = await open_agent(flags=flags)
+    kinds = [event.kind for event in await heard(agent, "say hello")]
+    assert sorted(kinds[:2]) == ["commands", "native_session"]
+    # Behind the end of a run they are told in the next.
+    kinds = [event.kind for event in [*await heard(agent, "late"), *await heard(agent, "say hello")]]
+    assert kinds.count("commands") == 1 and kinds.index("commands") > kinds.index("session_end")
 
 
 @pytest.mark.parametrize(

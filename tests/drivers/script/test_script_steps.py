@@ -50,6 +50,30 @@ async def test_simple_steps_are_events(open_agent: Open) -> None:
     ]
 
 
+async def test_a_plan_commands_and_a_title(open_agent: Open) -> None:
+    steps = [
+        {"plan": [{"content": "Do {prompt}.", "status": "in_progress"}, {"content": "Rest.", "priority": "low"}]},
+        {"commands": [{"name": "shout", "description": "Loud.", "hint": "what"}, {"name": "hush"}]},
+        {"title": "About {prompt}"},
+        {"title": ""},
+    ]
+    scenario = {"start": [{"commands": [{"name": "hush"}]}, {"title": "New"}], "turns": [{"steps": steps}]}
+    events = plain(await ask(await open_agent(scenario), "it"))
+    hush = {"name": "hush", "description": ""}
+    assert [event for event in events if event["kind"] != "native_session"] == [
+        {"kind": "commands", "commands": [hush]},
+        {"kind": "title", "text": "New"},
+        {"kind": "plan", "entries": [
+            {"content": "Do it.", "priority": "medium", "status": "in_progress"},
+            {"content": "Rest.", "priority": "low", "status": "pending"},
+        ]},
+        {"kind": "commands", "commands": [{"name": "shout", "description": "Loud.", "hint": "what"}, hush]},
+        {"kind": "title", "text": "About it"},
+        {"kind": "title", "text": None},
+        {"kind": "session_end", "exit_code": 0, "stop_reason": "end_turn"},
+    ]  # fmt: skip
+
+
 async def test_placeholders_are_filled_in(open_agent: Open) -> None:
     text = '{prompt}|{turn}|{images}|{system}|{model}|{options.token}|{last_result}|{results.x}|{{prompt}}|{{|{"a": {}}'
     scenario = {"model": "paper-1", "turns": [{"steps": [{"text": text}]}]}

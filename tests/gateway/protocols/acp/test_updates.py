@@ -16,7 +16,8 @@ from acp.schema import (
 
 from drivers.acp_rpc import plain
 from drivers.base import DriverInfo
-from drivers.events import AgentToken, MessageEnd, OutputEvent, Thinking, ToolCall, ToolResult
+from drivers.events import AgentToken, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
+from drivers.events import Plan as PlanEvent
 from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ThinkingBlock, ToolMessage, ToolUseBlock, UserMessage
 from gateway.errors import BadRequest
 from gateway.protocols.acp.content import shown, user_message
@@ -85,6 +86,14 @@ def test_places_and_diffs() -> None:
         ("/work/b", "same\nold", "same\nnew"), ("/work/c", None, "fresh\n"),
     ]  # fmt: skip
     assert diffs({"file_path": "/a", "new_string": 7}) == diffs(None) == []
+
+
+def test_a_plan_that_the_agent_tells_apart_from_its_calls() -> None:
+    entries = (PlanEntry(content="a", priority="high", status="completed"), PlanEntry(content="b"))
+    (update,) = updates_of(PlanEvent(entries=entries))
+    assert update == {"sessionUpdate": "plan", "entries": [
+        {"content": "a", "priority": "high", "status": "completed"}, {"content": "b", "priority": "medium", "status": "pending"},
+    ]}  # fmt: skip
 
 
 def test_plans() -> None:
