@@ -14,9 +14,9 @@ from pydantic_core import to_json
 from drivers.base import AgentUnavailable, Prompt, Reply, ResumeFailed
 from drivers.claude_calls import Ask, Calls
 from drivers.claude_compaction import Compaction
-from drivers.claude_content import native_content
 from drivers.claude_control import HOOKS, failure, mcp_answer, refusal, success
 from drivers.claude_result import context_of, run_end, usage_of
+from drivers.claude_said import Said
 from drivers.claude_stream import MessageStream
 from drivers.claude_tools import PREFIX, Toolset
 from drivers.codec import Codec
@@ -36,12 +36,6 @@ HOOK_STATUS = {"success": "completed", "error": "failed"}
 NOT_FOUND = "No conversation found"
 ACTIVE = ("running", "waiting")
 PING = "ping"
-GO_ON_HERE = (
-    "<system-reminder>The session was started anew while tool calls were open. What became of them stands above; the reply "
-    '"No response requested." comes from the restart. Go on with the task; the user has said nothing new.</system-reminder>'
-)
-"""claude goes on only from a user's line, and puts that reply before it (2.1.329). With CLAUDE_CODE_RESUME_INTERRUPTED_TURN it
-goes on by itself, but before it knows of the hook that asks for permission."""
 
 
 class ClaudeCodec(Codec):
@@ -61,18 +55,17 @@ class ClaudeCodec(Codec):
         verbatim: bool = True,
     ) -> None:
         super().__init__()
-        self._once, self._verbatim = once, verbatim
+        self._once = once
         self._tools = tools or Toolset()
         self._session: NativeSession | None = None
         self._compaction = Compaction()
+        self._said = Said(verbatim=verbatim)
         self._requests = 0
         self._begin()
         if once:
             self.phase = "running"
         else:
             self._control("init", {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
-
-        self._unheard: list[tuple[Any, bool]] = []
 
     def _begin(self) -> None:
         self._calls = Calls(self._tools, self._write, self._send_ping)
@@ -86,25 +79,14 @@ class ClaudeCodec(Codec):
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
         self._begin()
-        self._unheard.clear()
-        self._say(GO_ON_HERE if prompt.go_on else native_content(prompt.content), steers=False)
+        self._write(self._said.prompt(prompt))
 
     def steer(self, prompt: Prompt) -> bool:
         # It is taken up behind the tools that run now; with none to come, in a turn of its own behind this one (2.1.329).
         if self._once or self._stopping:
             return False
-        self._say(native_content(prompt.content), steers=True)
+        self._write(self._said.steer(prompt))
         return True
-
-    def _say(self, content: Any, *, steers: bool) -> None:
-        if self._verbatim and isinstance(content, str) and content.startswith("/"):
-            # A first character `/` is a command to the CLI, `/clear` among them; a line break before it is not seen.
-            content = "\n" + content
-        elif self._verbatim and isinstance(content, list) and content and str(content[0].get("text", "")).startswith("/"):
-            content = [{"type": "text", "text": "\n" + content[0]["text"]}, *content[1:]]
-        self._unheard.append((content.strip() if isinstance(content, str) else content, steers))
-        message = {"role": "user", "content": content}
-        self._write({"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""})
 
     def reply(self, reply: Reply) -> None:
         self._calls.reply(reply)
@@ -113,7 +95,7 @@ class ClaudeCodec(Codec):
             self.phase = "running"
 
     def interrupt(self) -> bool:
-        if self._once or self._steered:
+        if self._once or self._said.steered:
             # What was said to it and not taken up yet would begin a turn behind the interrupt.
             return False
         self._stopping = True
@@ -203,20 +185,9 @@ class ClaudeCodec(Codec):
             status = HOOK_STATUS.get(str(native.get("outcome")), str(native.get("outcome")))
         return [Hook(id=native["hook_id"], name=native["hook_name"], status=status)]
 
-    @property
-    def _steered(self) -> bool:
-        """Whether something was said to the agent at work that it has not taken up yet."""
-        return any(steers for _, steers in self._unheard)
-
-    def _heard(self, content: Any) -> None:
-        plain = content.strip() if isinstance(content, str) else content
-        found = next((said for said in self._unheard if said[0] == plain), None)
-        if found is not None:
-            self._unheard.remove(found)
-
     def _message(self, native: dict[str, Any]) -> list[OutputEvent] | None:
         if native.get("isReplay"):
-            self._heard(native["message"]["content"])
+            self._said.heard(native["message"]["content"])
             return []
         if self.phase not in ACTIVE:
             return []
@@ -238,7 +209,7 @@ class ClaudeCodec(Codec):
         if self._once:
             self.ending = end
             return [*events, *telling]
-        if self._steered and not self._stopping:
+        if self._said.steered and not self._stopping:
             self._begin()
             return [*events, *telling]
         self.phase = "ready"

@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import Select, delete, func, insert, select, tuple_, update
 
-from gateway.store import schema
+from gateway.store import schema, turn_writes
 from gateway.store.cards import newest_cards
-from gateway.store.core_engine import AsyncConnection
 from gateway.store.database import Database, whole
 from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionCard, SessionRecord
 
 Cursor = tuple[float, str]
 EXECUTION = "exec_"
 """What the ids of executions' logs begin with."""
-
-# What a turn does, made once: building a statement costs more than running it.
-_START_RUN = insert(schema.runs)
-_SET_RUN = (
-    update(schema.runs)
-    .where(schema.runs.c.id == bindparam("of_run"))
-    .values(
-        state=bindparam("state"),
-        stop_reason=bindparam("stop_reason"),
-        ended_at=bindparam("ended_at"),
-        waiting_since=bindparam("waiting_since"),
-    )
-)
-_AT_WORK_AGAIN = update(schema.runs).where(schema.runs.c.id == bindparam("of_run")).values(state="running", waiting_since=None)
-_APPEND_EVENTS = insert(schema.events)
-_APPEND_AUDIT = insert(schema.audit)
-_NEXT_POSITION = (
-    select(func.coalesce(func.max(schema.messages.c.position) + 1, 0))
-    .where(schema.messages.c.session_id == bindparam("of_session"))
-    .scalar_subquery()
-)
-_APPEND_MESSAGE = insert(schema.messages).values(
-    session_id=bindparam("of_session"), position=_NEXT_POSITION, body=bindparam("text")
-)
 
 
 class Store(Database):
@@ -58,10 +32,10 @@ class Store(Database):
         values = {**asdict(record), "config": json.dumps(record.config)}
         async with self._write() as connection:
             await connection.execute(insert(schema.sessions).values(**values))
-            await _append_messages(connection, record.id, history)
+            await turn_writes.append_messages(connection, record.id, history)
             if run is not None:
-                await connection.execute(_START_RUN, {**asdict(run), "started_at": time.time()})
-            await _begin_turn(connection, None, key)
+                await turn_writes.start_run(connection, run)
+            await turn_writes.begin_turn(connection, None, key)
 
     async def session(self, session_id: str) -> SessionRecord | None:
         found = await self._sessions(select(schema.sessions).where(schema.sessions.c.id == session_id))
@@ -110,7 +84,7 @@ class Store(Database):
     async def append_messages(self, session_id: str, bodies: Sequence[str]) -> None:
         """Add messages (JSON texts) at the end of a session's history."""
         async with self._write() as connection:
-            await _append_messages(connection, session_id, bodies)
+            await turn_writes.append_messages(connection, session_id, bodies)
 
     async def messages(self, session_id: str) -> list[str]:
         """A session's whole history as JSON texts, in order."""
@@ -146,26 +120,18 @@ class Store(Database):
     ) -> None:
         """Store a run that begins now, with the messages and the event that it begins with, and the key it was asked under."""
         async with self._write() as connection:
-            await connection.execute(_START_RUN, {**asdict(record), "started_at": time.time()})
-            await _append_messages(connection, record.log_id, history)
-            await _begin_turn(connection, begin, key)
+            await turn_writes.start_run(connection, record)
+            await turn_writes.append_messages(connection, record.log_id, history)
+            await turn_writes.begin_turn(connection, begin, key)
 
     @whole
     async def stop_run(
         self, run_id: str, state: str, stop_reason: str | None, events: EventRow, *, waiting_since: float | None = None
     ) -> None:
         """Mark a run as ended or waiting and store the last events of its turn, both or none."""
-        ended_at = time.time() if state == "ended" else None
-        stopped = {
-            "of_run": run_id,
-            "state": state,
-            "stop_reason": stop_reason,
-            "ended_at": ended_at,
-            "waiting_since": waiting_since,
-        }
         async with self._write() as connection:
-            await connection.execute(_APPEND_EVENTS, asdict(events))
-            await connection.execute(_SET_RUN, stopped)
+            await turn_writes.append_events(connection, events)
+            await turn_writes.stop_run(connection, run_id, state, stop_reason, waiting_since)
 
     @whole
     async def answer_run(
@@ -173,9 +139,9 @@ class Store(Database):
     ) -> None:
         """Store the client's answers (JSON texts), the event that their turn begins with, and that the run is at work again."""
         async with self._write() as connection:
-            await _append_messages(connection, log_id, results)
-            await connection.execute(_AT_WORK_AGAIN, {"of_run": run_id})
-            await _begin_turn(connection, begin, key)
+            await turn_writes.append_messages(connection, log_id, results)
+            await turn_writes.at_work_again(connection, run_id)
+            await turn_writes.begin_turn(connection, begin, key)
 
     async def run_start(self, log_id: str, seq: int) -> int:
         """The number of the first event of the run to which an event belongs; 1 if it belongs to none."""
@@ -214,7 +180,7 @@ class Store(Database):
     async def append_events(self, log_id: str, first: int, last: int, body: bytes) -> None:
         """Store the events first..last of a log, one JSON a line."""
         async with self._write() as connection:
-            await connection.execute(_APPEND_EVENTS, {"log_id": log_id, "first": first, "last": last, "body": body})
+            await turn_writes.append_events(connection, EventRow(log_id, first, last, body))
 
     async def events(self, log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
         """Some stored rows that hold events after a number: (first number, JSON lines); [] if there are none."""
@@ -242,7 +208,7 @@ class Store(Database):
     @whole
     async def add_key(self, record: KeyRecord) -> None:
         async with self._write() as connection:
-            await _begin_turn(connection, None, record)
+            await turn_writes.begin_turn(connection, None, record)
 
     @whole
     async def forget(self, executions: float, keys: float) -> None:
@@ -262,7 +228,7 @@ class Store(Database):
     async def append_audit(self, records: Sequence[AuditRecord]) -> None:
         """Store some decisions about tool calls."""
         async with self._write() as connection:
-            await connection.execute(_APPEND_AUDIT, [asdict(record) for record in records])
+            await turn_writes.append_audit(connection, records)
 
     async def audit(self, limit: int, session_id: str | None = None) -> list[AuditRecord]:
         """The newest decisions, of one session or of all, oldest first."""
@@ -297,15 +263,3 @@ class Store(Database):
         async with self._engine.connect() as connection:
             rows = await connection.execute(select(schema.processes))
             return [(row.marker, row.pid, row.started_at) for row in rows]
-
-
-async def _begin_turn(connection: AsyncConnection, begin: EventRow | None, key: KeyRecord | None) -> None:
-    if begin is not None:
-        await connection.execute(_APPEND_EVENTS, asdict(begin))
-    if key is not None:
-        await connection.execute(insert(schema.idempotency_keys).values(**asdict(key), created_at=time.time()))
-
-
-async def _append_messages(connection: AsyncConnection, session_id: str, bodies: Sequence[str]) -> None:
-    if bodies:
-        await connection.execute(_APPEND_MESSAGE, [{"of_session": session_id, "text": body} for body in bodies])

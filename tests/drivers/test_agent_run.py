@@ -9,7 +9,7 @@ import pytest
 from drivers.agent import CliAgent
 from drivers.base import AgentGone, PermissionReply, Prompt, ToolReply
 from drivers.events import AgentToken, OutputEvent, SessionEnd, Stdout
-from drivers.process import DRAIN_AT_MOST
+from drivers.pipes import DRAIN_AT_MOST
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
 SAYS_BACK = """

@@ -8,7 +8,8 @@ import time
 import psutil
 import pytest
 
-from drivers.process import DRAIN_AT_MOST, HIGH_WATER, STDERR_BYTES, STDERR_LINES, Process
+from drivers.pipes import DRAIN_AT_MOST, HIGH_WATER, STDERR_BYTES, STDERR_LINES
+from drivers.process import Process
 from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of
 
 MB = 1024 * 1024

@@ -93,30 +93,40 @@ async def model() -> AsyncIterator[Model]:
         yield server
 
 
-@pytest.fixture
-async def home(tmp_path: Path, claude_program: Path, model: Model) -> AsyncIterator[Home]:
-    """A home for the CLI. When the test is over and its gateways are stopped, nothing may run there any more."""
-    path, work, temporary = tmp_path / "home", tmp_path / "work", tmp_path / "tmp"
+def home_of(base: Path, program: Path, model: str) -> Home:
+    """An empty home below this folder, for this CLI, with the model server at this address."""
+    path, work, temporary = base / "home", base / "work", base / "tmp"
     for folder in (path, work, temporary):
         folder.mkdir()
     env = {
         "HOME": str(path),
         "TMPDIR": str(temporary),
-        "PATH": f"{claude_program.parent}:/usr/local/bin:/usr/bin:/bin",
-        "ANTHROPIC_BASE_URL": model.url,
+        "PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin",
+        "ANTHROPIC_BASE_URL": model,
         "ANTHROPIC_API_KEY": DUMMY_KEY,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
-    home = Home(path, work, tmp_path, {"driver": "claude", "cwd": str(work), "env": env})
-    yield home
+    return Home(path, work, base, {"driver": "claude", "cwd": str(work), "env": env})
+
+
+async def emptied(home: Home) -> None:
+    """Stop the daemons of a home; nothing may run there any more."""
     for daemon in home.daemons:
         if daemon.process is not None and daemon.process.returncode is None:
             await daemon.stop()
-    left = of_home(path)
+    left = of_home(home.path)
     for process in left:
         process.kill()
         await gone(process.pid)
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+async def home(tmp_path: Path, claude_program: Path, model: Model) -> AsyncIterator[Home]:
+    """A home for the CLI. When the test is over and its gateways are stopped, nothing may run there any more."""
+    home = home_of(tmp_path, claude_program, model.url)
+    yield home
+    await emptied(home)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import write_config
 from tests.daemon import Daemon
-from tests.gateway.protocols.acp.test_conformance import config
+from tests.gateway.protocols.acp.transports import config
 
 CLIS = Path(__file__).parents[2] / ".clis"
 BIN = CLIS / "acpx" / "node_modules" / ".bin"

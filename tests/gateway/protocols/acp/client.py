@@ -1,5 +1,5 @@
-"""A client of the Agent Client Protocol for tests: over a Connection in this process, or over a process's pipes. Every message
-that it gets is checked against the protocol's JSON schema."""
+"""A client of the Agent Client Protocol for tests: over a Connection in this process, or over what `transports.py` has. Every
+message that it gets is checked against the protocol's JSON schema."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ PARAMS = {
     "terminal/output": "TerminalOutputRequest", "terminal/wait_for_exit": "WaitForTerminalExitRequest",
     "terminal/kill": "KillTerminalRequest", "terminal/release": "ReleaseTerminalRequest",
 }  # fmt: skip
+# In the unstable part of the schema, which clients of that part read: the official packages have it.
+UNSTABLE = {"PromptResponse": {"usage"}}
 PATIENCE = 30.0
 _CHECKS: dict[str, Draft202012Validator] = {}
 
@@ -37,10 +39,22 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 def check(shape: str, value: Any) -> None:
-    """Raises jsonschema.ValidationError unless the value has the shape of that name."""
+    """Raises jsonschema.ValidationError unless the value has the shape of that name, AssertionError if it has other keys."""
     if shape not in _CHECKS:
         _CHECKS[shape] = Draft202012Validator({"$ref": f"#/$defs/{shape}", "$defs": SCHEMA["$defs"]})
     _CHECKS[shape].validate(value)
+    unknown = set(value) - _keys(SCHEMA["$defs"][shape]) - UNSTABLE.get(shape, set())
+    assert not unknown, f"{shape} has no {unknown}"
+
+
+def _keys(shape: dict[str, Any]) -> set[str]:
+    """The properties of a shape, of any of its variants."""
+    found = set(shape.get("properties", ()))
+    if "$ref" in shape:
+        found |= _keys(SCHEMA["$defs"][shape["$ref"].rpartition("/")[2]])
+    for variant in (part for name in ("allOf", "anyOf", "oneOf") for part in shape.get(name, ())):
+        found |= _keys(variant)
+    return found
 
 
 class RpcFailed(Exception):
@@ -52,11 +66,13 @@ class RpcFailed(Exception):
 
 
 class Client:
-    """`request` and `notify` go out through `send`; what comes in is given to `take`. `got` has every message, in order."""
+    """`request` and `notify` go out through `send`; what comes in is given to `take`. `got` has every message, in order, and
+    `wrong` what was wrong with some."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.got: list[dict[str, Any]] = []
+        self.wrong: list[Exception] = []
         self.asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.services: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.choose: Callable[[dict[str, Any]], str | None] | None = None
@@ -95,11 +111,25 @@ class Client:
 
     async def take(self, message: dict[str, Any]) -> None:
         """A message of the agent's."""
+        try:
+            await self._take(message)
+        except Exception as error:
+            # Raised in the agent's own task it may be taken for a failure of the agent.
+            self.wrong.append(error)
+            for _, answer in self._open.values():
+                if not answer.done():
+                    answer.set_exception(error)
+            raise
+
+    async def _take(self, message: dict[str, Any]) -> None:
         assert message["jsonrpc"] == "2.0"
         assert set(message) <= {"jsonrpc", "id", "method", "params", "result", "error"}
         self.got.append(message)
         if "method" in message:
+            assert not {"result", "error"} & set(message)
             check(PARAMS[message["method"]], message["params"])
+            if message["method"] == "session/update":
+                check("SessionUpdate", message["params"]["update"])
             if "id" in message:
                 if message["method"] != "session/request_permission":
                     self.services.put_nowait(message)
@@ -112,13 +142,16 @@ class Client:
         self._news.set()
 
     def _answered(self, message: dict[str, Any]) -> None:
+        assert "params" not in message
         assert ("result" in message) != ("error" in message)
-        method, answer = self._open.pop(message["id"], ("", None))
+        method, answer = self._open.get(message["id"], ("", None))
         if "error" in message:
             check("Error", message["error"])
+            assert message["error"]["message"]
             assert "\n" not in message["error"]["message"]
         elif method in RESULTS:
             check(RESULTS[method], message["result"])
+        self._open.pop(message["id"], None)
         if answer is None or answer.done():
             return
         if "error" in message:

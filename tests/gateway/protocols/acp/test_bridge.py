@@ -12,7 +12,7 @@ import pytest
 from gateway.errors import ConfigError
 from gateway.protocols.acp.bridge import endpoint
 from tests.daemon import KEY, Running
-from tests.gateway.protocols.acp.test_conformance import on_stdio
+from tests.gateway.protocols.acp.transports import on_stdio
 
 
 async def test_a_session_over_a_daemon(portico: Running, tmp_path: Path) -> None:

@@ -1,81 +1,28 @@
-"""The requirements of the protocol's official test kit, on `echo` and `script`: over a connection in this process, and over
-standard input and output."""
+"""The requirements of the protocol's official test kit, on `echo` and `script`: over a connection in this process, over standard
+input and output, and over a WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import write_config
-from tests.daemon import SCENARIOS, gateway_on, table
-from tests.gateway.protocols.acp.client import Client, connect
-from tests.gateway.protocols.acp.requirements import REQUIREMENTS
+from tests.daemon import KEY, gateway_on
+from tests.gateway.protocols.acp.client import connect
+from tests.gateway.protocols.acp.core_profile import EVERY
+from tests.gateway.protocols.acp.transports import config, on_stdio, on_websocket
 
 AGENTS = ("echo", "script")
 
 
-def config(folder: Path) -> dict[str, Any]:
-    work = folder / "work"
-    work.mkdir()
-    (work / "acp.json").write_text((SCENARIOS / "acp.json").read_text())
-    return table(folder, agents={"script": {"driver": "script", "cwd": str(work), "options": {"scenario": "acp.json"}}})
-
-
-@asynccontextmanager
-async def on_stdio(
-    folder: Path, agent: str, *more: str, stderr: bool = False
-) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
-    """A client of `portico acp AGENT`."""
-    command = (sys.executable, "-m", "gateway", "acp", "--config", str(write_config(folder, config(folder))), *more, agent)
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE if stderr else None,
-        limit=64 * 1024 * 1024,
-        cwd=folder,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
-
-    async def send(message: dict[str, Any]) -> None:
-        stdin.write(json.dumps(message).encode() + b"\n")
-        await stdin.drain()
-
-    async def read() -> None:
-        while line := await stdout.readline():
-            # Whatever is not a message of JSON-RPC fails here.
-            await client.take(json.loads(line.decode("utf-8", "strict")))
-
-    client = Client(send)
-    reading = asyncio.create_task(read())
-    try:
-        yield client, process
-    finally:
-        if process.returncode is None:
-            stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), 30)
-            except TimeoutError:
-                process.kill()
-        await reading
-
-
-@pytest.mark.parametrize("name", REQUIREMENTS)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
     async with gateway_on(config(tmp_path)) as running:
         client, connection = connect(running.gateway, agent)
         await client.initialize()
-        await REQUIREMENTS[name](client)
+        await EVERY[name](client)
         await connection.close()
 
 
@@ -83,12 +30,20 @@ async def test_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
 async def test_over_standard_input_and_output(tmp_path: Path, agent: str) -> None:
     async with on_stdio(tmp_path, agent) as (client, process):
         await client.initialize()
-        for check in REQUIREMENTS.values():
+        for check in EVERY.values():
             await check(client)
         assert process.stdin is not None
         # It ends when its input does.
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 30) == 0
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_over_a_websocket(tmp_path: Path, agent: str) -> None:
+    async with gateway_on(config(tmp_path)) as running, on_websocket(running.url, agent, KEY) as client:
+        await client.initialize()
+        for check in EVERY.values():
+            await check(client)
 
 
 async def test_what_is_no_message(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.daemon import gateway_on
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.gateway.protocols.acp.requirements import load
-from tests.gateway.protocols.acp.test_conformance import config
+from tests.gateway.protocols.acp.transports import config
 
 GOLDEN = Path(__file__).parent / "golden"
 Talk = Callable[[Client], Awaitable[None]]

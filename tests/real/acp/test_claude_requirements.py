@@ -1,0 +1,57 @@
+"""Every requirement of the protocol's official test kit, and of acpx's, on the real claude: behind `portico acp claude`, and
+behind a daemon's WebSocket. One gateway for all of them on each way, so that only their sessions have a CLI each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.daemon import KEY
+from tests.gateway.protocols.acp.client import Client
+from tests.gateway.protocols.acp.core_profile import EVERY
+from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
+from tests.real.acp.mirror import mirror
+from tests.real.conftest import Home, emptied, home_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@asynccontextmanager
+async def _by_stdio(home: Home) -> AsyncIterator[Client]:
+    async with on_stdio(home.base, "claude", settings=home.config(), env=home.daemon_env()) as (client, process):
+        yield client
+        assert process.stdin is not None
+        # SHUTDOWN-001: it ends when its input does.
+        process.stdin.close()
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+
+
+@asynccontextmanager
+async def _by_websocket(home: Home) -> AsyncIterator[Client]:
+    daemon = await home.daemon()
+    async with on_websocket(daemon.url, "claude", KEY) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[_by_stdio, _by_websocket], ids=["stdio", "websocket"])
+async def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, claude_program: Path
+) -> AsyncIterator[Client]:
+    async with mirror() as model:
+        home = home_of(tmp_path_factory.mktemp("requirements"), claude_program, model.url)
+        async with request.param(home) as found:
+            await found.initialize()
+            yield found
+        await emptied(home)
+        assert all(asked.headers["user-agent"].startswith("claude-cli/") for asked in model.requests)
+        assert len(model.bodies("mirror")) > len(EVERY) / 2
+
+
+@pytest.mark.parametrize("name", EVERY)
+async def test_requirement(client: Client, name: str) -> None:
+    await EVERY[name](client)
