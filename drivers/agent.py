@@ -55,7 +55,7 @@ class CliAgent(Agent):
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits, services: ClientServices | None = None) -> CliAgent:
         """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        host = Host(launch.command.cwd, launch.command.env, spawner, services)
+        host = Host(launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services)
         agent = cls(process, launch.codec, limits, host, launch.tool_server)
         try:
             agent._flush()

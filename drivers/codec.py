@@ -108,8 +108,12 @@ class Codec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process and the codec that understands it; and the server of its application-side tools, if it takes them by MCP."""
+    """A process and the codec that understands it; and the server of its application-side tools, if it takes them by MCP.
+
+    What the CLI asks of this machine is done in its working folder and in `additional_directories`.
+    """
 
     command: Command
     codec: Codec
     tool_server: ToolServer | None = None
+    additional_directories: tuple[Path, ...] = ()

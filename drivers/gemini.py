@@ -74,6 +74,8 @@ class GeminiDriver(CliDriver):
             app_tools=True,
             mcp=frozenset({"stdio", "http", "sse"}),
             asks_client=True,
+            additional_directories=True,
+            slash_option="slash_commands",
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

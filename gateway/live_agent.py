@@ -120,4 +120,5 @@ class LiveAgent:
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._house.tool_host,
             services=self._services,
+            additional_directories=self._agent.additional_directories(config.additional_directories),
         )

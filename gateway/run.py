@@ -14,7 +14,19 @@ from contextlib import suppress
 from enum import Enum
 
 from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Prompt, Reply, ToolGrant
-from drivers.events import AwaitedCall, Awaiting, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
+from drivers.events import (
+    AwaitedCall,
+    Awaiting,
+    Commands,
+    Compacted,
+    Error,
+    Event,
+    OutputEvent,
+    SessionEnd,
+    Stderr,
+    Stdout,
+    Title,
+)
 from drivers.messages import Message, ToolUseBlock, UserMessage
 from gateway.audit import CLIENT, Decision
 from gateway.compaction import note_compaction
@@ -23,6 +35,7 @@ from gateway.gatekeeper import MATTER, Gatekeeper
 from gateway.history import Fold
 from gateway.log_events import Steered
 from gateway.metrics import RunMeter
+from gateway.notes import NOTED, note
 from gateway.parking import Settled
 from gateway.redaction import Redactor
 from gateway.store import KeyRecord, RunRecord, Store
@@ -103,6 +116,10 @@ class Run:
         self._meter.waits()
         self._fold = Fold(open_calls)
         self._gate.know(open_calls)
+
+    def trust_would_do(self, call_id: str) -> bool:
+        """Whether a call that waits would have run by itself if the client had trusted its tool when the agent began."""
+        return self._gate.trust_would_do(call_id)
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Begin to read the agent; `ended` is called when the last event is in the log."""
@@ -255,6 +272,8 @@ class Run:
                 break
             if kind in _RAW:
                 event = self._redactor.clean_event(event)
+            if kind in NOTED and isinstance(event, Commands | Title) and not await note(self._store, self.log.log_id, event):
+                continue
             done += self._fold.feed(event)
             if kind is Compacted and isinstance(event, Compacted):
                 await self._keep_all(done)

@@ -212,8 +212,6 @@ async def test_the_folder(acp: Open, tmp_path: Path) -> None:
         assert refused.value.code == -32602
     with pytest.raises(RpcFailed, match="works in"):
         await client.request("session/load", load(session, str(tmp_path / "scenes")))
-    with pytest.raises(RpcFailed, match="additionalDirectories"):
-        await client.new(additionalDirectories=["/tmp"])
 
 
 async def test_sessions_of_other_agents(acp: Open, portico: Running) -> None:
