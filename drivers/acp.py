@@ -33,7 +33,8 @@ from drivers.driver import PROBE_SECONDS, CliDriver
 from drivers.process import Spawner
 
 if TYPE_CHECKING:
-    from drivers.acp_opening import Offer, Wanted
+    from drivers.acp_codec import AcpCodec
+    from drivers.acp_opening import Wanted
 
 KINDS = {
     "read": "Reads files or data.",
@@ -60,6 +61,9 @@ OPTIONS = (
     ),
 )  # fmt: skip
 
+LINGER = 5.0
+"""Seconds that a probe waits for an open session's slash commands; an agent that tells them does so at once."""
+
 
 class AcpDriver(CliDriver):
     """A session is a process that is kept; a task is a session with one prompt."""
@@ -82,6 +86,7 @@ class AcpDriver(CliDriver):
             mcp=frozenset({"stdio", "http", "sse"}),
             seeds=False,
             system=False,
+            additional_directories=None,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -106,11 +111,15 @@ class AcpDriver(CliDriver):
         grants = Grants(spec.tools)
         wanted = self._wanted(spec, reads=grants.any_of(("read", "search", "edit")), writes=grants.any_of(("edit",)),
                               terminals=grants.any_of(("execute",)))  # fmt: skip
-        wanted = replace(wanted, resume=spec.resume, tool_server=spec.tool_server, servers=spec.mcp_servers)
+        directories = tuple(map(str, spec.additional_directories))
+        wanted = replace(
+            wanted, resume=spec.resume, tool_server=spec.tool_server, servers=spec.mcp_servers, directories=directories
+        )
         manner = _manner(spec)._replace(app_tool=by_title(tool.name for tool in spec.app_tools))
         codec = AcpCodec(wanted, grants, manner)
         env = past_proxies(spec.env, spec.tool_server)
-        return Launch(Command((spec.program, *spec.args), spec.cwd, env), codec, spec.tool_server)
+        command = Command((spec.program, *spec.args), spec.cwd, env)
+        return Launch(command, codec, spec.tool_server, spec.additional_directories)
 
     def task(self, spec: TaskSpec) -> Launch:
         from drivers.acp_codec import AcpCodec
@@ -155,18 +164,28 @@ def settings(given: str) -> dict[str, str]:
 async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe:
     """Open a session and look at what the agent says of itself; the session is closed at once."""
     launch = driver.session(spec)
-    offer: Offer = launch.codec.offer  # type: ignore[attr-defined]
-    limits = Limits(start=PROBE_SECONDS, grace=2.0)
+    codec: AcpCodec = launch.codec  # type: ignore[assignment]
+    offer, limits = codec.offer, Limits(start=PROBE_SECONDS, grace=2.0)
     problem: str | None = None
+    loop, opened = asyncio.get_running_loop(), False
+
+    def lingers() -> None:
+        nonlocal opened
+        opened = True
+        patience.reschedule(loop.time() + LINGER)
+
+    codec.linger(lingers)
     try:
-        async with asyncio.timeout(PROBE_SECONDS + 10):
+        async with asyncio.timeout(PROBE_SECONDS + 10) as patience:
             agent = await CliAgent.start(launch, spawner, limits)
             await agent.close()
     except (DriverError, TimeoutError) as error:
-        problem = str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
+        # Once the session was open, it only did not answer a request that it does not know.
+        problem = None if opened else str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
     info = offer.agent.agent_info if offer.agent else None
     logged_in = None if offer.session_id is None and not offer.unauthenticated else not offer.unauthenticated
-    return Probe(info.version if info else None, problem, logged_in, offer.models, offer.images)
+    version = info.version if info else None
+    return Probe(version, problem, logged_in, offer.models, offer.images, offer.commands, offer.additional_directories)
 
 
 def _manner(spec: AgentSpec) -> Any:

@@ -63,7 +63,7 @@ class AcpCodec(Codec):
         self._told: NativeSession | None = None
         self._rpc = Rpc(self.outbox)
         self._opening = Opening(self._rpc, wanted, self._opened, self._refused)
-        self.offer = self._opening.offer
+        self.offer, self.linger = self._opening.offer, self._opening.linger
         self._notices = Notices(self.offer, tells_commands=self._manner.slash_commands)
 
     # -- towards the agent --------------------------------------------------------------------------------------------

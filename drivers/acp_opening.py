@@ -55,6 +55,7 @@ class Wanted:
     how_to_log_in: str = ""
     tool_server: ToolServer | None = None
     servers: tuple[McpServer, ...] = ()
+    directories: tuple[str, ...] = ()
 
 
 @dataclass
@@ -79,6 +80,14 @@ class Offer:
         can = self.agent.agent_capabilities
         return bool(can and can.prompt_capabilities and can.prompt_capabilities.image)
 
+    @property
+    def additional_directories(self) -> bool | None:
+        """Whether the agent takes folders besides the working folder; None until it has said so."""
+        if self.agent is None:
+            return None
+        can = self.agent.agent_capabilities and self.agent.agent_capabilities.session_capabilities
+        return bool(can and can.additional_directories is not None)
+
 
 class Opening:
     """Opens one session; `opened` is called when it takes prompts, `refused` when it will not."""
@@ -87,6 +96,7 @@ class Opening:
         self.offer = Offer()
         self._rpc, self._wanted, self._opened, self._refused = rpc, wanted, opened, refused
         self._authenticated = False
+        self._linger: Callable[[], None] | None = None
         self._steps = self._settings()
         capabilities = ClientCapabilities(
             fs=FileSystemCapabilities(read_text_file=wanted.reads, write_text_file=wanted.writes),
@@ -96,6 +106,10 @@ class Opening:
         client = Implementation(name="portico", title="Portico", version="1")
         request = InitializeRequest(protocol_version=PROTOCOL_VERSION, client_capabilities=capabilities, client_info=client)
         self._rpc.request("initialize", request, self._initialized)
+
+    def linger(self, opened: Callable[[], None]) -> None:
+        """Once it is open, which `opened` is told, wait for what the agent has begun to write behind its answers."""
+        self._linger = opened
 
     def take_options(self, session: Mapping[str, Any]) -> None:
         """Modes and config options, as an agent's answers and updates give them; and `models`, which older agents have."""
@@ -124,14 +138,18 @@ class Opening:
 
     def _open(self) -> list[OutputEvent]:
         wanted, can = self._wanted, self.offer.agent.agent_capabilities if self.offer.agent else None
+        if wanted.directories and not self.offer.additional_directories:
+            return self._refuse(AgentUnavailable(f"it takes no additional directories, but {wanted.directories[0]} is to be one"))
         servers = [*mcp_servers(wanted.tool_server, can), *brought(wanted.servers, can)]
+        place: dict[str, Any] = {"cwd": wanted.cwd, "mcp_servers": servers}
+        if wanted.directories:
+            place["additional_directories"] = list(wanted.directories)
         if wanted.resume is None:
-            self._rpc.request("session/new", NewSessionRequest(cwd=wanted.cwd, mcp_servers=servers), self._session)
+            self._rpc.request("session/new", NewSessionRequest(**place), self._session)
         elif can and can.session_capabilities and can.session_capabilities.resume is not None:
-            resume = ResumeSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=servers)
-            self._rpc.request("session/resume", resume, self._session)
+            self._rpc.request("session/resume", ResumeSessionRequest(session_id=wanted.resume, **place), self._session)
         elif can and can.load_session:
-            load = LoadSessionRequest(session_id=wanted.resume, cwd=wanted.cwd, mcp_servers=servers)
+            load = LoadSessionRequest(session_id=wanted.resume, **place)
             self._rpc.request("session/load", load, self._loaded if wanted.late_replay else self._session)
         else:
             self._refuse(ResumeFailed("the agent cannot resume sessions"))
@@ -186,10 +204,17 @@ class Opening:
     def _settle(self) -> list[OutputEvent]:
         """Send the next of the settings; the session is open when none is left."""
         step = next(self._steps, None)
-        if step is None:
-            self._opened()
-        else:
+        if step is not None:
             step()
+        elif self._linger is not None:
+            self._linger()
+            self._rpc.request(BARRIER, {}, self._arrived)
+        else:
+            self._opened()
+        return []
+
+    def _arrived(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+        self._opened()
         return []
 
     def _set_mode(self) -> None:

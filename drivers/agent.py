@@ -55,7 +55,8 @@ class CliAgent(Agent):
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits) -> CliAgent:
         """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        agent = cls(process, launch.codec, limits, Host(launch.command.cwd, launch.command.env, spawner), launch.tool_server)
+        host = Host(launch.command.cwd, launch.command.env, spawner, launch.additional_directories)
+        agent = cls(process, launch.codec, limits, host, launch.tool_server)
         try:
             agent._flush()
             while agent._codec.phase == "starting" and agent._codec.refusal is None and not agent._gone:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drivers.events import OutputEvent
+from drivers.events import OutputEvent, SlashCommand
 from drivers.mcp_servers import McpServer, Transport
 from drivers.messages import Content, Message, text_of
 
@@ -72,7 +72,9 @@ class DriverInfo:
     vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
     session can be given a history; `system`: it can be given a system prompt. `mcp` are the kinds of MCP servers that a client
     may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
-    `steers`: it can be told something while it is at work.
+    `steers`: it can be told something while it is at work. `slash_option` is the option that has to be `on` for a `/` at the
+    beginning of a prompt to be a command; None if it always may be one. `additional_directories`: a session can be given folders
+    to work in besides its working folder; None where only the program itself can say so (see Probe).
     """
 
     title: str
@@ -91,6 +93,8 @@ class DriverInfo:
     compaction: bool = False
     mcp: frozenset[Transport] = frozenset()
     steers: bool = False
+    slash_option: str | None = None
+    additional_directories: bool | None = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,9 @@ class Probe:
     """What was found of an agent's program: its version, or the problem and what to do about it.
 
     `logged_in` is None where the CLI cannot say; `models` are the values that the option `model` may have, where it can.
-    `images` is False where the program says that it takes none, whatever the driver's info says.
+    `images` is False where the program says that it takes none, whatever the driver's info says. `commands` are the slash
+    commands that it has in every folder, where it tells them without being prompted. `additional_directories` is whether it
+    takes folders besides the working folder, None where it does not say.
     """
 
     version: str | None = None
@@ -106,6 +112,8 @@ class Probe:
     logged_in: bool | None = None
     models: tuple[str, ...] = ()
     images: bool | None = None
+    commands: tuple[SlashCommand, ...] = ()
+    additional_directories: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +178,8 @@ class AgentSpec:
 class SessionSpec(AgentSpec):
     """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with.
 
-    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`.
+    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `additional_directories` are all
+    the folders that it may work in besides `cwd`, absolute and real; a native session that is resumed has these and no others.
     """
 
     system: str | None = None
@@ -181,6 +190,7 @@ class SessionSpec(AgentSpec):
     history: tuple[Message, ...] = ()
     tool_host: ToolHost | None = None
     tool_server: ToolServer | None = None
+    additional_directories: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from drivers.base import AgentSpec, DriverError, DriverInfo, Option, Probe, SessionSpec, TaskSpec
 from drivers.claude_codec import ClaudeCodec
 from drivers.claude_content import native_messages, project_folder, session_file
-from drivers.claude_probe import logged_in, models
+from drivers.claude_probe import commands, greeting, logged_in, models
 from drivers.claude_tools import OWN_TOOLS, Toolset
 from drivers.codec import Command, Launch
 from drivers.driver import CliDriver, run_to_end
@@ -73,10 +73,16 @@ class ClaudeDriver(CliDriver):
             compaction=True,
             mcp=frozenset({"stdio", "http", "sse"}),
             steers=True,
+            additional_directories=True,
+            slash_option="slash_commands",
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
-        """The version, the login, and the models that the CLI lists when a session is opened (no request is made)."""
+        """The version, the login, and the models and commands that the CLI lists when a session is opened (no request is made).
+
+        Without anybody's settings: with them the hooks of SessionStart would run (2.1.329). So commands of a project or of the
+        user are not among these.
+        """
         found = await super().probe(spec, spawner)
         if found.problem:
             return found
@@ -84,10 +90,11 @@ class ClaudeDriver(CliDriver):
             code, status = await self._ask(spec, spawner, "auth", "status")
             opening = ClaudeCodec(once=False).outbox
             command = ("--print", "--input-format", "stream-json", *STREAM, "--setting-sources", "", "--strict-mcp-config")
-            _, greeting = await self._ask(spec, spawner, *command, stdin=bytes(opening))
+            _, said = await self._ask(spec, spawner, *command, stdin=bytes(opening))
         except (DriverError, TimeoutError) as error:
             return Probe(found.version, f"{spec.program} does not answer: {error or 'time is over'}")
-        return Probe(found.version, None, logged_in(code, status), models(greeting.splitlines()))
+        answer = greeting(said.splitlines())
+        return Probe(found.version, None, logged_in(code, status), models(answer), commands=commands(answer))
 
     async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
         command = Command((spec.program, *arguments), spec.cwd, _environment(spec), stdin=stdin)
@@ -124,6 +131,8 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
     return (
         spec.program,
         *spec.args,
+        # Takes all that follows up to the next flag.
+        *(("--add-dir", *map(str, spec.additional_directories)) if spec.additional_directories else ()),
         "--print",
         "--input-format",
         "stream-json",

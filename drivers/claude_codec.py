@@ -15,6 +15,7 @@ from drivers.base import AgentUnavailable, Prompt, Reply, ResumeFailed
 from drivers.claude_calls import Ask, Calls
 from drivers.claude_compaction import Compaction
 from drivers.claude_control import HOOKS, failure, mcp_answer, refusal, success
+from drivers.claude_notices import NOTICES, Notices
 from drivers.claude_result import context_of, run_end, usage_of
 from drivers.claude_said import Said
 from drivers.claude_stream import MessageStream
@@ -59,6 +60,7 @@ class ClaudeCodec(Codec):
         self._tools = tools or Toolset()
         self._session: NativeSession | None = None
         self._compaction = Compaction()
+        self._notices = Notices(tells_commands=not verbatim)
         self._said = Said(verbatim=verbatim)
         self._requests = 0
         self._begin()
@@ -164,6 +166,8 @@ class ClaudeCodec(Codec):
         if subtype == "compact_boundary":
             self._compaction.begin(native)
             return []
+        if subtype in NOTICES:
+            return self._notices.read(native)
         return [] if subtype in NOISE else None
 
     def _turn_start(self, native: dict[str, Any]) -> list[OutputEvent]:
@@ -224,6 +228,7 @@ class ClaudeCodec(Codec):
                 self.refusal = AgentUnavailable(f"claude does not open a session: {response.get('error')}")
             else:
                 self.phase = "ready"
+                return self._notices.opened(response.get("response") or {})
         return []
 
     def _control_request(self, native: dict[str, Any]) -> list[OutputEvent]:

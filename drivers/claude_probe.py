@@ -1,9 +1,12 @@
-"""What the claude CLI says of itself: whether it is logged in, and which models it offers. Pure."""
+"""What the claude CLI says of itself: whether it is logged in, which models it offers, which slash commands it has. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from drivers.claude_notices import commands_of
+from drivers.events import SlashCommand
 from drivers.lines import parse_object
 
 
@@ -15,16 +18,27 @@ def logged_in(exit_code: int, printed: str) -> bool | None:
     return None if exit_code not in (0, 1) else exit_code == 0
 
 
-def models(lines: Iterable[str]) -> tuple[str, ...]:
-    """Of the answer to `initialize`: the values that `--model` takes."""
+def greeting(lines: Iterable[str]) -> Mapping[str, Any]:
+    """The answer to `initialize`; empty if there is none."""
     for line in lines:
         answer = parse_object(line.encode())
         if answer is None or answer.get("type") != "control_response":
             continue
         outer = answer.get("response")
         inner = outer.get("response") if isinstance(outer, dict) else None
-        offered = inner.get("models") if isinstance(inner, dict) else None
-        if not isinstance(offered, list):
-            return ()
-        return tuple(str(model["value"]) for model in offered if isinstance(model, dict) and model.get("value"))
-    return ()
+        return inner if isinstance(inner, dict) else {}
+    return {}
+
+
+def models(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """The values that `--model` takes."""
+    offered = answer.get("models")
+    if not isinstance(offered, list):
+        return ()
+    return tuple(str(model["value"]) for model in offered if isinstance(model, dict) and model.get("value"))
+
+
+def commands(answer: Mapping[str, Any]) -> tuple[SlashCommand, ...]:
+    """The slash commands that it has without anybody's settings."""
+    listed = answer.get("commands")
+    return commands_of(listed) if isinstance(listed, list) else ()

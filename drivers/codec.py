@@ -28,7 +28,7 @@ Phase = Literal["starting", "ready", "running", "waiting"]
 
 @dataclass(frozen=True, slots=True)
 class HostRequest:
-    """A service that the CLI asks of its client on this machine; drivers/host.py does it, in the working folder only."""
+    """A service that the CLI asks of its client on this machine; drivers/host.py does it, in the session's folders only."""
 
     id: int | str
     method: str
@@ -125,8 +125,12 @@ class Codec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process and the codec that understands it; and the server of its application-side tools, if it takes them by MCP."""
+    """A process and the codec that understands it; and the server of its application-side tools, if it takes them by MCP.
+
+    What the CLI asks of this machine is done in its working folder and in `additional_directories`.
+    """
 
     command: Command
     codec: Codec
     tool_server: ToolServer | None = None
+    additional_directories: tuple[Path, ...] = ()

@@ -68,6 +68,7 @@ class CodexDriver(CliDriver):
             app_tools=True,
             mcp=frozenset({"stdio", "http"}),
             steers=True,
+            additional_directories=True,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

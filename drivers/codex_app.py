@@ -19,7 +19,7 @@ from drivers.codex_handshake import Handshake
 from drivers.codex_opening import Opening
 from drivers.codex_rpc import Rpc, error_of
 from drivers.codex_turn import TurnStream
-from drivers.events import Error, NativeSession, OutputEvent, SessionEnd, Stdout
+from drivers.events import Error, NativeSession, OutputEvent, SessionEnd, Stdout, Title
 from drivers.lines import parse_object, text_line
 
 SETTLE = 0.2
@@ -249,6 +249,9 @@ class CodexAppCodec(Codec):
         told = context_of(usage) if self.phase in ("running", "waiting") else []
         return [*(self._turn.response_over() if over else []), *told]
 
+    def _named(self, params: dict[str, Any]) -> list[OutputEvent]:
+        return [Title(text=params.get("threadName"))] if params["threadId"] == self._thread.id else []
+
     def _error(self, params: dict[str, Any]) -> list[OutputEvent]:
         if params["threadId"] != self._thread.id or self.phase not in ("running", "waiting") or not params.get("willRetry"):
             return []
@@ -276,6 +279,7 @@ _NOTES: dict[str, Callable[[CodexAppCodec, dict[str, Any]], list[OutputEvent] | 
     "turn/started": CodexAppCodec._turn_started,
     "turn/completed": CodexAppCodec._turn_completed,
     "thread/tokenUsage/updated": CodexAppCodec._token_usage,
+    "thread/name/updated": CodexAppCodec._named,
     "error": CodexAppCodec._error,
 }
 
@@ -285,7 +289,7 @@ NOISE = frozenset(
         "item/fileChange/outputDelta", "item/fileChange/patchUpdated", "item/mcpToolCall/progress",
         "mcpServer/startupStatus/updated",
         "remoteControl/status/changed", "serverRequest/resolved", "skills/changed", "thread/compacted", "thread/goal/cleared",
-        "thread/name/updated", "thread/readState/changed", "thread/settings/updated", "thread/started", "thread/status/changed",
+        "thread/readState/changed", "thread/settings/updated", "thread/started", "thread/status/changed",
         "turn/diff/updated",
     }
 )  # fmt: skip

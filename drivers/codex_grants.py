@@ -80,13 +80,13 @@ class Grants:
 
     trust: Mapping[str, bool]
     sandbox: str
-    cwd: str
+    folders: Sequence[str]
 
     @classmethod
-    def of(cls, tools: Sequence[ToolGrant], sandbox: str, cwd: str) -> Grants:
-        """The grants of a session with the option `sandbox`."""
+    def of(cls, tools: Sequence[ToolGrant], sandbox: str, folders: Sequence[str]) -> Grants:
+        """The grants of a session with the option `sandbox`; its working folder is the first of `folders`."""
         sandbox = "workspace-write" if sandbox in ("", "default") else sandbox
-        return cls({tool.name: tool.trust for tool in tools}, sandbox, cwd)
+        return cls({tool.name: tool.trust for tool in tools}, sandbox, folders)
 
     def trusts(self, name: str) -> bool:
         return self.trust.get(name, False)
@@ -131,9 +131,8 @@ class Grants:
         return "accept" if self.policy == "untrusted" else "decline"
 
     def _inside(self, changes: Sequence[Mapping[str, Any]]) -> bool:
-        paths = [path for change in changes for path in (change.get("path"), change.get("move_path")) if path]
-        return self.sandbox == "workspace-write" and bool(paths) and all(_below(str(path), self.cwd) for path in paths)
-
-
-def _below(path: str, folder: str) -> bool:
-    return posixpath.normpath(posixpath.join(folder, path)).startswith(folder.rstrip("/") + "/")
+        cwd = self.folders[0]
+        given = [path for change in changes for path in (change.get("path"), change.get("move_path")) if path]
+        paths = [posixpath.normpath(posixpath.join(cwd, str(path))) for path in given]
+        inside = all(any(path.startswith(folder.rstrip("/") + "/") for folder in self.folders) for path in paths)
+        return self.sandbox == "workspace-write" and bool(paths) and inside

@@ -30,11 +30,13 @@ class Opening:
     seed: Sequence[dict[str, Any]] = ()
     api_key: str | None = field(default=None, repr=False)
     servers: tuple[McpServer, ...] = ()
+    directories: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, spec: SessionSpec, api_key: str | None = None) -> Opening:
         options = spec.options
-        grants = Grants.of(spec.tools, options.get("sandbox", ""), str(spec.cwd))
+        directories = tuple(map(str, spec.additional_directories))
+        grants = Grants.of(spec.tools, options.get("sandbox", ""), (str(spec.cwd), *directories))
         policy = ASKING if spec.mcp_servers and grants.policy == "never" else grants.policy
         thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": policy, "sandbox": grants.sandbox_mode}
         # The CLI's own settings may name a model as the one who is asked.
@@ -47,7 +49,8 @@ class Opening:
         thread["config"] = grants.config()
         if options.get("effort"):
             thread["config"]["model_reasoning_effort"] = options["effort"]
-        return cls(grants, thread, spec.app_tools, spec.resume, seed_items(spec.history), api_key, spec.mcp_servers)
+        seed = seed_items(spec.history)
+        return cls(grants, thread, spec.app_tools, spec.resume, seed, api_key, spec.mcp_servers, directories)
 
     @property
     def tools_digest(self) -> str:
@@ -68,11 +71,22 @@ class Opening:
     def request(self, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The request that opens the thread, given the CLI's own configuration."""
         params = {**self.thread, "config": {**self.thread["config"], **_bounded(config, self.servers)}}
+        if self.directories or self.resume is not None:
+            params["runtimeWorkspaceRoots"] = self._roots(config)
         if self.resume is not None:
             return "thread/resume", {**params, "threadId": self.resume.partition(":")[0], "excludeTurns": True}
         if self.app_tools:
             params["dynamicTools"] = _dynamic_tools(self.app_tools)
         return "thread/start", params
+
+    def _roots(self, config: dict[str, Any]) -> list[str]:
+        """The folders that its sandbox lets be written: the session's, and those of the CLI's own settings.
+
+        A thread that is resumed keeps those of before unless it is told others (0.169.0). The settings' `writable_roots` stay
+        writable whatever is told, but the model hears of them only if they stand here.
+        """
+        users = (config.get("sandbox_workspace_write") or {}).get("writable_roots") or ()
+        return list(dict.fromkeys([self.thread["cwd"], *self.directories, *users]))
 
 
 def _bounded(config: dict[str, Any], brought: Sequence[McpServer]) -> dict[str, Any]:

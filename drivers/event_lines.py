@@ -24,13 +24,14 @@ def request(kind: str, **fields: Any) -> bytes:
 
 
 def open_request(spec: SessionSpec) -> bytes:
-    """The first request of a session: its options, system prompt, tools and the history to go on from."""
+    """The first request of a session: its options, system prompt, tools, folders and the history to go on from."""
     return request(
         "open",
         options=dict(spec.options),
         system=spec.system,
         tools=[{"name": grant.name, "trust": grant.trust} for grant in spec.tools],
         app_tools=[tool.name for tool in spec.app_tools],
+        additional_directories=[str(path) for path in spec.additional_directories],
         history=spec.history,
     )
 

@@ -72,6 +72,8 @@ class GeminiDriver(CliDriver):
             image_data=True,
             app_tools=True,
             mcp=frozenset({"stdio", "http", "sse"}),
+            additional_directories=True,
+            slash_option="slash_commands",
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from drivers.base import AgentSpec, SessionSpec
+from drivers.base import AgentSpec, AgentUnavailable, SessionSpec
 from drivers.gemini_history import LONG_AGO
 from drivers.gemini_tools import SERVER
 
@@ -108,7 +108,25 @@ def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[st
         kept,
         _required(spec, user, given),
         {"tools": {"core": tools, "shell": {"enableInteractiveShell": False}}, "mcpServers": servers},
+        _directories(spec, given),
     )
+
+
+def _directories(spec: SessionSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The session's folders, beside those of the user's settings. Raises AgentUnavailable.
+
+    In the settings: `--include-directories` takes a comma in a name for the end of it (0.61.0).
+    """
+    directories = [str(path) for path in spec.additional_directories]
+    if not directories:
+        return {}
+    for path in directories:
+        if "$" in path:
+            # Filled in as a variable in every text of the settings, so it would be another folder; there is no way to escape it.
+            raise AgentUnavailable(f"the additional directory {path!r} has a $ in its name, which gemini cannot take; rename it")
+    context = given.get("context")
+    users = context.get("includeDirectories") if isinstance(context, dict) else None
+    return {"context": {"includeDirectories": [*directories, *(users if isinstance(users, list) else ())]}}
 
 
 def task_settings(spec: AgentSpec, user: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Host: what a CLI may ask of its client on this machine: text files and terminals, in the working folder only.
+"""Host: what a CLI may ask of its client on this machine: text files and terminals, in the session's folders only.
 
 The names are those of the Agent Client Protocol. Who may ask what is the codec's business; here is only where and how.
 """
@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,11 @@ class Terminal:
 
 
 class Host:
-    """The services for one agent. `close` ends every terminal."""
+    """The services for one agent, in its working folder and the `others`. `close` ends every terminal."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], spawner: Spawner) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str], spawner: Spawner, others: Sequence[Path] = ()) -> None:
         self._folder, self._env, self._spawner = folder, env, spawner
+        self._folders = (folder, *others)
         self._terminals: dict[str, Terminal] = {}
         self._closed = False
 
@@ -147,12 +148,13 @@ class Host:
         return self._terminals[params["terminalId"]]
 
     def _inside(self, path: str) -> Path:
-        """The real path. Raises Refused for one that is not absolute or leads out of the working folder."""
+        """The real path. Raises Refused for one that is not absolute or leads out of the folders."""
         if not os.path.isabs(path):
             raise Refused(f"{path!r} is not an absolute path")
-        real, root = Path(path).resolve(), self._folder.resolve()
-        if not real.is_relative_to(root):
-            raise Refused(f"{path!r} is not in the working folder {self._folder}")
+        real = Path(path).resolve()
+        if not any(real.is_relative_to(folder.resolve()) for folder in self._folders):
+            others = f" or in {', '.join(map(str, self._folders[1:]))}" if self._folders[1:] else ""
+            raise Refused(f"{path!r} is not in the working folder {self._folder}{others}")
         return real
 
 

@@ -48,6 +48,7 @@ class ScriptDriver(CliDriver):
             app_tools=True,
             compaction=True,
             steers=True,
+            additional_directories=True,
         )
 
     def session(self, spec: SessionSpec) -> Launch:

@@ -7,7 +7,7 @@ import fnmatch
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,8 @@ ALLOWED_ENV = (
 """What every agent gets of the gateway's own environment, besides what its driver needs; nothing else."""
 
 CWD = Option("cwd", "Working folder", "The folder to work in; at or below the agent's own.")
+MOST_DIRECTORIES = 100
+"""Additional directories of one session: they are arguments of some CLIs, and each is looked at."""
 SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
 
 
@@ -49,6 +51,8 @@ class ConfiguredAgent:
         """Take what its program says of itself over what its driver says of all such programs."""
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
+        if probe.additional_directories is not None and self.driver.info().additional_directories is None:
+            self.info = replace(self.info, additional_directories=probe.additional_directories)
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -121,23 +125,47 @@ class ConfiguredAgent:
     def folder(self, chosen: str | None) -> Path:
         """The working folder of a session that chose one, relative to the agent's or absolute. Raises BadRequest."""
         chosen = chosen or self.settings.options.get("cwd")
-        base = self._cwd
+        base = self._base()
+        try:
+            return self._below(base, chosen) if chosen else base
+        except BadRequest as error:
+            raise BadRequest(f"option 'cwd': {error}") from error
+
+    def additional_directories(self, given: Sequence[str]) -> tuple[Path, ...]:
+        """The folders of a session besides its working folder: absolute, by the same rule. Raises BadRequest that names one."""
+        if given and self.info.additional_directories is False:
+            raise BadRequest(f"additionalDirectories: agent {self.name!r} works in one folder a session; give none")
+        if len(given) > MOST_DIRECTORIES:
+            raise BadRequest(f"additionalDirectories: {len(given)} are too many; a session has {MOST_DIRECTORIES} at most")
+        base, found = self._base(), dict[Path, None]()
+        for n, path in enumerate(given):
+            try:
+                if not os.path.isabs(path):
+                    raise BadRequest(f"{path[:200]!r} is not an absolute path")
+                found[self._below(base, path)] = None
+            except BadRequest as error:
+                raise BadRequest(f"additionalDirectories[{n}]: {error}") from error
+        return tuple(found)
+
+    def _base(self) -> Path:
+        """Its own folder, made if it is the gateway's to make."""
         if not self._has_own_cwd:
-            base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not chosen:
-            return base
+            self._cwd.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self._cwd
+
+    def _below(self, base: Path, chosen: str) -> Path:
+        """A folder of a session, real. Raises BadRequest unless it is there and the session may work in it."""
         try:
             # Resolved, so that neither `..` nor a link leads out.
             wanted = (base / Path(chosen).expanduser()).resolve()
             there = wanted.is_dir()
         except (OSError, ValueError, RuntimeError) as error:
-            raise BadRequest(f"option 'cwd': {chosen[:200]!r} cannot be a folder: {error}") from error
+            raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
         if not self._anywhere and not wanted.is_relative_to(base.resolve()):
-            raise BadRequest(
-                f"option 'cwd': {chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it"
-            )
+            raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it")
         if not there:
-            raise BadRequest(f"option 'cwd': there is no folder {chosen!r} in {base}; make it first")
+            where = "" if os.path.isabs(chosen) else f" in {base}"
+            raise BadRequest(f"there is no folder {chosen!r}{where}; make it first")
         return wanted
 
     def spec(self, options: Mapping[str, str]) -> AgentSpec:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drivers.base import Probe
+from drivers.events import SlashCommand
 from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
 from gateway.errors import GatewayError
@@ -154,12 +155,14 @@ def _read(file: Path) -> dict[str, Probe]:
 
 
 def _probe(value: dict[str, Any]) -> Probe:
-    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), value.get("images"))
+    commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
+    said = value.get("images"), commands, value.get("additional_directories")
+    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *said)
 
 
 def _write(file: Path, known: dict[str, Probe]) -> None:
     whole = file.with_suffix(".new")
     # Trouble is asked about anew at a start, and what a broken program says may hold a secret.
     well = {key: asdict(probe) for key, probe in known.items() if probe.problem is None and probe.logged_in is not False}
-    whole.write_text(json.dumps(well))
+    whole.write_text(json.dumps(well, default=SlashCommand.model_dump))
     whole.replace(file)

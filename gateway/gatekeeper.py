@@ -85,6 +85,16 @@ class Gatekeeper:
         for call_id in call_ids:
             self._note(call_id, "cancelled", CLIENT, None)
 
+    def trust_would_do(self, call_id: str) -> bool:
+        """Whether the client is asked about a call for want of trust alone: no rule asks, and the agent has begun without it.
+
+        An agent that has it and asks all the same wants more than what it was trusted with.
+        """
+        call = self._calls.get(call_id)
+        if call is None or self._trust.get(call.name):
+            return False
+        return self._policy.rule_on(call.name, call.input).verdict is None
+
     def _call(self, event: ToolCall, passed: Passed) -> None:
         if event.status != "started":
             self._calls.pop(event.id, None)

@@ -109,4 +109,5 @@ class LiveAgent:
             mcp_servers=config.mcp_servers,
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._house.tool_host,
+            additional_directories=self._agent.additional_directories(config.additional_directories),
         )

@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import Enum
 
 from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Prompt, Reply, ToolGrant
-from drivers.events import AwaitedCall, Awaiting, Compacted, Error, OutputEvent, SessionEnd, Stderr
+from drivers.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
 from drivers.messages import Message, ToolUseBlock, UserMessage
 from gateway.audit import CLIENT, Decision
 from gateway.event_log import Entry, EventLog
@@ -22,7 +22,7 @@ from gateway.gatekeeper import MATTER, Gatekeeper
 from gateway.metrics import RunMeter
 from gateway.parking import Settled
 from gateway.redaction import Redactor
-from gateway.run_output import Keep, RunOutput, keep_nothing
+from gateway.run_output import STORED_FIRST, Keep, RunOutput, keep_nothing
 from gateway.store import KeyRecord, RunRecord, Store
 from gateway.turn import LAST
 
@@ -93,6 +93,10 @@ class Run:
         self._meter.waits()
         self._output.know(open_calls)
         self._gate.know(open_calls)
+
+    def trust_would_do(self, call_id: str) -> bool:
+        """Whether a call that waits would have run by itself if the client had trusted its tool when the agent began."""
+        return self._gate.trust_would_do(call_id)
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Begin to read the agent; `ended` is called when the last event is in the log."""
@@ -242,8 +246,8 @@ class Run:
                 await self._turn_over(event)
                 if kind is SessionEnd:
                     return
-            elif kind is Compacted and isinstance(event, Compacted):
-                await self._output.take_compaction(event)
+            elif kind in STORED_FIRST:
+                await self._output.store_first(event)
             else:
                 self._output.take(event)
         await self._output.flush()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from drivers.events import Awaiting, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout
+from drivers.events import Awaiting, Commands, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout, Title
 from drivers.messages import Message, ToolUseBlock, UserMessage
 from gateway.compaction import note_compaction
 from gateway.event_log import EventLog
 from gateway.history import Fold
 from gateway.log_events import Steered
 from gateway.metrics import RunMeter
+from gateway.notes import NOTED, note
 from gateway.redaction import Redactor
 from gateway.store import Store
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
+STORED_FIRST: frozenset[type[Event]] = NOTED | {Compacted}
+"""What is stored in a place of its own before it is shown."""
 
 Keep = Callable[[Sequence[Message]], Awaitable[None]]
 
@@ -53,12 +56,15 @@ class RunOutput:
         self._done += self._fold.feed(event)
         self._shown.append(event)
 
-    async def take_compaction(self, event: Compacted) -> None:
-        """It is about the messages so far, which are stored before it."""
-        self._done += self._fold.feed(event)
-        await self._keep_done()
-        await note_compaction(self._store, self._log.log_id, event)
-        self._shown.append(event)
+    async def store_first(self, event: OutputEvent) -> None:
+        """One of STORED_FIRST. A compaction is about the messages so far; what the agent tells again is not shown again."""
+        if isinstance(event, Compacted):
+            self._done += self._fold.feed(event)
+            await self._keep_done()
+            await note_compaction(self._store, self._log.log_id, event)
+            self._shown.append(event)
+        elif isinstance(event, Commands | Title) and await note(self._store, self._log.log_id, event):
+            self.take(event)
 
     async def take_last(self, event: Awaiting | SessionEnd) -> None:
         """What ends a turn: all before it is shown, and all messages are stored, when this returns; it is not shown itself."""

@@ -15,13 +15,17 @@ _SERVERS = "mcp servers"
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """What the client has set. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden."""
+    """What the client has set. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden.
+
+    `additional_directories` are the real paths of all folders that the session works in besides its working folder.
+    """
 
     options: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     tools: tuple[ToolGrant, ...] | None = None
     app_tools: tuple[ToolSpec, ...] | None = None
     mcp_servers: tuple[McpServer, ...] = ()
+    additional_directories: tuple[str, ...] = ()
 
     @property
     def sealed(self) -> dict[str, str]:
@@ -39,7 +43,8 @@ class SessionConfig:
         app_tools = (
             None if self.app_tools is None else [[t.name, t.description, dict(t.input_schema), t.title] for t in self.app_tools]
         )
-        return {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
+        data = {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
+        return {**data, "additional_directories": list(self.additional_directories)} if self.additional_directories else data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], sealed: Mapping[str, str]) -> SessionConfig:
@@ -47,7 +52,8 @@ class SessionConfig:
         app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
         secrets = {name: value for name, value in sealed.items() if name != _SERVERS}
         servers = from_text(sealed[_SERVERS]) if _SERVERS in sealed else ()
-        return cls(dict(data.get("options", {})), secrets, tools, app_tools, servers)
+        directories = tuple(data.get("additional_directories", ()))
+        return cls(dict(data.get("options", {})), secrets, tools, app_tools, servers, directories)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 `python -m tests.acp_agent`. The first word of a prompt names a deed below, the rest is its argument. Sessions are kept in the
 folder that ACP_AGENT_SESSIONS names, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
 `noimage`, `login` (asks for one), `nologin` (and refuses it), `http` (takes MCP servers by HTTP too), `commands` (tells them
-before it answers `session/new`), `commands_later` (tells them behind the answer).
+before it answers `session/new`), `commands_later` (tells them behind the answer), `deaf` and `fragile` (does not answer a
+request that it does not know, or ends), `folders` (takes additional directories).
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class SmallAgent:
         self.client: Any = None
         self.cancelled = asyncio.Event()
         self.servers: list[Any] = []
+        self.opened = ""
         self.mode, self.model, self.loud = "calm", "small", False
         self.logged_in = not FLAGS & {"login", "nologin"}
         self.tools: Any = None
@@ -70,6 +72,7 @@ class SmallAgent:
 
     async def initialize(self, protocol_version: int, **kwargs: Any) -> InitializeResponse:
         resume: dict[str, Any] = {} if "noresume" in FLAGS else {"resume": {}}
+        folders: dict[str, Any] = {"additionalDirectories": {}} if "folders" in FLAGS else {}
         return InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
             agent_info=Implementation(name="small", title="Small", version="1.2.3"),
@@ -77,7 +80,7 @@ class SmallAgent:
                 load_session="noload" not in FLAGS,
                 mcp_capabilities=McpCapabilities(http="http" in FLAGS),
                 prompt_capabilities=PromptCapabilities(image="noimage" not in FLAGS),
-                session_capabilities=SessionCapabilities.model_validate({"close": {}, **resume}),
+                session_capabilities=SessionCapabilities.model_validate({"close": {}, **resume, **folders}),
             ),
             auth_methods=[AuthMethodAgent(id="password", name="Password")],
         )
@@ -91,6 +94,7 @@ class SmallAgent:
         if not self.logged_in:
             raise RequestError(-32000, "Authentication required")
         self.servers = list(mcp_servers)
+        self.opened = _opened("new", kwargs)
         await self._take(mcp_servers)
         session_id = uuid.uuid4().hex
         self._keep(session_id, [])
@@ -101,6 +105,7 @@ class SmallAgent:
         return NewSessionResponse.model_validate({"sessionId": session_id, **self._offer()})
 
     async def load_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> LoadSessionResponse:
+        self.opened = _opened("load", kwargs)
         await self._take(mcp_servers)
         for text in self._kept(session_id):
             await self._say(session_id, "user_message_chunk", text)
@@ -108,6 +113,7 @@ class SmallAgent:
         return LoadSessionResponse.model_validate(self._offer())
 
     async def resume_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> ResumeSessionResponse:
+        self.opened = _opened("resume", kwargs)
         await self._take(mcp_servers)
         self._kept(session_id)
         return ResumeSessionResponse.model_validate(self._offer())
@@ -130,6 +136,10 @@ class SmallAgent:
         self.cancelled.set()
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if "deaf" in FLAGS:
+            await anyio.sleep_forever()
+        if "fragile" in FLAGS:
+            os._exit(3)
         raise RequestError.method_not_found(method)
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
@@ -157,14 +167,8 @@ class SmallAgent:
         await self._update(session, sessionUpdate="available_commands_update", availableCommands=commands)
 
     def _later(self, work: Any) -> None:
-        """Do it when the request at hand is answered: the answer is written a few steps of the event loop from now."""
-
-        async def steps() -> None:
-            for _ in range(20):
-                await asyncio.sleep(0)
-            await work
-
-        self.work = asyncio.create_task(steps())
+        """Do it as soon as the request at hand is answered: the answer is queued before another task has its turn."""
+        self.work = asyncio.create_task(work)
 
     # -- deeds --------------------------------------------------------------------------------------------------------
 
@@ -179,6 +183,9 @@ class SmallAgent:
         for server in self.servers:
             env = " ".join(f"{variable.name}={variable.value}" for variable in server.env)
             await self._say(session, "agent_message_chunk", " ".join([server.name, server.command, *server.args, env]))
+
+    async def do_folders(self, session: str, _: str) -> None:
+        await self._say(session, "agent_message_chunk", self.opened)
 
     async def do_settings(self, session: str, _: str) -> None:
         await self._say(session, "agent_message_chunk", f"{self.mode} {self.model} {self.loud}")
@@ -406,6 +413,11 @@ class SmallAgent:
             raise RequestError(-32002, f"Resource not found: {session_id}")
         found: list[str] = json.loads(path.read_text())
         return found
+
+
+def _opened(how: str, given: dict[str, Any]) -> str:
+    """How the session was opened, and with which directories."""
+    return " ".join([how, *(given.get("additional_directories") or ())])
 
 
 def _told(result: Any) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = re.compile(r"\{\{([\w.-]+)\}\}|(\{\{)|\{([\w.-]+)\}")
 """An escaped placeholder, an escaped brace, or a placeholder; every other brace stands for itself."""
-PLAIN_NAMES = ("prompt", "turn", "images", "system", "model", "last_result", "steered")
+PLAIN_NAMES = ("prompt", "turn", "images", "system", "model", "last_result", "steered", "additional_directories")
 OPTIONS = ("scenario", "pace", "token")
 DAY, GIB = 86_400, 1024**3
 

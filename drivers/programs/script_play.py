@@ -38,6 +38,7 @@ class Play:
         self.model: str = opened.get("model") or model
         self.trusted = {str(tool["name"]): bool(tool.get("trust")) for tool in opened.get("tools") or ()}
         self.app_tools = frozenset(opened.get("app_tools") or ())
+        self.directories: list[str] = opened.get("additional_directories") or []
         history = opened.get("history") or []
         self.texts = [text_of(m["content"]) for m in history if m.get("role") == "user"]
         self.earlier: list[tuple[str, str]] = []
@@ -116,6 +117,7 @@ class Play:
             "system": self.system,
             "model": self.model,
             "last_result": self.last_result,
+            "additional_directories": "\n".join(self.directories),
         }.get(name, found.group())
 
 

@@ -39,6 +39,9 @@ async def options(setup: Setup) -> None:
     _unique("option", (option.name for option in setup.info.options))
     for option in setup.info.options:
         _option(option)
+    slash = setup.info.slash_option
+    if slash is not None and not any(option.name == slash and "on" in option.choices for option in setup.info.options):
+        raise Failed(f"info().slash_option is {slash!r}; it must be an option with the choice `on`, or None")
 
 
 def _option(option: Option) -> None:

@@ -21,6 +21,7 @@ def newest_cards(agent: str, owner: str | None, limit: int, after: tuple[float, 
             table.c.config,
             table.c.created_at,
             func.coalesce(used.scalar_subquery(), table.c.created_at).label("used_at"),
+            select(schema.notes.c.title).where(schema.notes.c.session_id == table.c.id).scalar_subquery().label("title"),
             users.order_by(said.c.position).limit(1).scalar_subquery().label("first_words"),
         )
         .where(table.c.agent == agent)

@@ -54,12 +54,13 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionCard:
-    """A session as a list shows it. `first_words` is the JSON of its first user message."""
+    """A session as a list shows it. `title` is its agent's, `first_words` the JSON of its first user message."""
 
     id: str
     config: Mapping[str, Any]
     created_at: float
     used_at: float
+    title: str | None
     first_words: str | None
 
 

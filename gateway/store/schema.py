@@ -41,6 +41,15 @@ compactions = Table(
     Column("summary", Text, nullable=False),
 )
 
+# What a session's agent has told of it: a title, and the event with its slash commands.
+notes = Table(
+    "notes",
+    metadata,
+    Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("title", Text),
+    Column("commands", Text),
+)
+
 # A run belongs to a log: a session's id, or an execution's.
 runs = Table(
     "runs",

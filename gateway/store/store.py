@@ -11,7 +11,8 @@ from sqlalchemy import Select, delete, func, insert, select, tuple_, update
 
 from gateway.store import schema, turn_writes
 from gateway.store.cards import newest_cards
-from gateway.store.database import Database, whole
+from gateway.store.database import whole
+from gateway.store.notes import NoteStore
 from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionCard, SessionRecord
 
 Cursor = tuple[float, str]
@@ -19,7 +20,7 @@ EXECUTION = "exec_"
 """What the ids of executions' logs begin with."""
 
 
-class Store(Database):
+class Store(NoteStore):
     """Open with `await Store.open(url)`. Every method is one transaction; it is on disk when the method returns."""
 
     # -- sessions ---------------------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class Store(Database):
         async with self._write() as connection:
             for table in (schema.events, schema.runs):
                 await connection.execute(delete(table).where(table.c.log_id == session_id))
-            for table in (schema.compactions, schema.messages):
+            for table in (schema.compactions, schema.notes, schema.messages):
                 await connection.execute(delete(table).where(table.c.session_id == session_id))
             await connection.execute(delete(schema.sessions).where(schema.sessions.c.id == session_id))
 
@@ -92,25 +93,6 @@ class Store(Database):
         query = select(table.c.body).where(table.c.session_id == session_id).order_by(table.c.position)
         async with self._engine.connect() as connection:
             return list((await connection.execute(query)).scalars())
-
-    @whole
-    async def compact(self, session_id: str, kept: int, summary: str) -> None:
-        """Note that all messages but the last `kept` are summed up by now. Nothing happens if there is no such session."""
-        counted = select(func.count()).where(schema.messages.c.session_id == session_id)
-        async with self._write() as connection:
-            if (await connection.execute(select(schema.sessions.c.id).where(schema.sessions.c.id == session_id))).first():
-                first = max(0, (await connection.execute(counted)).scalar_one() - kept)
-                await connection.execute(delete(schema.compactions).where(schema.compactions.c.session_id == session_id))
-                values = {"session_id": session_id, "first_kept": first, "summary": summary}
-                await connection.execute(insert(schema.compactions).values(**values))
-
-    async def compaction(self, session_id: str) -> tuple[int, str] | None:
-        """(number of the first message that was kept, summary of those before) of the last compaction."""
-        table = schema.compactions
-        async with self._engine.connect() as connection:
-            query = select(table.c.first_kept, table.c.summary).where(table.c.session_id == session_id)
-            row = (await connection.execute(query)).first()
-        return (row.first_kept, row.summary) if row else None
 
     # -- runs and events --------------------------------------------------------------------------------------------
 

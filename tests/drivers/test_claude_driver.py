@@ -11,7 +11,7 @@ import pytest
 from drivers.agent import CliAgent
 from drivers.base import AgentUnavailable, Limits, ResumeFailed, SessionSpec, TaskSpec
 from drivers.claude import ClaudeDriver
-from drivers.claude_probe import logged_in, models
+from drivers.claude_probe import commands, greeting, logged_in, models
 from drivers.process import Spawner
 from tests.drivers.claude_transcripts import TRANSCRIPTS
 from tests.drivers.small_programs import LIMITS, ask, end_of, shown, text_in, to_end
@@ -113,11 +113,14 @@ async def test_a_program_that_does_not_tell_its_version(fake: FakeCli, tmp_path:
     assert (probe.version, probe.problem) == (None, f"{program} --version {problem}")
 
 
-def test_its_models_are_those_of_its_greeting() -> None:
-    greeting = (TRANSCRIPTS / "claude" / "plain.jsonl").read_text().splitlines()
-    assert "haiku" in models(greeting)
-    assert models(["warning", "{}", greeting[0]]) == models(greeting)
-    assert models([]) == models(["", "[]", '{"type":"system"}']) == ()
+def test_its_models_and_commands_are_those_of_its_greeting() -> None:
+    lines = (TRANSCRIPTS / "claude" / "plain.jsonl").read_text().splitlines()
+    answer = greeting(lines)
+    assert "haiku" in models(answer)
+    assert "compact" in [command.name for command in commands(answer)]
+    assert greeting(["warning", "{}", lines[0]]) == answer
+    assert greeting([]) == greeting(["", "[]", '{"type":"system"}']) == greeting(['{"type":"control_response"}']) == {}
+    assert models({}) == commands({}) == models({"models": 7}) == commands({"commands": 7}) == ()
 
 
 @pytest.mark.parametrize(

@@ -214,3 +214,11 @@ def test_the_key_is_a_secret_option() -> None:
     assert {option.name for option in OPTIONS if option.secret} == {"api_key"}
     for option in OPTIONS:
         assert not option.choices or option.default in option.choices
+
+
+def test_additional_directories_are_arguments_of_a_session() -> None:
+    argv = ClaudeDriver().session(session(additional_directories=(Path("/one"), Path("/two, three")))).command.argv
+    where = argv.index("--add-dir")
+    # It takes all that follows, up to the next flag.
+    assert argv[where : where + 4] == ("--add-dir", "/one", "/two, three", "--print")
+    assert "--add-dir" not in ClaudeDriver().session(session()).command.argv

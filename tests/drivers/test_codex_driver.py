@@ -103,6 +103,18 @@ def test_the_users_own_settings_stay_and_their_servers_do_not_start() -> None:
     assert "model_providers" not in asked["params"]["config"]
 
 
+def test_the_additional_directories_are_roots_of_the_workspace() -> None:
+    more = (Path("/more"), Path("/and/more"))
+    users = {"sandbox_workspace_write": {"writable_roots": ["/users", "/more"]}}
+    _, asked = opened(replace(SPEC, additional_directories=more), users)
+    assert asked["params"]["runtimeWorkspaceRoots"] == [str(FOLDER), "/more", "/and/more", "/users"]
+    _, asked = opened(SPEC, users)
+    assert "runtimeWorkspaceRoots" not in asked["params"]
+    # A thread keeps those of before unless it is told others.
+    _, asked = opened(replace(SPEC, resume="T"), {"sandbox_workspace_write": None})
+    assert asked["params"]["runtimeWorkspaceRoots"] == [str(FOLDER)]
+
+
 def test_a_history_is_injected_and_reasoning_left_out() -> None:
     call = ToolUseBlock(tool_call_id="c1", name="shell", input={"command": "ls"})
     history = (UserMessage(content="hi"), AssistantMessage(content=(call,)), ToolMessage(tool_call_id="c1", content="a b"))
@@ -161,7 +173,7 @@ GRANTS = [
 
 @pytest.mark.parametrize(("own", "sandbox", "policy", "mode"), GRANTS)
 def test_what_grants_become(own: dict[str, bool], sandbox: str, policy: str, mode: str) -> None:
-    grants = Grants.of([ToolGrant(name, trust) for name, trust in own.items()], sandbox, "/w")
+    grants = Grants.of([ToolGrant(name, trust) for name, trust in own.items()], sandbox, ("/w", "/more"))
     assert (grants.policy, grants.sandbox_mode) == (policy, mode)
     assert grants.config()["features"]["shell_tool"] == ("shell" in own)
     assert grants.config()["web_search"] == "disabled"
@@ -178,6 +190,12 @@ def test_what_grants_become(own: dict[str, bool], sandbox: str, policy: str, mod
         ({"shell": True}, "default", "shell", {}, "", "decline"),
         ({"apply_patch": True}, "default", "apply_patch", {}, "/w/a", "accept"),
         ({"apply_patch": True}, "default", "apply_patch", {}, "/w/../a", "ask"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "a/b", "accept"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/more/a", "accept"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/../more/a", "accept"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/more/../a", "ask"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/more-of/a", "ask"),
+        ({"apply_patch": True}, "read-only", "apply_patch", {}, "/more/a", "ask"),
         ({"apply_patch": True}, "default", "apply_patch", {}, "/wide/a", "ask"),
         ({"apply_patch": True}, "default", "apply_patch", {}, "", "ask"),
         ({"apply_patch": True}, "read-only", "apply_patch", {}, "/w/a", "ask"),
@@ -185,7 +203,7 @@ def test_what_grants_become(own: dict[str, bool], sandbox: str, policy: str, mod
     ],
 )
 def test_who_answers(own: dict[str, bool], sandbox: str, name: str, params: dict[str, Any], path: str, verdict: str) -> None:
-    grants = Grants.of([ToolGrant(tool, trust) for tool, trust in own.items()], sandbox, "/w")
+    grants = Grants.of([ToolGrant(tool, trust) for tool, trust in own.items()], sandbox, ("/w", "/more"))
     assert grants.verdict(name, params, [{"path": path}] if path else []) == verdict
 
 

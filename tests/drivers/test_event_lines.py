@@ -34,6 +34,7 @@ def test_the_opening_request_has_the_sessions_settings() -> None:
         system="Be kind.",
         tools=(ToolGrant("shell"), ToolGrant("lookup", trust=True)),
         app_tools=(ToolSpec("weather", "The weather.", {}),),
+        additional_directories=(Path("/more"),),
         history=(
             UserMessage(content="hi"),
             AssistantMessage(content=(TextBlock(text="a"), ToolUseBlock(tool_call_id="t", name="n", input={}))),
@@ -47,6 +48,7 @@ def test_the_opening_request_has_the_sessions_settings() -> None:
             "system": "Be kind.",
             "tools": [{"name": "shell", "trust": False}, {"name": "lookup", "trust": True}],
             "app_tools": ["weather"],
+            "additional_directories": ["/more"],
             "history": [
                 {"role": "user", "content": "hi"},
                 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,26 @@ def test_the_settings_of_a_session_bring_no_tools(tmp_path: Path, user: Path) ->
     bare = session_settings(spec_of(tmp_path, settings="none"), user, [])
     assert "ui" not in bare
     assert bare["security"]["auth"] == {"selectedType": "oauth-personal"}
+
+
+def test_the_additional_directories_stand_in_the_settings(tmp_path: Path, user: Path) -> None:
+    (user / "settings.json").write_text('{"context": {"fileName": "X.md", "includeDirectories": ["~/mine"]}}')
+    more = (tmp_path / "a, b", tmp_path / "c")
+    spec = replace(spec_of(tmp_path), additional_directories=more)
+    context = session_settings(spec, user, [])["context"]
+    assert context == {"fileName": "X.md", "includeDirectories": [*map(str, more), "~/mine"]}
+    bare = session_settings(replace(spec, options={"settings": "none"}), user, [])
+    assert bare["context"] == {"includeDirectories": [*map(str, more)]}
+    assert session_settings(spec_of(tmp_path), user, [])["context"]["includeDirectories"] == ["~/mine"]
+    (user / "settings.json").write_text('{"context": "not an object"}')
+    assert session_settings(spec, user, [])["context"] == {"includeDirectories": [*map(str, more)]}
+
+
+@pytest.mark.parametrize("name", ["$HOME", "${X:-..", "a$b"])
+def test_a_directory_that_would_be_filled_in_is_refused(tmp_path: Path, user: Path, name: str) -> None:
+    spec = replace(spec_of(tmp_path), additional_directories=(tmp_path / name,))
+    with pytest.raises(AgentUnavailable, match=r"has a \$ in its name"):
+        session_settings(spec, user, [])
 
 
 def test_the_application_side_tools_run_and_nothing_beside_them() -> None:

@@ -53,6 +53,32 @@ async def test_no_path_leads_out(host: Host, tmp_path: Path, method: str, path: 
     assert not (tmp_path / "work-two").exists()
 
 
+async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
+    for name in ("work", "more", "more-of"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "more" / "link").symlink_to(tmp_path / "more-of")
+    host = Host(tmp_path / "work", {"PATH": os.environ["PATH"]}, Spawner("hosttest"), (tmp_path / "more",))
+    try:
+        path = str(tmp_path / "more" / "new" / "file.txt")
+        assert (await ask(host, "fs/write_text_file", path=path, content="one")).error is None
+        assert (await ask(host, "fs/read_text_file", path=path)).result == {"content": "one"}
+        for outside in ("more-of/x", "more/link/x", "more/../x"):
+            answer = await ask(host, "fs/write_text_file", path=str(tmp_path / outside), content="x")
+            assert f"or in {tmp_path / 'more'}" in (answer.error or "")
+            assert not (tmp_path / outside).exists()
+        created = await ask(host, "terminal/create", command="pwd", cwd=str(tmp_path / "more"))
+        terminal = created.result["terminalId"]
+        await ask(host, "terminal/wait_for_exit", terminalId=terminal)
+        assert (await ask(host, "terminal/output", terminalId=terminal)).result["output"] == f"{tmp_path / 'more'}\n"
+        # Where none is named, it is the working folder.
+        created = await ask(host, "terminal/create", command="pwd")
+        await ask(host, "terminal/wait_for_exit", terminalId=created.result["terminalId"])
+        shown = await ask(host, "terminal/output", terminalId=created.result["terminalId"])
+        assert shown.result["output"] == f"{tmp_path / 'work'}\n"
+    finally:
+        await host.close()
+
+
 async def test_what_is_wrong_is_said(host: Host, tmp_path: Path) -> None:
     assert (await ask(host, "fs/read_text_file", path="relative.txt")).error == "'relative.txt' is not an absolute path"
     assert (await ask(host, "fs/read_text_file", path=str(tmp_path / "work" / "none"))).code == NOT_FOUND

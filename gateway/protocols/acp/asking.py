@@ -76,7 +76,7 @@ class Asking:
     async def _decide(self, run: Run, call_ids: Sequence[str]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(self._decision(call_id)) for call_id in call_ids]
+                asked = [group.create_task(self._decision(run, call_id)) for call_id in call_ids]
             decisions = [task.result() for task in asked]
         except* RpcError as errors:
             log.warning("session %s: the client cannot be asked: %s", self._session.id, errors.exceptions[0])
@@ -89,10 +89,10 @@ class Asking:
             return
         await self._settle(run, decisions)
 
-    async def _decision(self, call_id: str) -> Decision:
+    async def _decision(self, run: Run, call_id: str) -> Decision:
         session, tool = self._session, self._tool(call_id)
         grants = {grant.name: grant.trust for grant in session.config.tools or ()}
-        if grants.get(tool):
+        if grants.get(tool) and run.trust_would_do(call_id):
             # Trusted since the run began; the agent's process does not know of it yet.
             return Decision(call_id, tool, "allow_once")
         question = RequestPermissionRequest(

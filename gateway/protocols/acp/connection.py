@@ -34,6 +34,7 @@ from acp.schema import (
     PromptRequest,
     PromptResponse,
     ResumeSessionRequest,
+    SessionAdditionalDirectoriesCapabilities,
     SessionCapabilities,
     SessionCloseCapabilities,
     SessionDeleteCapabilities,
@@ -47,6 +48,7 @@ from acp.schema import (
 
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
+from gateway.protocols.acp.places import refuse_other_than_texts
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error
 from gateway.protocols.acp.sessions import OpenSessions, Reply, SetSessionModelRequest
 from gateway.security import Caller
@@ -170,6 +172,9 @@ class Connection:
 
     async def _initialize(self, request: InitializeRequest) -> Reply:
         self._initialized = True
+        if self._agent.info.additional_directories is None:
+            # Only its program can say whether it takes them; the first session would wait for its answer too.
+            await self._gateway.discovery.finding(self._agent)
         settings, info = self._agent.settings, self._agent.info
         known = self._gateway.discovery.known(self._agent)
         shown = Implementation(name=self._agent.name, title=settings.title or info.title, version=known.version)
@@ -191,6 +196,7 @@ class Connection:
             session_capabilities=SessionCapabilities(
                 list=SessionListCapabilities(),
                 delete=SessionDeleteCapabilities(),
+                additional_directories=SessionAdditionalDirectoriesCapabilities() if info.additional_directories else None,
                 resume=SessionResumeCapabilities(),
                 close=SessionCloseCapabilities(),
                 fork=SessionForkCapabilities() if info.seeds else None,
@@ -225,6 +231,11 @@ class Connection:
         if finding.probe.logged_in is False:
             raise RpcError(AUTH_REQUIRED, finding.problem or f"agent {self._agent.name!r} is not logged in")
 
+    async def _set_mode(self, request: SetSessionModeRequest | SetSessionModelRequest) -> Reply:
+        if isinstance(request, SetSessionModelRequest):
+            return await self._sessions.set_model(request)
+        return await self._sessions.set_mode(request)
+
 
 def _malformed(message: Any) -> str | None:
     """What is wrong with a message, before anything is known of its method."""
@@ -238,24 +249,38 @@ def _malformed(message: Any) -> str | None:
     return None if answers else "neither a method nor the answer to a request"
 
 
+def _opening(shape: type[BaseModel]) -> Callable[[Any], BaseModel]:
+    def read(given: Any) -> BaseModel:
+        refuse_other_than_texts(given)
+        return shape.model_validate(given)
+
+    return read
+
+
 def _config_option(given: Any) -> BaseModel:
     switch = isinstance(given, dict) and given.get("type") == "boolean"
     model = SetSessionConfigOptionBooleanRequest if switch else SetSessionConfigOptionSelectRequest
     return model.model_validate(given)
 
 
+def _mode(given: Any) -> BaseModel:
+    # The TypeScript package's first releases (0.4.5, under both of its names) send setSessionModel by this method.
+    model = isinstance(given, dict) and "modelId" in given and "modeId" not in given
+    return (SetSessionModelRequest if model else SetSessionModeRequest).model_validate(given)
+
+
 _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Connection, Any], Awaitable[Reply]]]] = {
     "initialize": (InitializeRequest.model_validate, Connection._initialize),
     "authenticate": (AuthenticateRequest.model_validate, Connection._authenticate),
     "logout": (LogoutRequest.model_validate, Connection._logout),
-    "session/new": (NewSessionRequest.model_validate, Connection._new),
-    "session/load": (LoadSessionRequest.model_validate, lambda c, r: c._sessions.load(r)),
-    "session/resume": (ResumeSessionRequest.model_validate, lambda c, r: c._sessions.resume(r)),
-    "session/fork": (ForkSessionRequest.model_validate, lambda c, r: c._sessions.fork(r)),
+    "session/new": (_opening(NewSessionRequest), Connection._new),
+    "session/load": (_opening(LoadSessionRequest), lambda c, r: c._sessions.load(r)),
+    "session/resume": (_opening(ResumeSessionRequest), lambda c, r: c._sessions.resume(r)),
+    "session/fork": (_opening(ForkSessionRequest), lambda c, r: c._sessions.fork(r)),
     "session/list": (ListSessionsRequest.model_validate, lambda c, r: c._sessions.list(r)),
     "session/close": (CloseSessionRequest.model_validate, lambda c, r: c._sessions.close(r)),
     "session/delete": (DeleteSessionRequest.model_validate, lambda c, r: c._sessions.delete(r)),
-    "session/set_mode": (SetSessionModeRequest.model_validate, lambda c, r: c._sessions.set_mode(r)),
+    "session/set_mode": (_mode, Connection._set_mode),
     "session/set_model": (SetSessionModelRequest.model_validate, lambda c, r: c._sessions.set_model(r)),
     "session/set_config_option": (_config_option, lambda c, r: c._sessions.set_config_option(r)),
 }

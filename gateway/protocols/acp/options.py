@@ -70,6 +70,13 @@ def config_options(agent: ConfiguredAgent, config: SessionConfig, models: Iterab
     return found + [_select(option, config.options.get(option.name, option.default)) for option in chosen]
 
 
+def takes_commands(agent: ConfiguredAgent, config: SessionConfig) -> bool:
+    """Whether a `/` at the beginning of a prompt is a command in this session, and not text."""
+    wanted = agent.info.slash_option
+    default = next((option.default for option in agent.options if option.name == wanted), "")
+    return wanted is None or config.options.get(wanted, default) == "on"
+
+
 def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
     """The options that are choices; the model's are those that the CLI has named, if it has."""
     options = [replace(o, choices=models) if o.name == "model" and not o.choices else o for o in agent.options]

@@ -45,11 +45,13 @@ from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.gateway import Gateway
 from gateway.history import CANCELLED
 from gateway.parking import unanswered
+from gateway.protocols.acp.about import About, made_title
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.mcp_servers import brought
 from gateway.protocols.acp.options import all_tools, with_mode, with_option
+from gateway.protocols.acp.places import folder_of, placed, replaced
 from gateway.protocols.acp.rpc import Client, RpcError
-from gateway.protocols.acp.window import Window, title_of
+from gateway.protocols.acp.window import Window
 from gateway.security import Caller
 from gateway.session import Session
 from gateway.session_config import SessionConfig
@@ -91,19 +93,19 @@ class OpenSessions:
 
     async def new(self, request: NewSessionRequest) -> Reply:
         servers = brought(request.mcp_servers, self._agent)
-        config = SessionConfig(options=self._place(request), tools=all_tools(self._agent), mcp_servers=servers)
+        config = placed(SessionConfig(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
-        return Reply(NewSessionResponse(session_id=window.session.id, **window.settings()), window.start)
+        return Reply(NewSessionResponse(session_id=window.session.id, **window.about.settings()), window.start)
 
     async def load(self, request: LoadSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.replay()
-        return Reply(LoadSessionResponse(**window.settings()), window.start)
+        return Reply(LoadSessionResponse(**window.about.settings()), window.start)
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.skip()
-        return Reply(ResumeSessionResponse(**window.settings()), window.start)
+        return Reply(ResumeSessionResponse(**window.about.settings()), window.start)
 
     async def fork(self, request: ForkSessionRequest) -> Reply:
         """A new session with the history and the settings of another; both go on by themselves."""
@@ -117,28 +119,28 @@ class OpenSessions:
             config = origin.config
         cut: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in unanswered(history)]
         servers = brought(request.mcp_servers or [], self._agent)
-        config = replace(config, options={**config.options, **self._place(request)}, mcp_servers=servers)
+        config = placed(replace(config, mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *cut]))
         await window.skip()
-        return Reply(ForkSessionResponse(session_id=window.session.id, **window.settings()), window.start)
+        return Reply(ForkSessionResponse(session_id=window.session.id, **window.about.settings()), window.start)
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> Window:
         session = await self._found(request.session_id)
-        self._check_place(session, request)
+        servers = brought(request.mcp_servers or [], self._agent)
+        replaced(session.config, self._agent, request)
         before = self._windows.pop(session.id, None)
         if before is not None:
             if before.speaking:
                 self._windows[session.id] = before
                 raise Conflict("this session is at work on a prompt of this connection; it is open already")
             await before.close()
-        servers = brought(request.mcp_servers or [], self._agent)
         async with session.lock:
-            await session.configure(replace(session.config, mcp_servers=servers))
+            await session.configure(replace(replaced(session.config, self._agent, request), mcp_servers=servers))
         return await self._open(session)
 
     async def _open(self, session: Session) -> Window:
         finding = await self._gateway.discovery.finding(self._agent)
-        window = Window(session, self._client, finding.probe.models)
+        window = Window(session, self._client, About(session, finding.probe, self._gateway.store))
         self._windows[session.id] = window
         return window
 
@@ -149,32 +151,6 @@ class OpenSessions:
                 f"session {session_id!r} is of agent {session.agent.name!r}, this connection is to {self._agent.name!r}"
             )
         return session
-
-    def _place(
-        self, request: NewSessionRequest | ForkSessionRequest | LoadSessionRequest | ResumeSessionRequest
-    ) -> dict[str, str]:
-        """The option for the working folder. Raises BadRequest."""
-        if request.additional_directories:
-            raise BadRequest("additionalDirectories: one working folder a session; this agent does not declare more")
-        try:
-            return {"cwd": str(self._agent.folder(None if request.cwd in ("", ".") else request.cwd).resolve())}
-        except BadRequest as error:
-            raise BadRequest(str(error).replace("option 'cwd'", "cwd", 1)) from None
-
-    def _check_place(self, session: Session, request: LoadSessionRequest | ResumeSessionRequest) -> None:
-        """A session stays in its folder; a client that names another one would see wrong files."""
-        own, asked = self._folder(session.config.options), self._place(request)["cwd"]
-        if asked != own and request.cwd not in ("", "."):
-            raise BadRequest(
-                f"cwd: session {session.id!r} works in {own}, not in {asked}; load it with its own folder, or fork it"
-            )
-
-    def _folder(self, options: Any) -> str:
-        try:
-            return str(self._agent.folder(options.get("cwd")).resolve())
-        except BadRequest:
-            # It is not there any more.
-            return os.path.abspath(options.get("cwd") or "")
 
     # -- a session is looked for, and goes --------------------------------------------------------------------------
 
@@ -187,7 +163,7 @@ class OpenSessions:
         while True:
             cards = await self._gateway.store.session_cards(self._agent.name, owner, PAGE, after)
             for n, card in enumerate(cards, 1):
-                if wanted is None or wanted == self._folder(card.config.get("options", {})):
+                if wanted is None or wanted == folder_of(self._agent, card.config.get("options", {})):
                     found.append(self._info(card))
                 if len(found) == PAGE and (n < len(cards) or len(cards) == PAGE):
                     return Reply(ListSessionsResponse(sessions=found, next_cursor=_mark(card)))
@@ -200,8 +176,9 @@ class OpenSessions:
         used = datetime.fromtimestamp(card.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfo(
             session_id=card.id,
-            cwd=self._folder(card.config.get("options", {})),
-            title=title_of(first.content) if isinstance(first, UserMessage) else None,
+            cwd=folder_of(self._agent, card.config.get("options", {})),
+            additional_directories=card.config.get("additional_directories") or None,
+            title=card.title or (made_title(first.content) if isinstance(first, UserMessage) else None),
             updated_at=used,
         )
 
@@ -267,10 +244,10 @@ class OpenSessions:
         if not isinstance(request.value, str):
             raise BadRequest(f"value: option {request.config_id!r} is a choice, not a switch; send one of its values")
         await self._set(window, request.config_id, request.value)
-        return Reply(SetSessionConfigOptionResponse(config_options=window.settings()["config_options"] or []))
+        return Reply(SetSessionConfigOptionResponse(config_options=window.about.settings()["config_options"] or []))
 
     async def _set(self, window: Window, name: str, value: str) -> None:
-        await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.models))
+        await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.about.models))
 
     async def _configure(self, window: Window, change: Callable[[SessionConfig], SessionConfig]) -> None:
         """Change the settings; a run under way keeps what it has begun with."""

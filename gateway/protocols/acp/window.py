@@ -6,35 +6,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from acp.schema import (
-    ConfigOptionUpdate,
-    CurrentModeUpdate,
-    PromptResponse,
-    SessionInfoUpdate,
-    SessionNotification,
-)
+from acp.schema import PromptResponse, SessionNotification
 
-from drivers.events import AwaitedCall, Awaiting, Error, SessionEnd
-from drivers.messages import Message, UserMessage, text_of
+from drivers.events import AwaitedCall, Awaiting, Commands, Error, SessionEnd, Title
+from drivers.messages import Message, UserMessage
 from gateway.errors import Conflict, NotFound
 from gateway.event_log import Entry
 from gateway.log_events import Steered, TurnStart
 from gateway.parking import unanswered
+from gateway.protocols.acp.about import About
 from gateway.protocols.acp.asking import Asking
-from gateway.protocols.acp.options import config_options, mode_of, modes
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, NOT_FOUND, Client, RpcError
 from gateway.protocols.acp.updates import Updates
 from gateway.run import RunState
 from gateway.session import Session
 
 log = logging.getLogger(__name__)
-
-TITLE_AT_MOST = 80
 
 Answer = Callable[[PromptResponse | RpcError], Awaitable[None]]
 
@@ -51,8 +42,8 @@ class Speaking:
 class Window:
     """`start` it when the client knows of the session; `close` leaves the session as it is."""
 
-    def __init__(self, session: Session, client: Client, models: Sequence[str]) -> None:
-        self.session, self.models = session, models
+    def __init__(self, session: Session, client: Client, about: About) -> None:
+        self.session, self.about = session, about
         self._client = client
         self._cwd = str(session.agent.folder(session.config.options.get("cwd")))
         self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, self._asks_for)
@@ -62,8 +53,6 @@ class Window:
         self._said: list[UserMessage] = []
         self._speaking: Speaking | None = None
         self._error: str | None = None
-        self._title: str | None = None
-        self._told = self._settings()
         self._follower: asyncio.Task[None] | None = None
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -104,8 +93,9 @@ class Window:
             run = session.run if session.state != "idle" else None
             self._in_run, self._seen = run is not None, session.log.last
             history = await session.history()
-        first_said = next((message for message in history if isinstance(message, UserMessage)), None)
-        self._title = title_of(first_said.content) if first_said else None
+        for message in history:
+            if isinstance(message, UserMessage):
+                self.about.said(message.content)
         return history, run.first_seq if run else None
 
     def start(self) -> None:
@@ -136,7 +126,7 @@ class Window:
                 await session.say(message)
                 # Nothing was awaited since the run began: its events come after this one.
                 speaking.after = session.log.last
-                self._title = self._title or title_of(message.content)
+                self.about.said(message.content)
         except BaseException:
             self._speaking = None
             self._quiet.set()
@@ -177,6 +167,8 @@ class Window:
 
     async def _follow(self) -> None:
         try:
+            await self.about.learn()
+            await self.tell_settings()
             # None come once the session is deleted.
             while entries := await self.session.log.read(self._seen):
                 for entry in entries:
@@ -205,7 +197,8 @@ class Window:
             await self._begins(entry.seq)
         if isinstance(event, Error):
             self._error = event.message
-        for update in self._updates.of_event(event):
+        told = self.about.heard(event) if isinstance(event, Commands | Title) else self._updates.of_event(event)
+        for update in told:
             await self._update(update)
         if isinstance(event, SessionEnd):
             self._in_run = False
@@ -233,7 +226,7 @@ class Window:
         await self._asking.settled()
         if isinstance(event, SessionEnd):
             await self.tell_settings()
-            await self._update(SessionInfoUpdate(session_update="session_info_update", title=self._title, updated_at=_now()))
+            await self._update(self.about.info())
             if self._is_mine(entry.seq):
                 await self.finish(self._outcome(event))
 
@@ -260,26 +253,10 @@ class Window:
         known = {grant.name: grant.trust for grant in self.session.config.tools or ()}
         return not known.get(tool, not tool.startswith("mcp__"))
 
-    # -- settings ---------------------------------------------------------------------------------------------------
-
-    def settings(self) -> dict[str, Any]:
-        """Modes and config options, for an answer."""
-        self._told = self._settings()
-        return {"modes": modes(self.session.config), "config_options": self._told[1] or None}
-
     async def tell_settings(self) -> None:
-        """Tell the client what has changed of its settings since it was told last."""
-        before, self._told = self._told, self._settings()
-        if before == self._told:
-            return
-        mode, options = self._told
-        if before[0] != mode:
-            await self._update(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode))
-        await self._update(ConfigOptionUpdate(session_update="config_option_update", config_options=options))
-
-    def _settings(self) -> tuple[str, list[Any]]:
-        """What is shown of the settings, to be compared."""
-        return mode_of(self.session.config), config_options(self.session.agent, self.session.config, self.models)
+        """Tell the client what has changed of its settings and commands since it was told last."""
+        for update in self.about.news():
+            await self._update(update)
 
     async def _update(self, update: Any) -> None:
         await self._client.notify("session/update", SessionNotification(session_id=self.session.id, update=update))
@@ -288,13 +265,3 @@ class Window:
 def _of_the_application(calls: Iterable[AwaitedCall]) -> str:
     names = ", ".join(repr(call.id) for call in calls if call.wants == "result")
     return f"tool call {names} waits for its result from the application, over AAP; answer it there, or session/cancel it"
-
-
-def title_of(content: Any) -> str | None:
-    """A session's title: how its first prompt begins."""
-    line = " ".join(text_of(content).split())
-    return (line if len(line) <= TITLE_AT_MOST else line[: TITLE_AT_MOST - 1] + "…") or None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

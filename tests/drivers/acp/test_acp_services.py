@@ -23,6 +23,17 @@ async def test_files_are_read_in_the_folder_only(open_agent: Open, tmp_path: Pat
     assert "not in the working folder" in said(events)
 
 
+async def test_files_are_read_in_the_additional_directories_too(open_agent: Open, tmp_path: Path) -> None:
+    file = tmp_path / "more" / "file.txt"
+    file.parent.mkdir()
+    file.write_text("content")
+    without = await open_agent("read!", flags="folders")
+    assert "not in the working folder" in said(await heard(without, f"read {file}"))
+    agent = await open_agent("read!", flags="folders", additional_directories=(file.parent,))
+    assert result(await heard(agent, f"read {file}")).output == "content"
+    assert result(await heard(agent, "read /etc/passwd")).is_error
+
+
 @pytest.mark.parametrize("granted", [True, False])
 async def test_an_edit_waits_for_the_client(open_agent: Open, tmp_path: Path, granted: bool) -> None:
     agent, file = await open_agent("edit"), tmp_path / "work" / "new.txt"

@@ -17,6 +17,7 @@ from drivers.base import (
     ResumeFailed,
     SessionSpec,
 )
+from drivers.events import SlashCommand
 from drivers.messages import UserMessage
 from drivers.process import Spawner
 from tests.drivers.acp.talk import ARGS, MARK, Open, environment, heard, said
@@ -62,6 +63,27 @@ async def test_a_session_that_cannot_go_on_is_told_apart(open_agent: Open) -> No
         await open_agent(history=(UserMessage(content="hello"),))
 
 
+async def test_additional_directories_are_passed_on_however_it_is_opened(open_agent: Open, tmp_path: Path) -> None:
+    more = (tmp_path / "one", tmp_path / "two")
+    told = f"{tmp_path / 'one'} {tmp_path / 'two'}"
+    first = await open_agent(flags="folders", additional_directories=more)
+    assert said(await heard(first, "folders")) == f"new {told}"
+    await first.close()
+    for flags, how in (("folders", "resume"), ("folders noresume", "load")):
+        again = await open_agent(flags=flags, resume=first.native_id, additional_directories=more)
+        assert said(await heard(again, "folders")) == f"{how} {told}"
+        await again.close()
+    without = await open_agent(flags="folders", resume=first.native_id)
+    assert said(await heard(without, "folders")) == "resume"
+
+
+async def test_additional_directories_that_the_agent_does_not_take_are_refused(open_agent: Open, tmp_path: Path) -> None:
+    first = await open_agent()
+    for resume in (None, first.native_id):
+        with pytest.raises(AgentUnavailable, match=f"takes no additional directories, but {tmp_path / 'one'}"):
+            await open_agent(resume=resume, additional_directories=(tmp_path / "one",))
+
+
 async def test_the_agent_is_told_when_its_session_ends(open_agent: Open, tmp_path: Path) -> None:
     agent = await open_agent()
     await heard(agent, "say one")
@@ -83,12 +105,24 @@ async def test_the_probe(tmp_path: Path) -> None:
 
     found = await AcpDriver().probe(spec(), Spawner(MARK))
     assert (found.version, found.problem, found.logged_in, found.models) == ("1.2.3", None, True, ("small", "large"))
+    assert (found.images, found.additional_directories) == (True, False)
+    assert (await AcpDriver().probe(spec("folders"), Spawner(MARK))).additional_directories is True
     found = await AcpDriver().probe(spec("login"), Spawner(MARK))
     assert (found.version, found.logged_in) == ("1.2.3", False)
     assert "not logged in" in (found.problem or "")
     found = await AcpDriver().probe(spec(program="/bin/false"), Spawner(MARK))
-    assert (found.version, found.logged_in) == (None, None)
+    assert (found.version, found.logged_in, found.additional_directories) == (None, None, None)
     assert "ended before it took a prompt" in (found.problem or "")
+
+
+@pytest.mark.parametrize("flags", ["commands", "commands_later", "commands deaf", "commands fragile"])
+async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    monkeypatch.setattr("drivers.acp.LINGER", 0.5 if "deaf" in flags else 60.0)
+    found = await AcpDriver().probe(
+        AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), ARGS), Spawner(MARK)
+    )
+    assert (found.version, found.problem, found.logged_in) == ("1.2.3", None, True)
+    assert found.commands == (SlashCommand(name="shout", description="Says it louder.", hint="what to say"),)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,13 @@ async def test_placeholders_are_filled_in(open_agent: Open) -> None:
         Prompt((TextBlock(text="hi"), ImageBlock(url="https://x/y.png"), ImageBlock(url="data:image/png;base64,AA")))
     )
     assert said(await to_end(agent)) == 'hi|1|2|Be kind.|paper-1|s3cret|||{prompt}|{|{"a": {}}'
+
+
+async def test_the_additional_directories_are_a_placeholder(open_agent: Open, tmp_path: Path) -> None:
+    more = (tmp_path / "one", tmp_path / "two")
+    agent = await open_agent([{"text": "<{additional_directories}>"}], additional_directories=more)
+    assert said(await ask(agent)) == f"<{more[0]}\n{more[1]}>"
+    assert said(await ask(await open_agent([{"text": "<{additional_directories}>"}]))) == "<>"
 
 
 async def test_the_model_is_announced(open_agent: Open) -> None:

@@ -59,6 +59,7 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("options", With(options=(option(title=""),)), "option 'mood': its title or its description is blank"),
     ("options", With(options=(option(choices=("good", "bad")),)), "its default '' is not one of its choices good, bad"),
     ("options", With(options=(option(secret=True, default="x"),)), "option 'mood' is a secret"),
+    ("options", With(slash_option="slash"), "info().slash_option is 'slash'; it must be an option with the choice `on`"),
     ("tools", With(tools=(tool(OBJECT), tool(OBJECT))), "two tools have the name 'look'"),
     ("tools", With(tools=(tool(OBJECT, " "),)), "its name or its description is blank"),
     ("tools", With(tools=(tool({"type": "objct"}),)), "is not a JSON schema: 'objct' is not valid"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,6 +146,24 @@ async def options(client: Client) -> None:
         await refused(client, "session/set_config_option", {**change, "value": "no such value"}, -32602)
     wrong = {"sessionId": answer["sessionId"], "configId": "none", "value": "x"}
     await refused(client, "session/set_config_option", wrong, -32602)
+
+
+@requirement("ADDDIRS-001 an absolute additional directory is taken where they are declared, and refused where they are not")
+async def additional_directories(client: Client) -> None:
+    can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
+    session = await client.new()
+    here = next(s["cwd"] for s in (await client.request("session/list"))["sessions"] if s["sessionId"] == session)
+    more = Path(here) / "more"
+    more.mkdir(exist_ok=True)
+    params = {"cwd": here, "mcpServers": [], "additionalDirectories": [str(more)]}
+    if "additionalDirectories" not in can:
+        await refused(client, "session/new", params, -32602)
+        return
+    session = (await client.request("session/new", params))["sessionId"]
+    found = {s["sessionId"]: s for s in (await client.request("session/list"))["sessions"]}
+    assert (found[session]["cwd"], found[session]["additionalDirectories"]) == (here, [str(more)])
+    assert (await client.prompt(session, "hello"))["stopReason"] in STOP_REASONS
+    await refused(client, "session/new", {**params, "additionalDirectories": ["more"]}, -32602)
 
 
 @requirement("MODES-001/002 the current mode is one of those there are, and can be set")

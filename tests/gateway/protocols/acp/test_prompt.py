@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.security import HOUSEHOLDER
-from tests.daemon import Running
-from tests.gateway.protocols.acp.client import RpcFailed, prompt
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
 
 
@@ -91,6 +92,35 @@ async def test_always_becomes_the_sessions_trust(acp: Open, portico: Running, sc
     assert {grant.name: grant.trust for grant in found.config.tools or ()} == {
         "lookup": False, "write_note": False, "shell": True,
     }  # fmt: skip
+
+
+async def test_trust_does_not_answer_what_is_asked_in_spite_of_it(acp: Open, portico: Running, scene: Scene) -> None:
+    """As codex asks about a patch outside of its folders; and "always" is no answer to the next such question either."""
+    client = await acp()
+    step = {"tool_call": {"name": "shell", "ask": True, "result": "ran"}}
+    session = await opened(client, portico.gateway, scene([step, {"text": "{last_result}"}]))
+    await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
+    for choice, n in (("allow_always", 1), ("reject_once", 2)):
+        client.choose = lambda params, choice=choice: choice  # type: ignore[misc]
+        await client.prompt(session, "go")
+        assert sum(m.get("method") == "session/request_permission" for m in client.got) == n
+    assert client.text().startswith("ran") and "denied" in client.text()
+
+
+async def test_a_rule_that_asks_is_not_answered_by_trust(tmp_path: Path, scene: Scene) -> None:
+    config = table(tmp_path)
+    config["agents"]["script"]["policy"] = [{"tool": "shell", "when": {"command": "rm *"}, "decide": "ask"}]
+    steps = [{"tool_call": {"name": "shell", "input": {"command": command}}} for command in ("rm x", "ls", "rm y")]
+    async with gateway_on(config) as portico:
+        client, connection = connect(portico.gateway)
+        await client.initialize()
+        session = await opened(client, portico.gateway, scene(steps))
+        client.choose = lambda params: "allow_always"
+        for n in (1, 2):
+            await client.prompt(session, "go")
+            asked = [m["params"]["toolCall"]["title"] for m in client.got if m.get("method") == "session/request_permission"]
+            assert asked == ["rm x", "rm y"] * n
+        await connection.close()
 
 
 async def test_cancel_in_text(acp: Open, portico: Running, scene: Scene) -> None:

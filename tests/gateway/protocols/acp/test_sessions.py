@@ -204,8 +204,6 @@ async def test_the_folder(acp: Open, tmp_path: Path) -> None:
         assert refused.value.code == -32602
     with pytest.raises(RpcFailed, match="works in"):
         await client.request("session/load", load(session, str(tmp_path / "scenes")))
-    with pytest.raises(RpcFailed, match="additionalDirectories"):
-        await client.new(additionalDirectories=["/tmp"])
 
 
 async def test_a_client_that_goes_leaves_its_run(acp: Open, portico: Running, scene: Scene, tmp_path: Path) -> None:

@@ -133,8 +133,13 @@ async def test_models(small: Any) -> None:
     back = {"sessionId": answer["sessionId"], "configId": "model", "value": "default"}
     complete = (await client.request("session/set_config_option", back))["configOptions"]
     assert next(o for o in complete if o["id"] == "model")["currentValue"] == "default"
-    with pytest.raises(RpcFailed, match="no-such"):
-        await client.request("session/set_model", {"sessionId": answer["sessionId"], "modelId": "no-such"})
+    # So the TypeScript package 0.4.5 sends it.
+    assert await client.request("session/set_mode", {"sessionId": answer["sessionId"], "modelId": names[-1]}) == {}
+    told = of(client.updates(), "config_option_update")[-1]["configOptions"]
+    assert next(o for o in told if o["id"] == "model")["currentValue"] == names[-1]
+    for method in ("session/set_model", "session/set_mode"):
+        with pytest.raises(RpcFailed, match="no-such"):
+            await client.request(method, {"sessionId": answer["sessionId"], "modelId": "no-such"})
 
 
 async def test_a_session_that_cannot_be_forked(small: Any) -> None:

@@ -1,0 +1,245 @@
+"""Additional directories of a session: which are taken, what the agent is told of them, and how long they are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.agents import MOST_DIRECTORIES, Agents
+from gateway.config import parse
+from gateway.errors import BadRequest
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
+from tests.gateway.protocols.acp.conftest import Open, Scene
+from tests.gateway.talk import say
+from tests.gateway.test_acp_agent import small_agent
+
+STEPS: list[Any] = [{"text": "<{additional_directories}>"}]
+Make = Callable[..., list[str]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Folders below the agent's own."""
+
+    def folders(*names: str) -> list[str]:
+        made = [tmp_path / "scenes" / name for name in names]
+        for folder in made:
+            folder.mkdir(parents=True, exist_ok=True)
+        return [str(folder) for folder in made]
+
+    return folders
+
+
+def opening(session: str, *directories: Any, cwd: str = ".") -> dict[str, Any]:
+    given = {"additionalDirectories": list(directories)} if directories else {}
+    return {"sessionId": session, "cwd": cwd, "mcpServers": [], **given}
+
+
+async def new(client: Client, portico: Running, scene: Scene, *directories: str) -> str:
+    """A session with these directories, whose agent says which it has."""
+    session = await client.new(additionalDirectories=list(directories))
+    found = (await portico.client.get(f"/session/{session}")).json()["agent"]["options"]
+    scenario = {"agent": {"options": {**found, "scenario": scene(STEPS)}}, "messages": [{"role": "user", "content": "first"}]}
+    assert (await portico.client.post(f"/session/{session}", json=scenario)).status_code == 200
+    return session
+
+
+async def told(client: Client, session: str) -> list[str]:
+    """What the agent has, by its own word."""
+    since = len(client.got)
+    await client.prompt(session, "which?")
+    return client.text(session, since=since).strip("<>").split()
+
+
+async def listed(client: Client, session: str) -> list[str]:
+    found = next(s for s in (await client.request("session/list"))["sessions"] if s["sessionId"] == session)
+    return list(found.get("additionalDirectories", []))
+
+
+async def test_the_agent_is_given_them_and_the_list_shows_them(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+    one, two = make("one", "two")
+    (Path(one).parent / "way-in").symlink_to(two)
+    client = await acp()
+    # In the client's order, each once, by its real path.
+    session = await new(client, portico, scene, two, one, two + "/", str(Path(one).parent / "way-in"), one + "/../one")
+    assert await listed(client, session) == [two, one]
+    assert await told(client, session) == [two, one]
+    plain = await new(client, portico, scene)
+    assert await told(client, plain) == [] == await listed(client, plain)
+    info = next(s for s in (await client.request("session/list"))["sessions"] if s["sessionId"] == plain)
+    assert "additionalDirectories" not in info
+
+
+async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make, tmp_path: Path) -> None:
+    (good,) = make("good")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "scenes" / "file").write_text("x")
+    (tmp_path / "scenes" / "way-out").symlink_to(tmp_path / "outside")
+    client = await acp()
+    bad = {
+        "good": "not an absolute path",
+        "": "not an absolute path",
+        "~": "not an absolute path",
+        str(tmp_path): "not below the folder",
+        "/": "not below the folder",
+        "/tmp": "not below the folder",
+        good + "/../..": "not below the folder",
+        str(tmp_path / "scenes" / "way-out"): "not below the folder",
+        str(tmp_path / "scenes" / "missing"): "make it first",
+        str(tmp_path / "scenes" / "file"): "make it first",
+        good + "\0": "cannot be a folder",
+    }
+    for path, why in bad.items():
+        for params in ({"additionalDirectories": [good, path]},):
+            with pytest.raises(RpcFailed, match=why) as refused:
+                await client.new(**params)
+            assert (refused.value.code, refused.value.message.startswith("additionalDirectories[1]: ")) == (-32602, True)
+    for odd in (1, None, ["x"], {"path": good}):
+        with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: a path as text") as refused:
+            await client.new(additionalDirectories=[good, odd])
+        assert refused.value.code == -32602
+    with pytest.raises(RpcFailed, match="additionalDirectories"):
+        await client.new(additionalDirectories=good)
+    with pytest.raises(RpcFailed, match="too many"):
+        await client.new(additionalDirectories=[good] * (MOST_DIRECTORIES + 1))
+    assert (await client.request("session/list"))["sessions"] == []
+    assert await client.new(additionalDirectories=None)
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_who_opens_a_session_gives_the_complete_list(
+    acp: Open, portico: Running, scene: Scene, make: Make, method: str
+) -> None:
+    one, two, three = make("one", "two", "three")
+    client = await acp()
+    session = await new(client, portico, scene, one, two)
+    await client.request(method, opening(session, three, one))
+    assert await told(client, session) == [three, one] == await listed(client, session)
+    await client.request(method, opening(session))
+    assert await told(client, session) == [] == await listed(client, session)
+
+
+async def test_a_bad_list_changes_nothing(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+    one, two = make("one", "two")
+    client = await acp()
+    session = await new(client, portico, scene, one)
+    for method in ("session/load", "session/resume", "session/fork"):
+        for bad in ((two, "/tmp"), (two, 5), (two, one + "/missing")):
+            with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: ") as refused:
+                await client.request(method, opening(session, *bad))
+            assert refused.value.code == -32602
+    assert len((await client.request("session/list"))["sessions"]) == 1
+    # It is open on this connection still, with what it had.
+    assert await told(client, session) == [one] == await listed(client, session)
+
+
+async def test_a_fork_has_its_own(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+    one, two = make("one", "two")
+    client = await acp()
+    session = await new(client, portico, scene, one)
+    fork = (await client.request("session/fork", opening(session, two)))["sessionId"]
+    bare = (await client.request("session/fork", opening(session)))["sessionId"]
+    for made, has in ((fork, [two]), (bare, []), (session, [one])):
+        assert await told(client, made) == has == await listed(client, made)
+
+
+async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, scene: Scene, make: Make) -> None:
+    one, two = make("one", "two")
+    config = table(tmp_path)
+    async with gateway_on(config) as portico:
+        client, connection = connect(portico.gateway)
+        await client.initialize()
+        session = await new(client, portico, scene, one, two)
+        await connection.close()
+    async with gateway_on(config) as portico:
+        answer = await say(portico.client, session, "which?")
+        assert answer["messages"][-1]["content"] == f"<{one}\n{two}>"
+        # Other settings leave them as they are.
+        settings = {"agent": {"options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "and now?"}]}
+        answer = (await portico.client.post(f"/session/{session}", json=settings)).json()
+        client, connection = connect(portico.gateway)
+        await client.initialize()
+        assert await listed(client, session) == [one, two]
+        await connection.close()
+
+
+async def test_one_that_is_gone_is_named(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+    one, two = make("one", "two")
+    client = await acp()
+    session = await new(client, portico, scene, one, two)
+    await client.request("session/close", {"sessionId": session})
+    await asyncio.to_thread(Path(two).rmdir)
+    assert await listed(client, session) == [one, two]
+    with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: there is no folder") as refused:
+        await client.request("session/resume", opening(session, one, two))
+    assert refused.value.code == -32602
+    refusal = await portico.client.post(f"/session/{session}", json={"messages": [{"role": "user", "content": "go on"}]})
+    assert (refusal.status_code, "additionalDirectories[1]" in refusal.text) == (400, True)
+    await client.request("session/resume", opening(session, one))
+    assert await told(client, session) == [one]
+
+
+async def test_an_agent_that_takes_none(acp: Open, portico: Running, tmp_path: Path) -> None:
+    client = await acp("echo")
+    can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
+    assert "additionalDirectories" not in can
+    here = portico.gateway.settings.data_dir / "workspaces" / "echo" / "more"
+    here.mkdir(parents=True)
+    session = await client.new(additionalDirectories=[])
+    for method, params in (
+        ("session/new", {"cwd": ".", "mcpServers": [], "additionalDirectories": [str(here)]}),
+        ("session/load", opening(session, str(here))),
+        ("session/resume", opening(session, str(here))),
+        ("session/fork", opening(session, str(here))),
+    ):
+        with pytest.raises(RpcFailed, match=r"^additionalDirectories: agent 'echo' works in one folder") as refused:
+            await client.request(method, params)
+        assert refused.value.code == -32602
+    assert len((await client.request("session/list"))["sessions"]) == 1
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_an_acp_agent_is_asked_whether_it_takes_them(tmp_path: Path, takes: bool) -> None:
+    agent = small_agent(tmp_path)
+    agent["env"]["ACP_AGENT_FLAGS"] = "folders" if takes else ""
+    more = tmp_path / "work" / "more"
+    more.mkdir()
+    (more / "file.txt").write_text("content")
+    async with gateway_on(table(tmp_path, agents={"small": agent})) as portico:
+        client, connection = connect(portico.gateway, "small")
+        # The very first client is told what is so.
+        can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
+        assert ("additionalDirectories" in can) is takes
+        if takes:
+            session = await client.new(additionalDirectories=[str(more)])
+            await client.prompt(session, "folders")
+            assert client.text(session) == f"new {more}"
+            await client.request("session/close", {"sessionId": session})
+            await client.request("session/resume", opening(session, str(more)))
+            since = len(client.got)
+            await client.prompt(session, "folders")
+            assert client.text(session, since=since) == f"resume {more}"
+        else:
+            with pytest.raises(RpcFailed, match="one folder a session"):
+                await client.new(additionalDirectories=[str(more)])
+        await connection.close()
+
+
+def test_confinement_goes_by_the_configuration(tmp_path: Path) -> None:
+    """Alone in an editor's process, an agent without a folder of its own may be given any; one with a folder stays in it."""
+    (tmp_path / "own" / "below").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    settings = parse({"agents": {"free": {"driver": "script"}, "bound": {"driver": "script", "cwd": str(tmp_path / "own")}}})
+    agents = Agents(settings, {}, tmp_path / "workspace", anywhere=True)
+    below, other = str(tmp_path / "own" / "below"), str(tmp_path / "other")
+    assert agents.get("free").additional_directories([other, below]) == (Path(other), Path(below))
+    assert agents.get("bound").additional_directories([below]) == (Path(below),)
+    with pytest.raises(BadRequest, match=r"^additionalDirectories\[1\]: .* not below the folder of agent 'bound'"):
+        agents.get("bound").additional_directories([below, other])
+    with pytest.raises(BadRequest, match=r"not below the folder of agent 'free'"):
+        Agents(settings, {}, tmp_path / "workspace").get("free").additional_directories([other])

@@ -1,0 +1,78 @@
+"""Additional directories with the real claude: what it does there, and what it is told of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.daemon import Running, gateway_on
+from tests.gateway.protocols.acp.client import Client, connect
+from tests.model_server.scenarios import ToolUse
+from tests.real.tool_bench import Bench, bash, cold_bench
+
+__all__ = ["cold_bench"]
+
+
+async def editor(portico: Running) -> tuple[Client, Any]:
+    client, connection = connect(portico.gateway, "claude")
+    can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
+    assert can["additionalDirectories"] == {}
+    return client, connection
+
+
+async def test_it_works_in_an_additional_directory(cold_bench: Bench) -> None:
+    here, there = cold_bench.work / "here", cold_bench.work / "there, too"
+    for folder in (here, there):
+        folder.mkdir()
+    (there / "a.txt").write_text("hidden words\n")
+    calls = (
+        ToolUse("Read", {"file_path": f"{there}/a.txt"}),
+        ToolUse("Edit", {"file_path": f"{there}/a.txt", "old_string": "hidden", "new_string": "shown"}),
+        # Not a command that only reads: those of one message run side by side.
+        bash(f"cd '{there}' && touch made"),
+        bash("pwd"),
+    )
+    async with gateway_on(cold_bench.config()) as portico:
+        client, connection = await editor(portico)
+        session = await client.new(str(here), additionalDirectories=[str(there)])
+        await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
+        assert (await client.prompt(session, cold_bench.model_calls(*calls)))["stopReason"] == "end_turn"
+        assert not client.asked.qsize()
+        assert (there / "a.txt").read_text() == "shown words\n"
+        assert _told(cold_bench, there)
+        results = _results(cold_bench)
+        assert results[-1] == str(there)
+        # Opened without, its shell is set back to the working folder after each command.
+        await client.request("session/resume", {"sessionId": session, "cwd": str(here), "mcpServers": []})
+        await client.prompt(session, cold_bench.model_calls(*calls[2:], name="inner"))
+        results = _results(cold_bench)
+        assert results[-2:] == [f"Shell cwd was reset to {here}", str(here)]
+        await connection.close()
+
+
+async def test_its_tools_are_asked_about_there_too(cold_bench: Bench) -> None:
+    here, there = cold_bench.work / "here", cold_bench.work / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    (there / "a.txt").write_text("hidden words\n")
+    async with gateway_on(cold_bench.config()) as portico:
+        client, connection = await editor(portico)
+        session = await client.new(str(here), additionalDirectories=[str(there)])
+        client.choose = lambda params: "reject_once"
+        read = ToolUse("Read", {"file_path": f"{there}/a.txt"})
+        await client.prompt(session, cold_bench.model_calls(read, bash(f"touch {there}/made")))
+        assert sum(m.get("method") == "session/request_permission" for m in client.got) == 2
+        assert "hidden words" not in json.dumps(cold_bench.sent())
+        assert [path.name for path in there.iterdir()] == ["a.txt"]
+        await connection.close()
+
+
+def _told(bench: Bench, folder: Any) -> bool:
+    body = json.dumps(bench.model.bodies()[-1])
+    return f"Additional working directories:\\n  - {folder}\\n" in body
+
+
+def _results(bench: Bench) -> list[str]:
+    """What the model got of the calls, in order."""
+    found = bench.results_sent().values()
+    return [c if isinstance(c, str) else c[0]["text"] for c in (block["content"] for block in found)]

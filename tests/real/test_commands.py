@@ -1,0 +1,82 @@
+"""The slash commands of the real claude and gemini, as an editor in front of `portico acp` has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acp import text_block
+
+from tests.model_server.scenarios import say
+from tests.real.editor import Editor, editor_of
+from tests.real.gemini import Gemini, gemini  # noqa: F401
+from tests.real.tool_bench import Bench, cold_bench  # noqa: F401
+
+
+def told(editor: Editor) -> list[dict[str, str | None]]:
+    """Each list of commands that the editor was told, as names with their hints."""
+    lists = [update.available_commands for update in editor.of("available_commands_update")]
+    return [{command.name: command.input.root.hint if command.input else None for command in found} for found in lists]
+
+
+async def said_to(editor: Editor, agent: Any, session: str, text: str) -> str:
+    """What the agent answers."""
+    editor.updates = [update for update in editor.updates if update.session_update != "agent_message_chunk"]
+    assert (await agent.prompt(session_id=session, prompt=[text_block(text)])).stop_reason == "end_turn"
+    return editor.text
+
+
+async def test_claudes(cold_bench: Bench) -> None:  # noqa: F811
+    go = cold_bench.model_says(say("Said."), say("Said."))
+    folder = cold_bench.work / ".claude" / "commands"
+    folder.mkdir(parents=True)
+    (folder / "sayit.md").write_text(f'---\ndescription: Says it.\nargument-hint: "[what]"\n---\nSay $ARGUMENTS. {go}\n')
+    config = cold_bench.config()
+    config["agents"]["claude"]["options"] = {"slash_commands": "on"}
+    async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+        # Before anything is said: those that the CLI has in every folder.
+        await editor.until(lambda: told(editor))
+        [known] = told(editor)
+        assert known["compact"] == "<optional custom summarization instructions>" and known["context"] is None
+        assert "sayit" not in known and not any(name.startswith("_") for name in known)
+
+        assert await said_to(editor, agent, session, "/sayit hello") == "Said."
+        assert f"Say hello. {go}" in str(cold_bench.model.bodies()[-1]["messages"])
+        # The session's own, with the project's command.
+        assert told(editor)[1:] == [{"sayit": "[what]", **known}]
+        assert "Context Usage" in await said_to(editor, agent, session, "/context")
+
+        await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
+        assert told(editor)[-1] == {}
+        assert await said_to(editor, agent, session, f"/sayit hello {go}") == "Said."
+        assert f"/sayit hello {go}" in str(cold_bench.model.bodies()[-1]["messages"])
+        await agent.set_config_option(session_id=session, config_id="slash_commands", value="on")
+        assert told(editor)[-1]["sayit"] == "[what]"
+
+
+async def test_claudes_name_for_a_session(cold_bench: Bench) -> None:  # noqa: F811
+    config = cold_bench.config()
+    config["agents"]["claude"]["options"] = {"slash_commands": "on"}
+    go = cold_bench.model_says(say("Said."))
+    async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+        await said_to(editor, agent, session, go)
+        await said_to(editor, agent, session, "/rename The tall tower")
+        assert editor.of("session_info_update")[-1].title == "The tall tower"
+        assert [one.title for one in (await agent.list_sessions()).sessions] == ["The tall tower"]
+
+
+async def test_geminis(gemini: Gemini) -> None:  # noqa: F811
+    gemini.agent["options"] = {"slash_commands": "on"}
+    async with editor_of("gemini", gemini.base, gemini.home, gemini.config()) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id
+        await editor.until(lambda: told(editor))
+        [known] = told(editor)
+        assert {"about", "memory show", "init"} <= set(known)
+        assert "Version: 0.61.0" in await said_to(editor, agent, session, "/about")
+        assert not [request for request in gemini.model.requests if request.body.get("contents")]
+        # The session's own list is the same, and told once.
+        assert told(editor) == [known]
+        await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
+        assert told(editor)[-1] == {}
+        assert "Version" not in await said_to(editor, agent, session, "/about [[plain]]")
