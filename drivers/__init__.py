@@ -23,9 +23,10 @@ from drivers.base import (
     ToolServer,
     ToolSpec,
 )
-from drivers.codec import Codec, Command, HostAnswer, HostRequest, Launch
+from drivers.codec import Codec, Command, Launch
 from drivers.driver import CliDriver, Driver
 from drivers.process import Spawner
+from drivers.services import ClientServices, HostAnswer, HostRequest
 
 __all__ = [
     "Agent",
@@ -33,6 +34,7 @@ __all__ = [
     "AgentSpec",
     "AgentUnavailable",
     "CliDriver",
+    "ClientServices",
     "Codec",
     "Command",
     "Driver",

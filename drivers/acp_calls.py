@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from acp.schema import FileEditToolCallContent, TerminalToolCallContent, ToolCallUpdate
 from acp.schema import ToolCall as NativeCall
-from acp.schema import ToolCallUpdate
 
-from drivers.acp_content import ToolContent, output_of
-from drivers.events import OutputEvent, ToolCall, ToolResult
+from drivers.acp_content import ToolContent, diff, output_of
+from drivers.events import OutputEvent, Terminal, ToolCall, ToolResult
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Call:
     raw_output: Any = None
     content: list[ToolContent] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    terminals: list[str] = field(default_factory=list)
     started: bool = False
     over: bool = False
     granted: bool = False
@@ -50,12 +51,20 @@ def shown_input(call: Call) -> dict[str, Any]:
     """The call's raw input; without one, what the agent shows of it instead."""
     if call.raw_input not in (None, {}):
         return call.raw_input if isinstance(call.raw_input, dict) else {"input": call.raw_input}
-    shown = output_of(call.content, {})
+    edits = [item for item in call.content if isinstance(item, FileEditToolCallContent)]
+    shown = output_of([item for item in call.content if item not in edits], {})
+    changes = [_change(item) for item in edits]
     return {
         "title": call.title,
         **({"content": shown} if shown else {}),
         **({"paths": call.paths} if call.paths else {}),
+        **({"changes": changes} if changes else {}),
     }
+
+
+def _change(edit: FileEditToolCallContent) -> dict[str, str]:
+    patch = diff(edit.path, edit.old_text or "", edit.new_text)
+    return {"path": edit.path, "kind": "add" if edit.old_text is None else "update", "diff": patch}
 
 
 class Calls:
@@ -70,11 +79,19 @@ class Calls:
         """The events of an update. A call that is only pending starts when its input is known, or it is seen at work."""
         if call.over:
             return []
+        shown = self._terminals_of(call)
         if call.status in ("completed", "failed"):
-            return [*self.start(call), *self.finish(call, self._output(call), failed=call.status == "failed")]
-        if call.status == "in_progress" or call.raw_input not in (None, {}):
-            return self.start(call)
+            return [*self.start(call), *shown, *self.finish(call, self._output(call), failed=call.status == "failed")]
+        if call.status == "in_progress" or call.raw_input not in (None, {}) or shown:
+            return [*self.start(call), *shown]
         return []
+
+    def _terminals_of(self, call: Call) -> list[OutputEvent]:
+        """The terminals that the call is seen to run in now."""
+        ids = [item.terminal_id for item in call.content if isinstance(item, TerminalToolCallContent)]
+        new = [terminal_id for terminal_id in ids if terminal_id not in call.terminals]
+        call.terminals += new
+        return [Terminal(tool_call_id=call.id, terminal_id=terminal_id) for terminal_id in new]
 
     def known(self, update: NativeCall | ToolCallUpdate) -> Call:
         """The call that an update is about, with what it tells."""

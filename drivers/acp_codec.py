@@ -28,11 +28,12 @@ from drivers.acp_permissions import CANCELLED, SERVICES, Ask, Grants, outcome
 from drivers.acp_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, Rpc, said
 from drivers.acp_updates import NOTICES, QUIET, Messages, Notices
 from drivers.base import DriverError, PermissionReply, Prompt, Reply, ToolAnswer, ToolRequest
-from drivers.codec import Codec, HostAnswer, HostRequest
+from drivers.codec import Codec
 from drivers.events import AwaitedCall, Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout
 from drivers.events import Error as Failure
 from drivers.lines import parse_object, text_line
 from drivers.messages import text_of
+from drivers.services import NOT_FOUND, READ, HostAnswer, HostRequest
 
 NOT_NOW = "No run is under way; the application cannot be asked."
 DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not enabled in this session."
@@ -136,6 +137,8 @@ class AcpCodec(Codec):
             self._rpc.request("session/close", {"sessionId": self.native_id}, lambda _result, _error: [])
 
     def answered(self, request: HostRequest, answer: HostAnswer) -> None:
+        if self._manner.missing_is_empty and request.method == READ and answer.code == NOT_FOUND:
+            answer = HostAnswer({"content": ""})
         if answer.error is not None:
             self._rpc.refuse(request.id, answer.code, answer.error)
         else:
@@ -244,7 +247,7 @@ class AcpCodec(Codec):
 
     def _service(self, request: HostRequest) -> list[OutputEvent]:
         kind, part_of = SERVICES.get(request.method, ("", frozenset()))
-        if not kind or self._calls.granted(part_of) or self._grants.verdict(kind) == "allow":
+        if not kind or self._grants.services or self._calls.granted(part_of) or self._grants.verdict(kind) == "allow":
             self.host_requests.append(request)
             return []
         # Asked for outside of any call that the client has granted: a call of its own, for which the client is asked.

@@ -14,7 +14,8 @@ from drivers.base import Prompt
 class Manner(NamedTuple):
     """How an agent's calls are named and shown, and what its prompts need. `silent` are texts of it that say nothing.
 
-    `slash_commands`: a prompt may be a command, so it is told which there are.
+    `missing_is_empty`: it takes a file that is not there for an empty one, and no error. `slash_commands`: a prompt may be a
+    command, so it is told which there are.
     """
 
     title: str = "the agent"
@@ -23,4 +24,5 @@ class Manner(NamedTuple):
     prompt: Callable[[Prompt], list[Any]] = lambda prompt: prompt_blocks(prompt.content)
     silent: frozenset[str] = frozenset()
     app_tool: AppTool = of_none
+    missing_is_empty: bool = False
     slash_commands: bool = True

@@ -13,7 +13,7 @@ from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestP
 
 from drivers.acp_calls import Call
 from drivers.base import ToolGrant
-from drivers.codec import HostRequest
+from drivers.services import HostRequest
 
 Verdict = Literal["allow", "ask", "deny"]
 
@@ -39,11 +39,15 @@ class Ask:
 
 class Grants:
     """The session's tools. `everything` is for a task, whose operator has said so beforehand; `asked` is how the names of tools
-    begin that are there without being listed, and are asked about."""
+    begin that are there without being listed, and are asked about; `services`: the agent itself asks before it
+    uses files."""
 
-    def __init__(self, grants: Iterable[ToolGrant] = (), *, everything: bool = False, asked: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, grants: Iterable[ToolGrant] = (), *, everything: bool = False, asked: tuple[str, ...] = (), services: bool = False
+    ) -> None:
         self._trust = {grant.name: grant.trust for grant in grants}
         self._everything, self._asked = everything, asked
+        self.services = services
 
     def verdict(self, name: str) -> Verdict:
         """Whether a call of that tool runs, waits for the client, or does not run."""

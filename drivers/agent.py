@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from drivers.base import Agent, AgentGone, AgentUnavailable, Limits, Prompt, Reply, ToolRequest, ToolServer
-from drivers.codec import Codec, HostRequest, Launch
+from drivers.codec import Codec, Launch
 from drivers.events import Commands, Error, OutputEvent, SessionEnd, Stdout, Title
 from drivers.host import Host
 from drivers.process import Process, Spawner
+from drivers.services import ClientServices, HostAnswer, HostRequest
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ class CliAgent(Agent):
         self._tool_server = tool_server
         if tool_server is not None:
             tool_server.listen(self._called, self._withdrawn)
-        self._serving: set[asyncio.Task[None]] = set()
         self._woken = False
         self._ready: list[OutputEvent] = []
         self._late: list[OutputEvent] = []
@@ -52,10 +52,10 @@ class CliAgent(Agent):
         self._unheard = codec.phase == "running"
 
     @classmethod
-    async def start(cls, launch: Launch, spawner: Spawner, limits: Limits) -> CliAgent:
+    async def start(cls, launch: Launch, spawner: Spawner, limits: Limits, services: ClientServices | None = None) -> CliAgent:
         """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        host = Host(launch.command.cwd, launch.command.env, spawner, launch.additional_directories)
+        host = Host(launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services)
         agent = cls(process, launch.codec, limits, host, launch.tool_server)
         try:
             agent._flush()
@@ -190,13 +190,10 @@ class CliAgent(Agent):
                     self._timer.reschedule(asyncio.get_running_loop().time())
                     self._woken = True
 
-    async def _serve(self, request: HostRequest) -> None:
-        answer = await self._host.serve(request)
+    def _answered(self, request: HostRequest, answer: HostAnswer) -> None:
         self._heard = time.monotonic()
         self._codec.answered(request, answer)
-        self._note_rest()
-        self._flush()
-        self._wake()
+        self._attend()
 
     def _called(self, request: ToolRequest) -> None:
         self._heard = time.monotonic()
@@ -240,7 +237,8 @@ class CliAgent(Agent):
             return starting
         bounds = [
             *([starting] if self._unheard else []),
-            (_after(self._heard, limits.idle), f"it was silent for {limits.idle:g} s (limits.idle)"),
+            # One that waits for a file or a command that it has asked for has its reason.
+            (None if self._host.busy else _after(self._heard, limits.idle), f"it was silent for {limits.idle:g} s (limits.idle)"),
             (_after(self._started + self._rested, limits.total), f"the run took more than {limits.total:g} s (limits.total)"),
         ]
         settle_after = self._codec.settle_after()
@@ -293,10 +291,7 @@ class CliAgent(Agent):
             if self._tool_server is not None:
                 self._tool_server.answer(answer)
         while self._codec.host_requests:
-            # A task of its own each: a terminal may be waited for while a file is read.
-            task = asyncio.create_task(self._serve(self._codec.host_requests.pop(0)))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            self._host.begin(self._codec.host_requests.pop(0), self._answered)
 
     def _why_not_started(self) -> Exception:
         if isinstance(self._codec.refusal, Exception):

@@ -11,6 +11,7 @@ from typing import Any
 from drivers.events import OutputEvent, SlashCommand
 from drivers.mcp_servers import McpServer, Transport
 from drivers.messages import Content, Message, text_of
+from drivers.services import ClientServices
 
 # DriverError            something outside the gateway is not as it must be; the text says what to do
 # ├── AgentUnavailable   the agent cannot start here: no program, no login, a broken folder
@@ -74,7 +75,8 @@ class DriverInfo:
     may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
     `steers`: it can be told something while it is at work. `slash_option` is the option that has to be `on` for a `/` at the
     beginning of a prompt to be a command; None if it always may be one. `additional_directories`: a session can be given folders
-    to work in besides its working folder; None where only the program itself can say so (see Probe).
+    to work in besides its working folder; None where only the program itself can say so (see Probe). `asks_client`: its CLI is
+    told at its start which files and terminals the session's client does, so that it is started anew for one that offers others.
     """
 
     title: str
@@ -95,6 +97,7 @@ class DriverInfo:
     steers: bool = False
     slash_option: str | None = None
     additional_directories: bool | None = False
+    asks_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,7 @@ class SessionSpec(AgentSpec):
 
     A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `additional_directories` are all
     the folders that it may work in besides `cwd`, absolute and real; a native session that is resumed has these and no others.
+    `services` is what the session's client does itself for a CLI that asks its client for files and terminals.
     """
 
     system: str | None = None
@@ -191,6 +195,7 @@ class SessionSpec(AgentSpec):
     tool_host: ToolHost | None = None
     tool_server: ToolServer | None = None
     additional_directories: tuple[Path, ...] = ()
+    services: ClientServices | None = None
 
 
 @dataclass(frozen=True, slots=True)

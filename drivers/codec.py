@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from drivers.base import DriverError, Prompt, Reply, ToolAnswer, ToolRequest, ToolServer
 from drivers.events import Error, OutputEvent, SessionEnd, Stderr
+from drivers.services import HostAnswer, HostRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +27,12 @@ class Command:
 Phase = Literal["starting", "ready", "running", "waiting"]
 
 
-@dataclass(frozen=True, slots=True)
-class HostRequest:
-    """A service that the CLI asks of its client on this machine; drivers/host.py does it, in the session's folders only."""
-
-    id: int | str
-    method: str
-    params: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class HostAnswer:
-    """What came of a HostRequest: its result, or an error's code (as of JSON-RPC) and text."""
-
-    result: Mapping[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    code: int = 0
-
-
 class Codec(ABC):
     """One native conversation, translated both ways; sans-I/O: it never awaits, nor touches a file or a clock.
 
     `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
-    is collected in `outbox`, events that no line brought (after a `reply`) in `pending`, and what the CLI asks of this
-    machine in `host_requests`: each is done, and its answer given to `answered`. Application-side calls that the CLI makes by
+    is collected in `outbox`, events that no line brought (after a `reply`) in `pending`, and what the CLI asks of its
+    client in `host_requests`: each is done, and its answer given to `answered`. Application-side calls that the CLI makes by
     MCP are given to `called`, and their answers collected in `tool_answers`. `refusal` is why the CLI would not open the
     session, where the codec can tell. `ending` is the end of a one-task run, if it is known before the process has exited.
     """
@@ -106,7 +89,7 @@ class Codec(ABC):
 
     def answered(self, request: HostRequest, answer: HostAnswer) -> None:
         """Pass on what came of one of `host_requests`."""
-        raise NotImplementedError(f"{type(self).__name__} asks nothing of this machine")
+        raise NotImplementedError(f"{type(self).__name__} asks nothing of its client")
 
     def called(self, request: ToolRequest) -> None:
         """The CLI has called an application-side tool by MCP, and waits for its answer."""

@@ -67,12 +67,12 @@ class CliDriver(Driver):
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if not (self.tools_by_mcp and spec.app_tools):
-            return await CliAgent.start(self.session(spec), spawner, limits)
+            return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
         if spec.tool_host is None:
             raise AgentUnavailable("it takes application-side tools by MCP, and nobody serves them here")
         server = await spec.tool_host(spec.app_tools)
         try:
-            return await CliAgent.start(self.session(replace(spec, tool_server=server)), spawner, limits)
+            return await CliAgent.start(self.session(replace(spec, tool_server=server)), spawner, limits, spec.services)
         except BaseException:
             await asyncio.shield(server.close())
             raise

@@ -1,6 +1,7 @@
 """The codec of programs that speak the gateway's own lines: one OutputEvent a line out, one request a line in.
 
-Requests are JSON objects with a `type`: `open` (first, with the session's settings), `prompt`, `reply`, `interrupt`.
+Requests are JSON objects with a `type`: `open` (first, with the session's settings), `prompt`, `reply`, `steer`, `interrupt`,
+and `answer` to what the program asks of the session's client by a line of the kind `client_request`.
 A session says that it is ready by a `native_session` event; `session_end` ends a run. docs/writing-a-driver.md has the table.
 """
 
@@ -15,7 +16,8 @@ from pydantic_core import to_json
 from drivers.base import PermissionReply, Prompt, Reply, SessionSpec
 from drivers.codec import Codec
 from drivers.events import Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout, decode
-from drivers.lines import text_line
+from drivers.lines import parse_object, text_line
+from drivers.services import HostAnswer, HostRequest
 
 
 def request(kind: str, **fields: Any) -> bytes:
@@ -51,6 +53,9 @@ class EventLineCodec(Codec):
         try:
             event = decode(line)
         except (ValidationError, ValueError):
+            if asked := _client_request(line):
+                self.host_requests.append(asked)
+                return []
             return [Stdout(line=text_line(line))] if line.strip() else []
         if isinstance(event, Awaiting | SessionEnd) and self.phase not in ("running", "waiting"):
             # Of no run: shown as it came.
@@ -91,6 +96,10 @@ class EventLineCodec(Codec):
         self.outbox += request("steer", content=prompt.content)
         return True
 
+    def answered(self, asked: HostRequest, answer: HostAnswer) -> None:
+        came = {"result": dict(answer.result)} if answer.error is None else {"error": answer.error, "code": answer.code}
+        self.outbox += request("answer", id=asked.id, **came)
+
     def interrupt(self) -> bool:
         self.outbox += request("interrupt")
         return not self._once
@@ -101,3 +110,14 @@ class EventLineCodec(Codec):
             return []
         self.phase = "ready"
         return [event]
+
+
+def _client_request(line: bytes) -> HostRequest | None:
+    """`{"kind": "client_request", "id": …, "method": …, "params": {…}}`: for the session's client, and nobody else."""
+    asked = parse_object(line)
+    if asked is None or asked.get("kind") != "client_request":
+        return None
+    asked_id, method, params = asked.get("id"), asked.get("method"), asked.get("params")
+    if not isinstance(asked_id, int | str) or not isinstance(method, str) or not isinstance(params, dict):
+        return None
+    return HostRequest(asked_id, method, params, client_only=True)

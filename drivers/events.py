@@ -1,8 +1,8 @@
 """OutputEvent: what an agent does, whichever CLI it runs in.
 
-Eleven kinds follow the OutputEvent gateway's event table field by field; eight more (`native_session`, `message_end`,
-`awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`) and two fields (`parent_id`, `stop_reason`) are the
-gateway's own; `seed_json()` leaves those out.
+Eleven kinds follow the OutputEvent gateway's event table field by field; nine more (`native_session`, `message_end`,
+`awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`) and two fields (`parent_id`, `stop_reason`)
+are the gateway's own; `seed_json()` leaves those out.
 This file owns the vocabulary only; who produces or shows an event is not its business.
 """
 
@@ -217,6 +217,17 @@ class ContextUse(Event):
         return None
 
 
+class Terminal(Event):
+    """The command of a started tool call runs in a terminal of the session's client: the client's own id of it."""
+
+    kind: Literal["terminal"] = "terminal"
+    tool_call_id: str
+    terminal_id: str
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
 class PlanEntry(BaseModel):
     """One step of a plan."""
 
@@ -282,6 +293,7 @@ OutputEvent = Annotated[
     | Awaiting
     | Compacted
     | ContextUse
+    | Terminal
     | Plan
     | Commands
     | Title,
@@ -294,7 +306,7 @@ KINDS: frozenset[str] = frozenset(
     {
         "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage", "stdout", "stderr",
         "session_end", "error", "native_session", "message_end", "awaiting", "compacted",
-        "context_use", "plan", "commands", "title",
+        "context_use", "plan", "commands", "title", "terminal",
     }
 )  # fmt: skip
 

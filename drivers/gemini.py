@@ -32,6 +32,7 @@ from drivers.gemini_home import (
 )
 from drivers.gemini_tools import NAMES, SERVER, TOOLS, app_name, own_servers, policy, server_tools
 from drivers.process import Spawner
+from drivers.services import READ, WRITE
 
 MAX_TASK = 8 * 1024 * 1024
 """Bytes of standard input that the CLI reads; what is beyond it passes over without a word."""
@@ -72,6 +73,7 @@ class GeminiDriver(CliDriver):
             image_data=True,
             app_tools=True,
             mcp=frozenset({"stdio", "http", "sse"}),
+            asks_client=True,
             additional_directories=True,
             slash_option="slash_commands",
         )
@@ -132,11 +134,13 @@ class GeminiDriver(CliDriver):
         servers = [f"--allowed-mcp-server-names={name}" for name in allowed or [uuid.uuid4().hex]]
         argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
         wanted = Wanted(cwd=folder, resume=resume, late_replay=True, how_to_log_in=f"{LOG_IN}, or the option api_key")
-        wanted = replace(wanted, servers=spec.mcp_servers)
+        # Of the files below its folder it asks a client that offers them, by itself and behind its own policy.
+        offers = spec.services.offers() if spec.services else frozenset()
+        wanted = replace(wanted, servers=spec.mcp_servers, reads=READ in offers, writes=WRITE in offers)
         talk = manner(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
         # Of the servers' tools the CLI asks only about those that its policy does not let run.
         own = [grant for grant in spec.tools if grant.name in NAMES]
-        codec = AcpCodec(wanted, Grants(own, asked=server_tools(spec.mcp_servers)), talk)
+        codec = AcpCodec(wanted, Grants(own, asked=server_tools(spec.mcp_servers), services=True), talk)
         return Launch(Command(argv, spec.cwd, env, files=given), codec, spec.tool_server)
 
 

@@ -51,4 +51,13 @@ def manner(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Manner:
             blocks[first] = TextContentBlock(type="text", text=MARK + blocks[first].text)
         return blocks
 
-    return Manner(title="gemini", name=tool_name, given=tool_input, prompt=prompt, app_tool=app_tool, slash_commands=not verbatim)
+    # With an error for a file that is not there it could make none: it looks for words in an Error, and has an object (0.61.0).
+    return Manner(
+        title="gemini",
+        name=tool_name,
+        given=tool_input,
+        prompt=prompt,
+        app_tool=app_tool,
+        missing_is_empty=True,
+        slash_commands=not verbatim,
+    )

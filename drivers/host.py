@@ -1,4 +1,5 @@
-"""Host: what a CLI may ask of its client on this machine: text files and terminals, in the session's folders only.
+"""Host: what a CLI may ask of its client: text files and terminals, in the session's folders only. The session's client does
+what it offers, this machine the rest.
 
 The names are those of the Agent Client Protocol. Who may ask what is the codec's business; here is only where and how.
 """
@@ -11,14 +12,15 @@ import signal
 import stat
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from drivers.base import AgentUnavailable
-from drivers.codec import Command, HostAnswer, HostRequest
+from drivers.codec import Command
 from drivers.process import Process, Spawner
+from drivers.services import INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND, NOT_OFFERED, READ, ClientServices, HostAnswer, HostRequest
 
-INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32002
 MAX_FILE = 32 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of a terminal's output that are kept, at most; the oldest go first."""
@@ -68,25 +70,60 @@ class Terminal:
 
 
 class Host:
-    """The services for one agent, in its working folder and the `others`. `close` ends every terminal."""
+    """The services for one agent, in its working folder and the `others`. `close` ends every terminal, and takes back what
+    the client was asked."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], spawner: Spawner, others: Sequence[Path] = ()) -> None:
-        self._folder, self._env, self._spawner = folder, env, spawner
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        spawner: Spawner,
+        others: Sequence[Path] = (),
+        client: ClientServices | None = None,
+    ) -> None:
+        self._folder, self._env, self._spawner, self._client = folder, env, spawner, client
         self._folders = (folder, *others)
         self._terminals: dict[str, Terminal] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether the CLI waits for one of its requests."""
+        return bool(self._tasks)
+
+    def begin(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
+        """Do one request beside others: a terminal may be waited for while a file is read."""
+        task = asyncio.create_task(self._do(request, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self._by_client(request):
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _do(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
+        answer = await self.serve(request)
+        # It waits no more.
+        self._tasks.discard(asyncio.current_task())
+        answered(request, answer)
 
     async def serve(self, request: HostRequest) -> HostAnswer:
         """Do one request; what goes wrong is an answer too."""
         service = _SERVICES.get(request.method)
         try:
             if service is None:
-                raise Refused(f"{request.method}: not a service of this client", -32601)
+                raise Refused(f"{request.method}: not a service of this client", NOT_OFFERED)
+            if self._client is not None and self._by_client(request):
+                self._refuse_outside(request)
+                return await self._asked(request, await self._client.serve(request))
+            if request.client_only:
+                raise Refused(f"{request.method}: the session's client does not offer it", NOT_OFFERED)
             return HostAnswer(await service(self, request.params))
         except Refused as refused:
             return HostAnswer(error=str(refused), code=refused.code)
         except FileNotFoundError as error:
-            return HostAnswer(error=f"there is no file {error.filename!r}", code=NOT_FOUND)
+            return HostAnswer(error=f"{error.filename!r} does not exist", code=NOT_FOUND)
         except (OSError, AgentUnavailable) as error:
             return HostAnswer(error=str(error), code=INTERNAL_ERROR)
         except (KeyError, TypeError, ValueError) as error:
@@ -95,8 +132,27 @@ class Host:
     async def close(self) -> None:
         """End every terminal. Idempotent."""
         self._closed = True
+        for task in self._asking:
+            task.cancel()
+        if self._client is not None:
+            self._client.leave()
         terminals, self._terminals = list(self._terminals.values()), {}
         await asyncio.gather(*(terminal.end() for terminal in terminals))
+
+    def _by_client(self, request: HostRequest) -> bool:
+        return self._client is not None and self._client.serves(request)
+
+    def _refuse_outside(self, request: HostRequest) -> None:
+        """The client is asked for nothing that would not be done here. Raises Refused."""
+        place = request.params.get("cwd" if request.method == "terminal/create" else "path")
+        if place is not None:
+            self._inside(place)
+
+    async def _asked(self, request: HostRequest, answer: HostAnswer) -> HostAnswer:
+        """The client's answer; clients have many words for a file that is not there."""
+        if answer.error is None or request.method != READ or await asyncio.to_thread(os.path.exists, request.params["path"]):
+            return answer
+        return replace(answer, code=NOT_FOUND)
 
     async def _read_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
         text = await asyncio.to_thread(_read, self._inside(params["path"]))

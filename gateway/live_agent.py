@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from drivers.base import Agent, AgentUnavailable, ResumeFailed, SessionSpec
 from drivers.messages import Message, SystemMessage
+from drivers.services import ClientServices
 from gateway.agents import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.house import House
@@ -20,10 +21,13 @@ log = logging.getLogger(__name__)
 class LiveAgent:
     """`now` is the process, if there is one. Its methods are called under the session's lock."""
 
-    def __init__(self, session_id: str, agent: ConfiguredAgent, native_id: str | None, house: House) -> None:
+    def __init__(
+        self, session_id: str, agent: ConfiguredAgent, native_id: str | None, house: House, services: ClientServices
+    ) -> None:
         self.now: Agent | None = None
+        self._told_offers: frozenset[str] = frozenset()
         self.outdated = False
-        self._session_id, self._agent, self._house = session_id, agent, house
+        self._session_id, self._agent, self._house, self._services = session_id, agent, house, services
         self._native_id = native_id
         self._figures = house.metrics.of(agent.name)
         self._had_one = native_id is not None
@@ -33,7 +37,7 @@ class LiveAgent:
     @property
     def ready(self) -> bool:
         """Whether it can be prompted as it is: alive, and started with the settings that are in force."""
-        return self.now is not None and self.now.alive and not self.outdated
+        return self.now is not None and self.now.alive and not self.outdated and self._told_offers == self._offers
 
     async def start(self, config: SessionConfig, history: Sequence[Message], *, resume: bool) -> Agent:
         """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
@@ -43,6 +47,7 @@ class LiveAgent:
         await self.end()
         await self.forgotten()
         self._forgetting = None
+        self._told_offers = self._offers
         try:
             self.now = await self._open(self._spec(config, history), resume)
         except AgentUnavailable as error:
@@ -93,6 +98,11 @@ class LiveAgent:
         self._had_one = True
         return agent
 
+    @property
+    def _offers(self) -> frozenset[str]:
+        """What the session's client does, where the CLI has to know it from its start."""
+        return self._services.offers() if self._agent.info.asks_client else frozenset()
+
     def _spec(self, config: SessionConfig, history: Sequence[Message]) -> SessionSpec:
         base = self._agent.spec({**config.options, **config.secrets})
         system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
@@ -109,5 +119,6 @@ class LiveAgent:
             mcp_servers=config.mcp_servers,
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._house.tool_host,
+            services=self._services,
             additional_directories=self._agent.additional_directories(config.additional_directories),
         )

@@ -14,6 +14,7 @@ from drivers.base import Agent, AgentGone, Prompt
 from drivers.messages import MESSAGE, Message, UserMessage
 from gateway.agents import ConfiguredAgent
 from gateway.audit import Decision
+from gateway.client_services import SessionServices
 from gateway.compaction import compacted
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.event_log import Entry, EventLog
@@ -57,7 +58,8 @@ class Session:
         self.used_at = time.monotonic()
         self.turn_began = last_seq + 1
         self.deleted = False
-        self._agent = LiveAgent(record.id, agent, record.native_id, house)
+        self.services = SessionServices()
+        self._agent = LiveAgent(record.id, agent, record.native_id, house, self.services)
         self._house, self._places = house, places
         self.open_calls = OpenCalls(self, house.answer_limit)
         self.line = WaitingLine(lambda: self.state == "idle" or self.deleted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .script_client import ask_client
 from .script_files import write_file
 
 TYPE_CHECKING = False
@@ -100,6 +101,9 @@ def _run(play: Play, call: Call) -> None:
     play.delay(call.fields.get("takes", 0.0))
     if "write_file" in call.fields:
         write_file(play, call.fields["write_file"])
+    if "client" in call.fields:
+        output, failed = ask_client(play, call.id, call.fields["client"])
+        return _end(play, call, output, failed=failed)
     if "error" in call.fields:
         return _end(play, call, play.fill(call.fields["error"]), failed=True)
     _end(play, call, play.fill_all(call.fields.get("result", "done")), failed=False)

@@ -122,6 +122,12 @@ def template_object(value: Any, path: str) -> dict[str, Any]:
     return {key: template_json(item, f"{path}.{key}") for key, item in value.items()}
 
 
+def templates(value: Any, path: str) -> list[str]:
+    if not isinstance(value, list):
+        raise _refuse(path, "a list of texts", value)
+    return [template(item, f"{path}[{number}]") for number, item in enumerate(value)]
+
+
 def objects(needs: str, **fields: Callable[[Any, str], Any]) -> Callable[[Any, str], list[dict[str, Any]]]:
     """The check for a list of objects with these fields, of which one is needed."""
 

@@ -26,6 +26,7 @@ from .script_checks import (
     template,
     template_json,
     template_object,
+    templates,
     word,
 )
 
@@ -84,6 +85,21 @@ def _write_file(value: Any, path: str) -> Fields:
     return _fields(SHAPES["write_file"], value, path)
 
 
+CLIENT = {
+    "read_file": Shape("path", path=template, line=size, limit=size),
+    "write_file": Shape(None, ("path", "text"), path=template, text=template),
+    "terminal": Shape(
+        "command", command=template, args=templates, env=template_object, cwd=template, output_bytes=count, kill_after=seconds
+    ),
+}
+"""What a call may ask of the session's client."""
+
+
+def _client(value: Any, path: str) -> Fields:
+    known = keys_of(value, path, tuple(CLIENT), needs=("|".join(CLIENT),))
+    return {name: _fields(CLIENT[name], wanted, f"{path}.{name}") for name, wanted in known.items()}
+
+
 SHAPES: dict[str, Shape] = {
     "text": Shape("text", text=template, chunk=size, every=seconds),
     "thinking": Shape("text", text=template, chunk=size, every=seconds),
@@ -100,7 +116,7 @@ SHAPES: dict[str, Shape] = {
     "title": Shape("text", text=template),
     "tool_call": Shape(
         None, ("name",), name=word, id=template, input=template_object, result=template_json, error=template, detail=template,
-        ask=flag, takes=seconds, write_file=_write_file,
+        ask=flag, takes=seconds, write_file=_write_file, client=_client,
     ),
     "app_tool": Shape(None, ("name",), name=word, id=template, input=template_object, detail=template),
     "parallel": Shape("calls", calls=_calls),
@@ -193,8 +209,9 @@ def _fields(shape: Shape, value: Any, path: str) -> Fields:
         return _bare(shape, value, path)
     known = keys_of(value, path, tuple(shape.fields), needs=shape.needs)
     fields = {key: shape.fields[key](item, f"{path}.{key}") for key, item in known.items()}
-    if "result" in fields and "error" in fields:
-        raise ScenarioError(f"{path}: has a result and an error; a call ends in one of them")
+    ends = [told for told in ("a result", "an error", "a client") if told.split()[1] in fields]
+    if len(ends) > 1:
+        raise ScenarioError(f"{path}: has {' and '.join(ends)}; a call ends in one of them")
     if "message" in fields and fields["reason"] != "error":
         raise ScenarioError(f"{path}.message: only goes with the reason error")
     return fields

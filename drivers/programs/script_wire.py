@@ -37,6 +37,7 @@ class Wire:
         self._replies: dict[str, dict[str, Any]] = {}
         self.steered: list[Any] = []
         self._parts: list[bytes] = []
+        self._asked = 0
         self._open = True
         self._out = bytearray()
 
@@ -46,6 +47,13 @@ class Wire:
         self._out += json.dumps(event, separators=(",", ":")).encode() + b"\n"
         if len(self._out) > FLUSH_SIZE:
             self.flush()
+
+    def ask(self, method: str, **params: object) -> str:
+        """Ask the session's client; the id that its answer is waited for by, among `replies`."""
+        self._asked += 1
+        asked = f"client_{self._asked}"
+        self.say("client_request", id=asked, method=method, params=params)
+        return asked
 
     def write(self, data: bytes) -> None:
         """Write bytes as they are, behind what is in the batch."""
@@ -111,7 +119,7 @@ class Wire:
     def _sort(self) -> None:
         while self._requests and self._requests[0].get("type") != "prompt":
             request = self._requests.popleft()
-            if request.get("type") == "reply":
+            if request.get("type") in ("reply", "answer"):
                 self._replies[str(request.get("id"))] = request
             elif request.get("type") == "steer":
                 self.steered.append(request.get("content", ""))

@@ -13,7 +13,7 @@ import psutil
 
 from drivers.codec import Command
 from drivers.process import Process, Spawner
-from drivers.process_tree import end_marked, family, living
+from drivers.process_tree import end_marked, family, living, tree
 
 
 @dataclass
@@ -60,7 +60,9 @@ class Watched(Spawner):
 
     async def running(self) -> list[psutil.Process]:
         """What runs of all that was started, strays in sessions of their own included."""
-        return living(await asyncio.to_thread(family, self._mark))
+        own = [started.process.pid for started in self.started if started.process.is_there()]
+        found = await asyncio.to_thread(lambda: family(self._mark).union(*map(tree, own)))
+        return living(found)
 
     async def left(self, seconds: float) -> list[psutil.Process]:
         """What still runs after so long; a process that was killed takes a moment to go."""

@@ -32,6 +32,7 @@ from drivers.events import (
     Stderr,
     Stdout,
     Subagent,
+    Terminal,
     Thinking,
     Title,
     ToolCall,
@@ -55,7 +56,7 @@ SEED = {
     "error": ["message"],
 }
 ADDED_KINDS = {
-    "native_session", "message_end", "awaiting", "compacted", "context_use", "plan", "commands", "title",
+    "native_session", "message_end", "awaiting", "compacted", "context_use", "plan", "commands", "title", "terminal",
 }  # fmt: skip
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -119,6 +120,7 @@ events = st.one_of(
     ),
     st.builds(Title, text=st.none() | text),
     st.builds(ContextUse, used=st.integers(0, 2**53), size=st.integers(1, 2**53)),
+    st.builds(Terminal, tool_call_id=text, terminal_id=text),
     st.builds(
         Awaiting,
         calls=st.lists(

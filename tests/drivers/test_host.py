@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from drivers.codec import HostAnswer, HostRequest
-from drivers.host import INVALID_PARAMS, NOT_FOUND, Host
+from drivers.host import Host
 from drivers.process import Spawner
 from drivers.process_tree import living, marked
+from drivers.services import INVALID_PARAMS, NOT_FOUND, HostAnswer, HostRequest
 
 
 @pytest.fixture

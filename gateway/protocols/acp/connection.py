@@ -50,6 +50,7 @@ from gateway.errors import BadRequest
 from gateway.gateway import Gateway
 from gateway.protocols.acp.places import refuse_other_than_texts
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error
+from gateway.protocols.acp.services import offered
 from gateway.protocols.acp.sessions import OpenSessions, Reply, SetSessionModelRequest
 from gateway.security import Caller
 
@@ -112,6 +113,7 @@ class Connection:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sessions.leave()
+        self._client.forget()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -172,6 +174,7 @@ class Connection:
 
     async def _initialize(self, request: InitializeRequest) -> Reply:
         self._initialized = True
+        self._sessions.offered = offered(request.client_capabilities)
         if self._agent.info.additional_directories is None:
             # Only its program can say whether it takes them; the first session would wait for its answer too.
             await self._gateway.discovery.finding(self._agent)

@@ -97,11 +97,17 @@ class Client:
             answer.set_result(result if isinstance(result, dict) else {})
         else:
             told = error if isinstance(error, dict) else {"message": str(error)}
-            answer.set_exception(RpcError(INTERNAL_ERROR, str(told.get("message"))))
+            code = told.get("code")
+            answer.set_exception(RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(told.get("message"))))
 
     def gone(self) -> None:
         """Nothing is written any more."""
         self._gone = True
+
+    def forget(self) -> None:
+        """It is gone, and answers nothing of what it was asked: whoever still waits is cancelled."""
+        for answer in list(self._asked.values()):
+            answer.cancel()
 
     async def _write(self, message: dict[str, Any]) -> None:
         async with self._writing:

@@ -78,7 +78,9 @@ class Reply:
 
 
 class OpenSessions:
-    """One client's. Each method is one of the protocol's, by its name."""
+    """One client's. Each method is one of the protocol's, by its name. `offered` is what the client does for agents."""
+
+    offered: frozenset[str] = frozenset()
 
     def __init__(self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client) -> None:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
@@ -140,7 +142,7 @@ class OpenSessions:
 
     async def _open(self, session: Session) -> Window:
         finding = await self._gateway.discovery.finding(self._agent)
-        window = Window(session, self._client, About(session, finding.probe, self._gateway.store))
+        window = Window(session, self._client, About(session, finding.probe, self._gateway.store), self.offered)
         self._windows[session.id] = window
         return window
 

@@ -73,9 +73,13 @@ def diffs_of(given: Any, cwd: str) -> list[FileEditToolCallContent]:
         edits = [given, *_list(given, "edits")]
         found = [_diff(path, edit.get("old_string"), edit.get("new_string")) for edit in edits if isinstance(edit, dict)]
         written = [_diff(path, None, given.get("content"))]
-        return [diff for diff in [*found, *written] if diff is not None]
-    changes = [change for change in _list(given, "changes") if isinstance(change, dict) and isinstance(change.get("diff"), str)]
-    return [_patched(os.path.join(cwd, str(change.get("path"))), change) for change in changes]
+        return [diff for diff in [*found, *written] if diff is not None] or _patches([{**given, "path": path}], cwd)
+    return _patches(_list(given, "changes"), cwd)
+
+
+def _patches(changes: list[Any], cwd: str) -> list[FileEditToolCallContent]:
+    told = [change for change in changes if isinstance(change, dict) and _is_patch(change)]
+    return [_patched(os.path.join(cwd, str(change.get("path"))), change) for change in told]
 
 
 def _diff(path: str, old: Any, new: Any) -> FileEditToolCallContent | None:
@@ -84,11 +88,19 @@ def _diff(path: str, old: Any, new: Any) -> FileEditToolCallContent | None:
     return FileEditToolCallContent(type="diff", path=path, old_text=old if isinstance(old, str) else None, new_text=new)
 
 
+def _is_patch(change: Mapping[str, Any]) -> bool:
+    """Hunks, or the text of a file that is new or goes; an edit that is too large for them is told in words."""
+    told = change.get("diff")
+    return isinstance(told, str) and (change.get("kind") in ("add", "delete") or told.startswith("@@") or "\n@@" in told)
+
+
 def _patched(path: str, change: Mapping[str, Any]) -> FileEditToolCallContent:
-    """One file of a patch: what its hunks take away and put in; a new file's text as it is."""
+    """One file of a patch: what its hunks take away and put in; the text of a file that is new or goes as it is."""
     lines = str(change["diff"]).splitlines()
-    if change.get("kind") == "add" and not any(line.startswith("@@") for line in lines):
-        return FileEditToolCallContent(type="diff", path=path, new_text=str(change["diff"]))
+    if not any(line.startswith("@@") for line in lines):
+        goes = change.get("kind") == "delete"
+        texts = {"old_text": change["diff"], "new_text": ""} if goes else {"new_text": change["diff"]}
+        return FileEditToolCallContent(type="diff", path=path, **texts)
     hunks = [line for line in lines if not line.startswith(("@@", "---", "+++"))]
     old = "\n".join(line[1:] for line in hunks if not line.startswith("+"))
     new = "\n".join(line[1:] for line in hunks if not line.startswith("-"))

@@ -11,6 +11,7 @@ from acp.schema import (
     AgentThoughtChunk,
     BaseModel,
     ContentToolCallContent,
+    TerminalToolCallContent,
     ToolCallProgress,
     ToolCallStart,
     ToolCallUpdate,
@@ -20,7 +21,7 @@ from acp.schema import (
 )
 from acp.schema import PlanEntry as AcpPlanEntry
 
-from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
+from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, PlanEntry, Terminal, Thinking, ToolCall, ToolResult
 from drivers.events import Plan as PlanEvent
 from drivers.events import Usage as UsageEvent
 from drivers.messages import (
@@ -46,13 +47,17 @@ Update = BaseModel
 class Updates:
     """The updates of one session, for one client. `name` makes its messages' ids differ from those of another view.
 
-    `asks` says of a tool's name whether a call of it waits for permission.
+    `asks` says of a tool's name whether a call of it waits for permission, `shows_terminal` of a terminal's id whether the client
+    has it.
     """
 
-    def __init__(self, name: str, cwd: str, asks: Callable[[str], bool]) -> None:
+    def __init__(
+        self, name: str, cwd: str, asks: Callable[[str], bool], shows_terminal: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self.calls: dict[str, ToolCall] = {}
         self.usage: Usage | None = None
-        self._name, self._cwd, self._asks = name, cwd, asks
+        self._name, self._cwd, self._asks, self._shows_terminal = name, cwd, asks, shows_terminal
+        self._terminals: dict[str, list[str]] = {}
         self._plan = Plan()
         self._messages = 0
         self._speaking: str | None = None
@@ -61,6 +66,7 @@ class Updates:
         """What is counted by the run starts anew."""
         self.usage = None
         self.calls.clear()
+        self._terminals.clear()
         self._speaking = None
 
     def of_event(self, event: OutputEvent) -> list[Update]:
@@ -84,6 +90,8 @@ class Updates:
                 self._count(event)
             case ContextUse():
                 return [UsageUpdate(session_update="usage_update", used=event.used, size=event.size)]
+            case Terminal():
+                return self._terminal(event)
             case PlanEvent():
                 return [AgentPlanUpdate(session_update="plan", entries=[_step(entry) for entry in event.entries])]
         return []
@@ -159,9 +167,10 @@ class Updates:
 
     def _result(self, call_id: str, output: Any, *, failed: bool) -> list[Update]:
         call = self.calls.pop(call_id, None)
-        changed = call is not None and not failed and diffs_of(call.input, self._cwd)
-        # A call's content is replaced as a whole: the diff of an edit says more than that it went well.
-        content = None if changed else [ContentToolCallContent(type="content", content=b) for b in shown(content_of(output))]
+        told = call is not None and not failed and bool(diffs_of(call.input, self._cwd))
+        told = bool(self._terminals.pop(call_id, None)) or told
+        # A call's content is replaced as a whole: the diff of an edit says more than that it went well, a terminal shows it all.
+        content = None if told else [ContentToolCallContent(type="content", content=b) for b in shown(content_of(output))]
         return [
             ToolCallProgress(
                 session_update="tool_call_update",
@@ -171,6 +180,15 @@ class Updates:
                 raw_output=output,
             )
         ]
+
+    def _terminal(self, event: Terminal) -> list[Update]:
+        """The client shows a terminal of its own as the call's content, also when that is released."""
+        if not self._shows_terminal(event.terminal_id):
+            return []
+        shown = self._terminals.setdefault(event.tool_call_id, [])
+        shown.append(event.terminal_id)
+        content = [TerminalToolCallContent(type="terminal", terminal_id=terminal_id) for terminal_id in shown]
+        return [ToolCallProgress(session_update="tool_call_update", tool_call_id=event.tool_call_id, content=content)]
 
     def _ended(self, call_id: str, status: str) -> list[Update]:
         """The end of a call whose result was not told, as of a tool of the application."""

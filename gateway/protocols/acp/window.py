@@ -21,6 +21,7 @@ from gateway.parking import unanswered
 from gateway.protocols.acp.about import About
 from gateway.protocols.acp.asking import Asking
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, NOT_FOUND, Client, RpcError
+from gateway.protocols.acp.services import OfferedServices
 from gateway.protocols.acp.updates import Updates
 from gateway.run import RunState
 from gateway.session import Session
@@ -42,11 +43,12 @@ class Speaking:
 class Window:
     """`start` it when the client knows of the session; `close` leaves the session as it is."""
 
-    def __init__(self, session: Session, client: Client, about: About) -> None:
+    def __init__(self, session: Session, client: Client, about: About, offered: frozenset[str] = frozenset()) -> None:
         self.session, self.about = session, about
         self._client = client
         self._cwd = str(session.agent.folder(session.config.options.get("cwd")))
-        self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, self._asks_for)
+        self._services = OfferedServices(session.id, client, offered)
+        self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, self._asks_for, self._services.shows)
         self._asking = Asking(session, client, self._updates, self)
         self._seen = session.log.last
         self._in_run = False
@@ -110,6 +112,8 @@ class Window:
             self._follower.cancel()
             await asyncio.wait([self._follower])
         await self._asking.stop()
+        self.session.services.take_from(self._services)
+        self._services.close()
 
     # -- the client's prompt ----------------------------------------------------------------------------------------
 
@@ -123,12 +127,14 @@ class Window:
         try:
             async with session.lock:
                 self._refuse_if_taken()
+                session.services.hand_to(self._services)
                 await session.say(message)
                 # Nothing was awaited since the run began: its events come after this one.
                 speaking.after = session.log.last
                 self.about.said(message.content)
         except BaseException:
             self._speaking = None
+            session.services.take_from(self._services)
             self._quiet.set()
             if speaking.cancelled:
                 return await answer(PromptResponse(stop_reason="cancelled"))
@@ -244,6 +250,7 @@ class Window:
     async def finish(self, outcome: PromptResponse | RpcError) -> None:
         """Answer the prompt, if there is one."""
         speaking, self._speaking = self._speaking, None
+        self.session.services.take_from(self._services)
         if speaking is not None:
             await speaking.answer(outcome)
         self._quiet.set()

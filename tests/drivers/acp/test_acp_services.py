@@ -40,7 +40,7 @@ async def test_an_edit_waits_for_the_client(open_agent: Open, tmp_path: Path, gr
     events = await heard(agent, f"write {file}")
     call = next(event for event in events if isinstance(event, ToolCall))
     assert (call.name, call.status) == ("edit", "started")
-    assert "+written" in call.input["content"]  # type: ignore[index]
+    assert "+written" in call.input["changes"][0]["diff"]  # type: ignore[index]
     assert not file.exists()
     await agent.reply(PermissionReply("w1", granted, "not today"))
     events = await heard(agent)

@@ -118,6 +118,10 @@ def _first_step(step: Any) -> Any:
         (_first_step({"tool_call": "lookup"}), "tool_call: must be an object with name"),
         (_first_step({"tool_call": {"name": "x", "input": []}}), "input: must be an object; it is a list of 0"),
         (_first_step({"tool_call": {"name": "x", "result": 1, "error": "y"}}), "has a result and an error"),
+        (_first_step({"tool_call": {"name": "x", "result": 1, "client": {"read_file": "a"}}}), "has a result and a client"),
+        (_first_step({"tool_call": {"name": "x", "client": {}}}), "client: needs read_file or write_file or terminal"),
+        (_first_step({"tool_call": {"name": "x", "client": {"terminal": {"command": "x", "args": "y"}}}}), "a list of texts"),
+        (_first_step({"tool_call": {"name": "x", "client": {"terminal": {"args": []}}}}), "client.terminal: needs command"),
         (_first_step({"tool_call": {"name": "x", "result": {"a": ["{y}"]}}}), "tool_call.result.a[0]: {y} is not known"),
         (
             _first_step({"tool_call": {"name": "x", "write_file": {"path": "../y", "text": ""}}}),

@@ -25,7 +25,10 @@ RESULTS = {
 }  # fmt: skip
 PARAMS = {
     "session/update": "SessionNotification", "session/request_permission": "RequestPermissionRequest",
-    "$/cancel_request": "CancelRequestNotification",
+    "$/cancel_request": "CancelRequestNotification", "fs/read_text_file": "ReadTextFileRequest",
+    "fs/write_text_file": "WriteTextFileRequest", "terminal/create": "CreateTerminalRequest",
+    "terminal/output": "TerminalOutputRequest", "terminal/wait_for_exit": "WaitForTerminalExitRequest",
+    "terminal/kill": "KillTerminalRequest", "terminal/release": "ReleaseTerminalRequest",
 }  # fmt: skip
 # In the unstable part of the schema, which clients of that part read: the official packages have it.
 UNSTABLE = {"PromptResponse": {"usage"}}
@@ -71,6 +74,7 @@ class Client:
         self.got: list[dict[str, Any]] = []
         self.wrong: list[Exception] = []
         self.asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.services: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.choose: Callable[[dict[str, Any]], str | None] | None = None
         self._open: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
         self._last = 0
@@ -97,6 +101,14 @@ class Client:
         outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
         await self._send({"jsonrpc": "2.0", "id": request["id"], "result": {"outcome": outcome}})
 
+    async def done(self, request: dict[str, Any], **result: Any) -> None:
+        """Answer a request for a service."""
+        await self._send({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+    async def failed(self, request: dict[str, Any], code: int, message: str) -> None:
+        """Refuse one."""
+        await self._send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
+
     async def take(self, message: dict[str, Any]) -> None:
         """A message of the agent's."""
         try:
@@ -119,7 +131,9 @@ class Client:
             if message["method"] == "session/update":
                 check("SessionUpdate", message["params"]["update"])
             if "id" in message:
-                if self.choose is not None:
+                if message["method"] != "session/request_permission":
+                    self.services.put_nowait(message)
+                elif self.choose is not None:
                     await self.answer(message, self.choose(message["params"]))
                 else:
                     self.asked.put_nowait(message)
@@ -156,6 +170,12 @@ class Client:
     async def question(self) -> dict[str, Any]:
         """The next permission request."""
         return await asyncio.wait_for(self.asked.get(), PATIENCE)
+
+    async def service(self, method: str) -> dict[str, Any]:
+        """The next request for a file or a terminal, which must be this one."""
+        request = await asyncio.wait_for(self.services.get(), PATIENCE)
+        assert request["method"] == method
+        return request
 
     # -- short ways -------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -30,10 +31,10 @@ async def acp(portico: Running) -> AsyncIterator[Open]:
     """Connects clients to an agent (`script`), initialized."""
     connections: list[Connection] = []
 
-    async def start(agent: str = "script") -> Client:
+    async def start(agent: str = "script", **capabilities: Any) -> Client:
         client, connection = connect(portico.gateway, agent)
         connections.append(connection)
-        await client.initialize()
+        await client.initialize(**capabilities)
         return client
 
     yield start

@@ -1,17 +1,19 @@
 """The requirements of the protocol's official test kit, on `echo` and `script`: over a connection in this process, over standard
-input and output, and over a WebSocket."""
+input and output, over a WebSocket, and over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.daemon import KEY, gateway_on
-from tests.gateway.protocols.acp.client import connect
+from tests.gateway.protocols.acp.client import Client, connect
 from tests.gateway.protocols.acp.core_profile import EVERY
-from tests.gateway.protocols.acp.transports import config, on_stdio, on_websocket
+from tests.gateway.protocols.acp.transports import config, on_http, on_stdio, on_websocket
 
 AGENTS = ("echo", "script")
 
@@ -39,8 +41,9 @@ async def test_over_standard_input_and_output(tmp_path: Path, agent: str) -> Non
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_over_a_websocket(tmp_path: Path, agent: str) -> None:
-    async with gateway_on(config(tmp_path)) as running, on_websocket(running.url, agent, KEY) as client:
+@pytest.mark.parametrize("on", [on_websocket, on_http])
+async def test_over_the_network(tmp_path: Path, agent: str, on: Callable[..., AbstractAsyncContextManager[Client]]) -> None:
+    async with gateway_on(config(tmp_path)) as running, on(running.url, agent, KEY) as client:
         await client.initialize()
         for check in EVERY.values():
             await check(client)

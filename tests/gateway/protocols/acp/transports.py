@@ -1,4 +1,4 @@
-"""A client at either end of a wire: `portico acp AGENT` with its standard input and output, or a daemon's WebSocket."""
+"""A client over each transport: standard input and output of `portico acp AGENT`, a daemon's WebSocket, its streamable HTTP."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 from websockets.asyncio.client import connect
 
 from tests.conftest import write_config
@@ -92,3 +93,56 @@ async def on_websocket(url: str, agent: str, key: str) -> AsyncIterator[Client]:
         finally:
             await socket.close()
             await reading
+
+
+class _Streams:
+    """A connection over streamable HTTP: a POST for each message, a stream for the connection and one for each session."""
+
+    def __init__(self, http: httpx.AsyncClient, url: str) -> None:
+        self._http, self._url = http, url
+        self._connection: dict[str, str] = {}
+        self._reading: dict[str | None, asyncio.Task[None]] = {}
+        self.client = Client(self._send)
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        params = message.get("params")
+        session = params.get("sessionId") if isinstance(params, dict) else None
+        if isinstance(session, str) and session not in self._reading:
+            await self._read(session)
+        answer = await self._http.post(self._url, json=message, headers=self._headers(session))
+        if answer.status_code == 200 and not self._connection:
+            self._connection = {"Acp-Connection-Id": answer.headers["acp-connection-id"]}
+            await self._read(None)
+            return await self.client.take(answer.json())
+        assert answer.status_code == 202, answer.text
+
+    def _headers(self, session: Any) -> dict[str, str]:
+        return {**self._connection, **({"Acp-Session-Id": session} if isinstance(session, str) else {})}
+
+    async def _read(self, session: str | None) -> None:
+        headers = {"Accept": "text/event-stream", **self._headers(session)}
+        response = await self._http.send(self._http.build_request("GET", self._url, headers=headers), stream=True)
+        assert response.status_code == 200, await response.aread()
+        self._reading[session] = asyncio.create_task(self._take(response))
+
+    async def _take(self, response: httpx.Response) -> None:
+        async for line in response.aiter_lines():
+            if line.startswith("data:"):
+                await self.client.take(json.loads(line[5:]))
+
+    async def end(self) -> None:
+        """End the connection; what was wrong with a message is raised here."""
+        await self._http.delete(self._url, headers=self._connection)
+        await asyncio.gather(*self._reading.values())
+
+
+@asynccontextmanager
+async def on_http(url: str, agent: str, key: str) -> AsyncIterator[Client]:
+    """A client of the daemon at `url`, with as many connections as it has sessions."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60, limits=limits, verify=False) as http:
+        streams = _Streams(http, f"{url}/acp/{agent}")
+        try:
+            yield streams.client
+        finally:
+            await streams.end()

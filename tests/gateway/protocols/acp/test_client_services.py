@@ -1,0 +1,255 @@
+"""What the client does itself: text files and terminals, if it has offered them, and only for what it has asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.protocols.acp.client import Client, connect, prompt
+from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+from tests.gateway.test_acp_agent import small_agent
+
+FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
+EVERYTHING = {**FILES, "terminal": True}
+ENDED = {"exitCode": 0, "signal": None}
+
+
+def calls(*asked: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+    """Steps: a call for each thing that is asked of the client, and what came of it."""
+    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one, **more}} for n, one in enumerate(asked)]
+    return [step for call in steps for step in (call, {"text": "[{last_result}]"})]
+
+
+def there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def told(client: Client, call: str = "c0") -> list[dict[str, Any]]:
+    return [u for u in client.updates() if u.get("toolCallId") == call]
+
+
+async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**FILES)
+    session = await opened(client, portico.gateway, scene(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}})))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    request = await client.service("fs/read_text_file")
+    folder = str(Path(request["params"]["path"]).parent)
+    assert request["params"] == {"sessionId": session, "path": f"{folder}/a.txt", "line": 2, "limit": 3}
+    await client.done(request, content="not saved yet")
+    assert (await answer)["stopReason"] == "end_turn"
+    assert client.text() == "[not saved yet]"
+    assert told(client)[-1]["rawOutput"] == "not saved yet"
+
+
+async def test_a_file_is_written_by_the_client(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**FILES)
+    session = await opened(client, portico.gateway, scene(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}})))
+    answer = await client.begin("session/prompt", prompt(session, "me"))
+    request = await client.service("fs/write_text_file")
+    assert request["params"]["content"] == "for me"
+    await client.done(request)
+    await answer
+    assert client.text() == "[done]"
+    assert not there(request["params"]["path"])
+
+
+async def test_a_command_runs_in_a_terminal_that_the_client_shows(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(terminal=True)
+    wanted = {"command": "make", "args": ["-n", "{prompt}"], "env": {"A": "b"}, "output_bytes": 100}
+    session = await opened(client, portico.gateway, scene(calls({"terminal": wanted})))
+    answer = await client.begin("session/prompt", prompt(session, "all"))
+    create = await client.service("terminal/create")
+    asked = dict(create["params"])
+    assert there(asked.pop("cwd"))
+    assert asked == {
+        "sessionId": session, "command": "make", "args": ["-n", "all"], "env": [{"name": "A", "value": "b"}],
+        "outputByteLimit": 100,
+    }  # fmt: skip
+    await client.done(create, terminalId="t-1")
+    waiting = await client.service("terminal/wait_for_exit")
+    shown = {"type": "terminal", "terminalId": "t-1"}
+    assert await client.until(lambda _: told(client)[-1].get("content") == [shown])
+    await client.done(waiting, **ENDED)
+    await client.done(await client.service("terminal/output"), output="made\n", truncated=False, exitStatus=ENDED)
+    release = await client.service("terminal/release")
+    assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
+    await client.done(release)
+    await answer
+    # The call keeps its terminal; its output is told beside it.
+    assert {key: told(client)[-1].get(key) for key in ("status", "content", "rawOutput")} == {
+        "status": "completed", "content": None, "rawOutput": "made\n",
+    }  # fmt: skip
+
+
+async def test_a_command_that_is_killed(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(terminal=True)
+    session = await opened(client, portico.gateway, scene(calls({"terminal": {"command": "sleep 9", "kill_after": 0}})))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.done(await client.service("terminal/create"), terminalId="t-1")
+    waiting = await client.service("terminal/wait_for_exit")
+    await client.done(await client.service("terminal/kill"))
+    await client.done(waiting, exitCode=None, signal="SIGKILL")
+    await client.done(await client.service("terminal/output"), output="", truncated=False)
+    await client.done(await client.service("terminal/release"))
+    await answer
+    assert told(client)[-1]["status"] == "failed"
+
+
+@pytest.mark.parametrize("capabilities", [{}, {"fs": {"writeTextFile": True}}, {"fs": {"readTextFile": False}}])
+async def test_what_is_not_offered_is_not_asked(acp: Open, portico: Running, scene: Scene, capabilities: dict[str, Any]) -> None:
+    client = await acp(**capabilities)
+    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
+    await client.prompt(session)
+    assert client.services.empty()
+    assert client.text().count("the session's client does not offer it") == 2
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_leave_comes_first(acp: Open, portico: Running, scene: Scene, granted: bool) -> None:
+    client = await acp(**FILES)
+    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"}, ask=True)))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    question = await client.question()
+    assert client.services.empty()
+    await client.answer(question, "allow_once" if granted else "reject_once")
+    if granted:
+        await client.done(await client.service("fs/read_text_file"), content="text")
+    await answer
+    assert client.text().startswith("[text]" if granted else "[Tool call denied")
+
+
+async def test_the_clients_errors_reach_the_agent(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**FILES)
+    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"}, {"read_file": "b.txt"})))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.failed(await client.service("fs/read_text_file"), -32002, "no such buffer")
+    await client.done(await client.service("fs/read_text_file"), text="of another shape")
+    await answer
+    assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is not one of the protocol]"
+
+
+async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**EVERYTHING)
+    outside = [
+        {"read_file": "../../secret"},
+        {"write_file": {"path": "/etc/x", "text": ""}},
+        {"terminal": {"command": "ls", "cwd": "/"}},
+    ]
+    session = await opened(client, portico.gateway, scene(calls(*outside)))
+    await client.prompt(session)
+    assert client.services.empty()
+    assert client.text().count("is not in the working folder") == 3
+
+
+async def test_a_cancelled_prompt_takes_its_request_back(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**EVERYTHING)
+    session = await opened(client, portico.gateway, scene(calls({"terminal": "sleep 9"})))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.done(await client.service("terminal/create"), terminalId="t-1")
+    await client.service("terminal/wait_for_exit")
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+
+
+async def test_terminals_are_released_when_the_session_is_closed(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**EVERYTHING)
+    # The agent dies in the middle of its call.
+    steps = [{"tool_call": {"name": "editor", "client": {"terminal": "sleep 9"}}}]
+    session = await opened(client, portico.gateway, scene(steps))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.done(await client.service("terminal/create"), terminalId="t-1")
+    waiting = await client.service("terminal/wait_for_exit")
+    await client.request("session/close", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+    # An answer that comes too late is nothing.
+    await client.done(waiting, **ENDED)
+    assert await client.request("session/list")
+
+
+async def test_a_client_that_goes_does_not_hold_up_the_run(portico: Running, scene: Scene) -> None:
+    client, connection = connect(portico.gateway)
+    await client.initialize(**EVERYTHING)
+    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"})))
+    await client.begin("session/prompt", prompt(session, "go"))
+    await client.service("fs/read_text_file")
+    await connection.close()
+    other, connection = connect(portico.gateway)
+    await other.initialize()
+    await other.request("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []})
+    await other.until(lambda _: "closed the session" in other.text())
+    await connection.close()
+
+
+async def test_only_the_client_that_speaks_is_asked(acp: Open, portico: Running, scene: Scene) -> None:
+    one, two = await acp(**FILES), await acp(**FILES)
+    session = await opened(one, portico.gateway, scene(calls({"read_file": "a.txt"})))
+    await two.request("session/resume", {"sessionId": session, "cwd": ".", "mcpServers": []})
+    for client, other in ((one, two), (two, one)):
+        answer = await client.begin("session/prompt", prompt(session, "go"))
+        await client.done(await client.service("fs/read_text_file"), content="mine")
+        await answer
+        assert other.services.empty()
+
+
+# -- an agent of the same protocol behind the gateway ------------------------------------------------------------------
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Running]:
+    async with gateway_on(table(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
+        yield running
+
+
+@pytest.fixture
+async def editor(small: Running) -> AsyncIterator[Client]:
+    client, connection = connect(small.gateway, "small")
+    await client.initialize(**EVERYTHING)
+    yield client
+    await connection.close()
+
+
+async def test_an_agents_edit_goes_to_the_editor(editor: Client, tmp_path: Path) -> None:
+    session, file = await editor.new(), tmp_path / "work" / "new.txt"
+    answer = await editor.begin("session/prompt", prompt(session, f"write {file}"))
+    question = await editor.question()
+    diff = {"type": "diff", "path": str(file), "oldText": "", "newText": "written"}
+    assert question["params"]["toolCall"]["content"] == [diff]
+    await editor.answer(question, "allow_once")
+    write = await editor.service("fs/write_text_file")
+    assert write["params"] == {"sessionId": session, "path": str(file), "content": "written\n"}
+    await editor.done(write)
+    await answer
+    assert editor.text() == "written"
+    assert not file.exists()
+
+
+async def test_an_agents_command_runs_in_the_editors_terminal(editor: Client) -> None:
+    session = await editor.new()
+    answer = await editor.begin("session/prompt", prompt(session, "run make all"))
+    await editor.answer(await editor.question(), "allow_once")
+    await editor.done(await editor.service("terminal/create"), terminalId="t-1")
+    waiting = await editor.service("terminal/wait_for_exit")
+    assert await editor.until(lambda _: told(editor, "x1")[-1].get("content") == [{"type": "terminal", "terminalId": "t-1"}])
+    await editor.done(waiting, **ENDED)
+    await editor.done(await editor.service("terminal/output"), output="made\n", truncated=False)
+    await editor.done(await editor.service("terminal/release"))
+    await answer
+    assert told(editor, "x1")[-1]["rawOutput"] == "made\n"
+
+
+async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: Running, tmp_path: Path) -> None:
+    """The editor has the session open, but the run is not its own."""
+    (tmp_path / "work" / "a.txt").write_text("on disk")
+    session = await editor.new()
+    await editor.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
+    answer = await small.client.post(
+        f"/session/{session}", json={"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
+    )
+    assert "read: on disk" in answer.text
+    assert editor.services.empty()

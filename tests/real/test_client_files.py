@@ -1,0 +1,91 @@
+"""An editor that does the files itself, in front of the real gemini: it edits what is not saved yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.daemon import Running
+from tests.gateway.protocols.acp.client import Client, connect, prompt
+from tests.model_server.scenarios import Scenario, Step, ToolUse, say
+from tests.real.gemini import SCENARIOS, WRITE, Gemini, gemini, running
+
+__all__ = ["gemini", "running"]
+
+NEW = {"file_path": "new.txt", "content": "made\n"}
+SCENARIOS["new-file"] = Scenario((Step((ToolUse(WRITE, NEW),)), say("Made.")))
+for name, old in (("files", "unsaved"), ("saved", "saved")):
+    edit = {"file_path": "notes.txt", "old_string": old, "new_string": "edited", "instruction": "edit"}
+    SCENARIOS[name] = Scenario((Step((ToolUse("replace", edit),)), say("Edited.")))
+
+
+class Buffers:
+    """The files as the editor has them."""
+
+    def __init__(self, client: Client) -> None:
+        self.texts: dict[str, str] = {}
+        self.writes: list[str] = []
+        self._client = client
+
+    async def serve(self) -> None:
+        while True:
+            request = await self._client.services.get()
+            name = request["params"]["path"].rpartition("/")[2]
+            if request["method"] == "fs/write_text_file":
+                self.texts[name] = request["params"]["content"]
+                self.writes.append(name)
+                await self._client.done(request)
+            elif name in self.texts:
+                await self._client.done(request, content=self.texts[name])
+            else:
+                await self._client.failed(request, -32002, f"Resource not found: {name}")
+
+
+@asynccontextmanager
+async def editor_on(running: Running) -> AsyncIterator[tuple[Client, Buffers]]:
+    client, connection = connect(running.gateway, "gemini")
+    await client.initialize(fs={"readTextFile": True, "writeTextFile": True})
+    client.choose = lambda asked: "allow_once"
+    buffers = Buffers(client)
+    serving = asyncio.create_task(buffers.serve())
+    yield client, buffers
+    serving.cancel()
+    await connection.close()
+
+
+async def test_gemini_works_on_the_editors_files(gemini: Gemini, running: Running) -> None:
+    notes = gemini.work / "notes.txt"
+    notes.write_text("saved\n")
+    async with editor_on(running) as (editor, buffers):
+        buffers.texts["notes.txt"] = "unsaved\n"
+        session = await editor.new()
+        await editor.request("session/prompt", prompt(session, "[[files]]"))
+        assert (buffers.texts["notes.txt"], buffers.writes) == ("edited\n", ["notes.txt"])
+        edits = [u for u in editor.updates() if u["sessionUpdate"] == "tool_call" and u["kind"] == "edit"]
+        [diff] = edits[0]["content"]
+        assert (diff["path"], diff["oldText"], diff["newText"]) == (str(notes), "unsaved", "edited")
+        await editor.request("session/prompt", prompt(session, "[[new-file]]"))
+        assert buffers.texts["new.txt"] == "made\n"
+    assert notes.read_text() == "saved\n"
+    assert not (gemini.work / "new.txt").exists()
+
+
+async def test_without_the_editor_the_files_are_those_on_disk(gemini: Gemini, running: Running) -> None:
+    notes = gemini.work / "notes.txt"
+    notes.write_text("saved\n")
+    async with editor_on(running) as (editor, buffers):
+        buffers.texts["notes.txt"] = "unsaved\n"
+        session = await editor.new()
+        await editor.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
+        await editor.request("session/prompt", prompt(session, "[[plain]]"))
+        [process] = gemini.processes("node")
+        # Over another protocol, while the editor still has the session open.
+        said = {"role": "user", "content": "[[saved]]"}
+        answer = await running.client.post(f"/session/{session}", json={"messages": [said]})
+        assert answer.json()["stopReason"] == "end_turn"
+        assert (notes.read_text(), buffers.writes) == ("edited\n", [])
+        # The CLI is told at its start whether there is an editor.
+        assert process not in gemini.processes("node")
+        await editor.request("session/prompt", prompt(session, "[[files]]"))
+        assert (buffers.texts["notes.txt"], buffers.writes) == ("edited\n", ["notes.txt"])
