@@ -44,14 +44,28 @@ class Said:
         return any(steers for _, steers in self._unheard)
 
     def _line(self, content: Any, *, steers: bool) -> dict[str, Any]:
-        if self._verbatim and isinstance(content, str) and content.startswith("/"):
-            # A first character `/` is a command to the CLI, `/clear` among them; a line break before it is not seen.
-            content = "\n" + content
-        elif self._verbatim and isinstance(content, list) and content and str(content[0].get("text", "")).startswith("/"):
-            content = [{"type": "text", "text": "\n" + content[0]["text"]}, *content[1:]]
+        content = _no_command(content) if self._verbatim else _command_last(content)
         self._unheard.append((_plain(content), steers))
         message = {"role": "user", "content": content}
         return {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""}
+
+
+def _no_command(content: Any) -> Any:
+    """A first character `/` is a command to the CLI, `/clear` among them; a line break before it is not seen."""
+    if isinstance(content, str):
+        return "\n" + content if content.startswith("/") else content
+    return [{**block, "text": "\n" + block["text"]} if _begins(block) else block for block in content]
+
+
+def _command_last(content: Any) -> Any:
+    """Of several blocks only the last can be a command (2.1.329), and a client puts what comes along behind it."""
+    if isinstance(content, str) or not content or not _begins(content[0]):
+        return content
+    return [*content[1:], content[0]]
+
+
+def _begins(block: Any) -> bool:
+    return str(block.get("text", "")).startswith("/")
 
 
 def _plain(content: Any) -> Any:

@@ -49,7 +49,7 @@ def manner(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Manner:
         if verbatim and given.text.lstrip().startswith(("/", "$")):
             first = next(n for n, block in enumerate(blocks) if isinstance(block, TextContentBlock) and block.text.strip())
             blocks[first] = TextContentBlock(type="text", text=MARK + blocks[first].text)
-        return blocks
+        return blocks if verbatim else _command_first(blocks)
 
     # With an error for a file that is not there it could make none: it looks for words in an Error, and has an object (0.61.0).
     return Manner(
@@ -61,3 +61,15 @@ def manner(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Manner:
         missing_is_empty=True,
         slash_commands=not verbatim,
     )
+
+
+def _command_first(blocks: list[Any]) -> list[Any]:
+    """The CLI takes all text at the beginning for one command line (0.61.0), so a command stands first and ends its line."""
+    if len(blocks) < 2:
+        return blocks
+    commands = [block for block in (blocks[0], blocks[-1]) if isinstance(block, TextContentBlock) and block.text.startswith("/")]
+    if not commands:
+        return blocks
+    command = commands[0]
+    rest = [block for block in blocks if block is not command]
+    return [TextContentBlock(type="text", text=command.text + "\n"), *rest]

@@ -62,7 +62,7 @@ BASE64 = {"type": "base64", "media_type": "image/png", "data": "AA"}
         (" /clear", " /clear"),
         ("a /clear", "a /clear"),
         ((TextBlock(text="/clear"), IMAGE), [{"type": "text", "text": "\n/clear"}, NATIVE_IMAGE]),
-        ((TextBlock(text="hi"), TextBlock(text="/clear")), [{"type": "text", "text": "hi"}, {"type": "text", "text": "/clear"}]),
+        ((TextBlock(text="hi"), TextBlock(text="/x")), [{"type": "text", "text": "hi"}, {"type": "text", "text": "\n/x"}]),
     ],
 )  # fmt: skip
 def test_prompts_are_kept_literal(content: Content, native: Any) -> None:
@@ -77,6 +77,14 @@ def test_a_slash_command_is_one_where_that_is_wanted() -> None:
     codec = ready(verbatim=False)
     codec.prompt(Prompt("/clear"))
     assert written(codec)[0]["message"]["content"] == "/clear"
+
+
+@pytest.mark.parametrize("texts", [("/fix it", "a file"), ("a file", "/fix it")])
+def test_a_slash_command_with_a_file_that_comes_along_stands_last(texts: tuple[str, str]) -> None:
+    codec = ready(verbatim=False)
+    codec.prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
+    said = written(codec)[0]["message"]["content"]
+    assert [block["text"] for block in said] == ["a file", "/fix it"]
 
 
 def test_the_session_is_told_once_and_again_when_it_changes() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from drivers.events import AgentToken, Awaiting, Compacted, MessageEnd, SessionEnd, Stdout, ToolCall, ToolResult, Usage
+from drivers.events import AgentToken, Awaiting, Compacted, MessageEnd, SessionEnd, Stdout, Title, ToolCall, ToolResult, Usage
 from tests.drivers.codex_transcripts import ALL, GOLDEN, Transcript, act, action, golden_lines, play
 
 BY_NAME = {transcript.name: transcript for transcript in ALL}
@@ -133,3 +133,7 @@ def test_a_compaction_is_noticed_though_not_what_is_left() -> None:
     told = {"item": item, "threadId": params["threadId"], "turnId": params["turn"]["id"]}
     assert codec.receive(json.dumps({"method": "item/started", "params": told}).encode()) == []
     assert codec.receive(json.dumps({"method": "item/completed", "params": told}).encode()) == [Compacted()]
+    # And so is a name that the thread is given; another thread's is not.
+    for thread, events in ((params["threadId"], [Title(text="A name")]), ("another", [])):
+        named = {"method": "thread/name/updated", "params": {"threadId": thread, "threadName": "A name"}}
+        assert codec.receive(json.dumps(named).encode()) == events

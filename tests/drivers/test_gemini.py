@@ -88,6 +88,12 @@ def test_prompts_that_would_be_commands_are_text() -> None:
     assert manner(verbatim=False).prompt(Prompt("/help"))[0].text == "/help"
 
 
+@pytest.mark.parametrize("texts", [("/help", "a file"), ("a file", "/help"), ("a file", "a path")])
+def test_a_command_with_a_file_that_comes_along_stands_first(texts: tuple[str, str]) -> None:
+    found = manner(verbatim=False).prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
+    assert [block.text for block in found] == (["/help\n", "a file"] if "/help" in texts else list(texts))
+
+
 def test_a_history_as_a_chat_file() -> None:
     call = ToolUseBlock(tool_call_id="c1", name="get_weather", input={"location": "Tokyo"})
     cut = ToolUseBlock(tool_call_id="c2", name="get_time", input={})

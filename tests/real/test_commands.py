@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from acp import text_block
+from acp.schema import ResourceContentBlock
 
 from tests.model_server.scenarios import say
 from tests.real.editor import Editor, editor_of
 from tests.real.gemini import Gemini, gemini  # noqa: F401
 from tests.real.tool_bench import Bench, cold_bench  # noqa: F401
+
+LINK = ResourceContentBlock(type="resource_link", name="a.txt", uri="file:///a.txt")
 
 
 def told(editor: Editor) -> list[dict[str, str | None]]:
@@ -18,10 +22,11 @@ def told(editor: Editor) -> list[dict[str, str | None]]:
     return [{command.name: command.input.root.hint if command.input else None for command in found} for found in lists]
 
 
-async def said_to(editor: Editor, agent: Any, session: str, text: str) -> str:
+async def said_to(editor: Editor, agent: Any, session: str, *said: Any) -> str:
     """What the agent answers."""
     editor.updates = [update for update in editor.updates if update.session_update != "agent_message_chunk"]
-    assert (await agent.prompt(session_id=session, prompt=[text_block(text)])).stop_reason == "end_turn"
+    prompt = [text_block(part) if isinstance(part, str) else part for part in said]
+    assert (await agent.prompt(session_id=session, prompt=prompt)).stop_reason == "end_turn"
     return editor.text
 
 
@@ -54,6 +59,23 @@ async def test_claudes(cold_bench: Bench) -> None:  # noqa: F811
         assert told(editor)[-1]["sayit"] == "[what]"
 
 
+@pytest.mark.parametrize("slash_commands", ["on", "off"])
+@pytest.mark.parametrize("parts", [("/sayit hello ", LINK), (LINK, "/sayit hello")], ids=["before", "behind"])
+async def test_claudes_with_a_file_that_comes_along(cold_bench: Bench, parts: Any, slash_commands: str) -> None:  # noqa: F811
+    go = cold_bench.model_says(say("Said."))
+    folder = cold_bench.work / ".claude" / "commands"
+    folder.mkdir(parents=True)
+    (folder / "sayit.md").write_text(f"Say $ARGUMENTS. {go}\n")
+    config = cold_bench.config()
+    config["agents"]["claude"]["options"] = {"slash_commands": slash_commands}
+    async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+        answer = await said_to(editor, agent, session, *parts)
+        asked = str(cold_bench.model.bodies()[-1]["messages"])
+        assert "[@a.txt](file:///a.txt)" in asked
+        assert (answer == "Said.", "Say hello" in asked) == (slash_commands == "on",) * 2
+
+
 async def test_claudes_name_for_a_session(cold_bench: Bench) -> None:  # noqa: F811
     config = cold_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": "on"}
@@ -74,6 +96,8 @@ async def test_geminis(gemini: Gemini) -> None:  # noqa: F811
         [known] = told(editor)
         assert {"about", "memory show", "init"} <= set(known)
         assert "Version: 0.61.0" in await said_to(editor, agent, session, "/about")
+        assert "Version: 0.61.0" in await said_to(editor, agent, session, "/about", LINK)
+        assert "Version: 0.61.0" in await said_to(editor, agent, session, LINK, "/about")
         assert not [request for request in gemini.model.requests if request.body.get("contents")]
         # The session's own list is the same, and told once.
         assert told(editor) == [known]

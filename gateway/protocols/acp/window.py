@@ -73,6 +73,7 @@ class Window:
                 await self._update(update)
         if first is not None:
             self._updates.run_begins()
+            await self.about.learn()
             self._seen, until = first - 1, self._seen
             while self._seen < until:
                 entries = await self.session.log.read(self._seen)
