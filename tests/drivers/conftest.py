@@ -13,6 +13,7 @@ from drivers.base import Limits
 from drivers.codec import Codec, Command, Launch
 from drivers.event_lines import EventLineCodec
 from drivers.process import Ledger, Process, Spawner
+from drivers.services import ClientServices
 from tests.drivers.small_programs import LIMITS, OpenAgent, StartProcess, python
 
 settings.register_profile(
@@ -42,10 +43,17 @@ async def open_agent(tmp_path: Path) -> AsyncIterator[OpenAgent]:
     """Starts a program that speaks event lines as an agent; with `task` as one whose run is under way."""
     opened: list[CliAgent] = []
 
-    async def begin(code: str, limits: Limits = LIMITS, *, task: str | None = None, codec: Codec | None = None) -> CliAgent:
+    async def begin(
+        code: str,
+        limits: Limits = LIMITS,
+        *,
+        task: str | None = None,
+        codec: Codec | None = None,
+        services: ClientServices | None = None,
+    ) -> CliAgent:
         command = Command(python(code), tmp_path, {}, stdin=None if task is None else task.encode())
         launch = Launch(command, codec or EventLineCodec(once=task is not None))
-        agent = await CliAgent.start(launch, Spawner("test"), limits)
+        agent = await CliAgent.start(launch, Spawner("test"), limits, services)
         opened.append(agent)
         return agent
 

@@ -9,6 +9,7 @@ import pytest
 from drivers.agent import TIMED_OUT
 from drivers.base import AgentUnavailable, Limits, Prompt, ToolReply
 from drivers.events import OutputEvent
+from drivers.services import ClientServices, HostAnswer, HostRequest
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
 AWAIT = "say('awaiting', calls=[{'id': 'a', 'wants': 'result'}])"
@@ -52,6 +53,59 @@ async def test_a_task_has_the_limits_of_a_run(open_agent: OpenAgent) -> None:
     events = await to_end(await open_agent("time.sleep(600)", Limits(idle=0.5, grace=30), task="do"))
     assert "limits.idle" in shown(events)[0]["message"]
     assert end_of(events).exit_code == TIMED_OUT
+
+
+class Slow(ClientServices):
+    """A client that does everything, when `go` is set."""
+
+    def __init__(self) -> None:
+        self.go, self.asked, self.left = asyncio.Event(), asyncio.Event(), False
+
+    def offers(self) -> frozenset[str]:
+        return frozenset({"fs/read_text_file"})
+
+    def serves(self, request: HostRequest) -> bool:
+        return True
+
+    async def serve(self, request: HostRequest) -> HostAnswer:
+        self.asked.set()
+        await self.go.wait()
+        return HostAnswer({"content": "text"})
+
+    def leave(self) -> None:
+        self.left = True
+
+
+ASKS = """
+say('native_session'); hear()
+say('client_request', id=1, method='fs/read_text_file', params={})
+say('agent_token', text=hear()['result']['content']); say('session_end', exit_code=0)
+hear()
+"""
+
+
+async def test_an_agent_that_waits_for_its_clients_file_may_be_silent(open_agent: OpenAgent) -> None:
+    slow = Slow()
+    agent = await open_agent(ASKS, Limits(idle=2, total=60), services=slow)
+    await agent.prompt(Prompt("go"))
+    reading = asyncio.create_task(to_end(agent))
+    await slow.asked.wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(reading), 3)
+    slow.go.set()
+    events = await reading
+    assert (text_in(events), end_of(events).exit_code) == ("text", 0)
+
+
+async def test_what_the_client_is_asked_is_taken_back_with_the_agent(open_agent: OpenAgent) -> None:
+    slow = Slow()
+    agent = await open_agent(ASKS, services=slow)
+    await agent.prompt(Prompt("go"))
+    reading = asyncio.create_task(to_end(agent))
+    await slow.asked.wait()
+    await agent.close(0.0)
+    assert end_of(await reading).exit_code
+    assert slow.left
 
 
 async def test_every_line_is_a_sign_of_life(open_agent: OpenAgent) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from drivers.base import PermissionReply, Prompt, SessionSpec, ToolGrant, ToolRe
 from drivers.event_lines import EventLineCodec, open_request
 from drivers.events import AgentToken, Error, NativeSession, SessionEnd, Stderr, Stdout
 from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ToolUseBlock, UserMessage
+from drivers.services import HostAnswer
 
 READY = b'{"kind":"native_session","native_id":"n"}'
 END = b'{"kind":"session_end","exit_code":0}'
@@ -112,3 +114,25 @@ def test_any_other_line_is_shown(line: bytes) -> None:
     line = line.replace(b"\n", b"")
     shown = EventLineCodec(once=True).receive(line)
     assert shown == ([Stdout(line=line.decode("utf-8", "replace").rstrip("\r"))] if line.strip() else [])
+
+
+def test_a_program_asks_the_sessions_client() -> None:
+    codec = EventLineCodec()
+    asked = {"kind": "client_request", "id": 7, "method": "fs/read_text_file", "params": {"path": "/a"}}
+    assert codec.receive(json.dumps(asked).encode()) == []
+    [request] = codec.host_requests
+    assert (request.id, request.method, request.params, request.client_only) == (7, asked["method"], asked["params"], True)
+    codec.answered(request, HostAnswer({"content": "A"}))
+    codec.answered(request, HostAnswer(error="no such file", code=-32002))
+    assert [json.loads(line) for line in codec.outbox.splitlines()] == [
+        {"type": "answer", "id": 7, "result": {"content": "A"}},
+        {"type": "answer", "id": 7, "error": "no such file", "code": -32002},
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"id": None}, {"method": 1}, {"params": []}])
+def test_a_request_that_is_none_is_shown(wrong: dict[str, Any]) -> None:
+    codec = EventLineCodec()
+    line = json.dumps({"kind": "client_request", "id": 7, "method": "fs/read_text_file", "params": {}, **wrong})
+    assert codec.receive(line.encode()) == [Stdout(line=line)]
+    assert not codec.host_requests

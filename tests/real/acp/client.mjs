@@ -1,7 +1,7 @@
 // The official TypeScript client as it is, with a test at its standard input and output, a line of JSON each:
 //   node client.mjs FOLDER_OF_PACKAGES URL KEY
 // in:  {"n": 1, "method": ..., "params": ...} a request, without n a notification; {"choose": KIND} for permission requests
-// out: {"n": 1, "result" | "error": ...}, {"update": ...}, {"asked": ...}, {"closed": REASON}
+// out: {"n": 1, "result" | "error": ...}, {"update": ...}, {"asked": ...}, {"served": METHOD, "params": ...}, {"closed": REASON}
 import { createRequire } from "node:module"
 import { createInterface } from "node:readline"
 import { pathToFileURL } from "node:url"
@@ -25,8 +25,20 @@ const answer = ({ params }) => {
   const { optionId } = params.options.find((option) => option.kind === choose)
   return { outcome: { outcome: "selected", optionId } }
 }
-const connection = acp
-  .client({ name: "test" })
+// Files and terminals as an editor has them, always the same.
+const serve = (method, result) => [method, ({ params }) => (say({ served: method, params }), result(params))]
+const { fs, terminal } = acp.methods.client
+const services = [
+  serve(fs.readTextFile, ({ path }) => ({ content: `text of ${path.split("/").pop()}` })),
+  serve(fs.writeTextFile, () => ({})),
+  serve(terminal.create, () => ({ terminalId: "terminal-1" })),
+  serve(terminal.waitForExit, () => ({ exitCode: 0, signal: null })),
+  serve(terminal.output, () => ({ output: "made\n", truncated: false })),
+  serve(terminal.kill, () => ({})),
+  serve(terminal.release, () => ({})),
+]
+const client = services.reduce((app, [method, handler]) => app.onRequest(method, handler), acp.client({ name: "test" }))
+const connection = client
   .onNotification(acp.methods.client.session.update, ({ params }) => say({ update: params }))
   .onRequest(acp.methods.client.session.requestPermission, answer)
   .connect(stream)

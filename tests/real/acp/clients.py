@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from acp import RequestError, connect_to_agent, text_block
 from acp.http import create_http_stream
+from acp.schema import ClientCapabilities
 from acp.ws import create_websocket_stream
 
 CLIS = Path(__file__).parents[3] / ".clis"
@@ -34,11 +35,15 @@ class Refused(Exception):
 
 
 class Editor(ABC):
-    """A client that notes what it sees. `choose` is the kind of option that it answers permission requests with."""
+    """A client that notes what it sees, and has files and a terminal that are always the same.
+
+    `choose` is the kind of option that it answers permission requests with.
+    """
 
     def __init__(self) -> None:
         self.updates: list[Json] = []
         self.asked: list[Json] = []
+        self.served: list[str] = []
         self.news = asyncio.Event()
 
     @abstractmethod
@@ -101,6 +106,8 @@ class TypeScript(Editor):
                 self.updates.append(message["update"])
             elif "asked" in message:
                 self.asked.append(message["asked"])
+            elif "served" in message:
+                self.served.append(message["served"])
             self.news.set()
         for answer in self._answers.values():
             if not answer.done():
@@ -146,8 +153,35 @@ class Python(Editor):
         chosen = next(option for option in options if option.kind == self._choice)
         return {"outcome": {"outcome": "selected", "optionId": chosen.option_id}}
 
+    async def read_text_file(self, path: str, **_: Any) -> Any:
+        self.served.append("fs/read_text_file")
+        return {"content": f"text of {path.rpartition('/')[2]}"}
+
+    async def write_text_file(self, **_: Any) -> None:
+        self.served.append("fs/write_text_file")
+
+    async def create_terminal(self, **_: Any) -> Any:
+        self.served.append("terminal/create")
+        return {"terminalId": "terminal-1"}
+
+    async def wait_for_terminal_exit(self, **_: Any) -> Any:
+        self.served.append("terminal/wait_for_exit")
+        return {"exitCode": 0, "signal": None}
+
+    async def terminal_output(self, **_: Any) -> Any:
+        self.served.append("terminal/output")
+        return {"output": "made\n", "truncated": False}
+
+    async def kill_terminal(self, **_: Any) -> None:
+        self.served.append("terminal/kill")
+
+    async def release_terminal(self, **_: Any) -> None:
+        self.served.append("terminal/release")
+
     async def call(self, method: str, params: Json) -> Json:
         given = {_snake(name): value for name, value in params.items()}
+        if "client_capabilities" in given:
+            given["client_capabilities"] = ClientCapabilities.model_validate(given["client_capabilities"])
         if "prompt" in given:
             given["prompt"] = [text_block(block["text"]) for block in given["prompt"]]
         try:
@@ -181,7 +215,8 @@ async def editor_on(language: str, transport: str, url: str, agent: str, key: st
     place = f"{url.replace('http', 'ws', 1) if transport == 'ws' else url}/acp/{agent}"
     connected = _python(transport, place, key) if language == "python" else _typescript(place, key)
     async with connected as editor:
-        answer = await editor.call("initialize", {"protocolVersion": 1})
+        offers = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
+        answer = await editor.call("initialize", {"protocolVersion": 1, "clientCapabilities": offers})
         assert answer["protocolVersion"] == 1
         assert answer["agentCapabilities"]["loadSession"]
         yield editor

@@ -106,6 +106,28 @@ async def test_close_and_load_again(connect: Connect) -> None:
         assert await editor.prompt(session, "after") == "end_turn"
 
 
+async def test_the_clients_files_and_terminals(connect: Connect, portico: Running, scene: Scene) -> None:
+    asked = [
+        {"read_file": "a.txt"},
+        {"write_file": {"path": "b.txt", "text": "B"}},
+        {"terminal": {"command": "make", "kill_after": 0}},
+    ]
+    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one}} for n, one in enumerate(asked)]
+    async with connect("script") as editor:
+        session = await editor.new()
+        await play(portico, session, scene([*steps, {"text": "{results.c0}, {results.c1}, {results.c2}"}]))
+        assert await editor.prompt(session, "go") == "end_turn"
+        assert editor.said() == "text of a.txt, done, made\n"
+        assert editor.served[:3] == ["fs/read_text_file", "fs/write_text_file", "terminal/create"]
+        assert sorted(editor.served[3:]) == ["terminal/kill", "terminal/output", "terminal/release", "terminal/wait_for_exit"]
+        shown = [note["update"].get("content") for note in editor.updates if note["update"].get("toolCallId") == "c2"]
+        assert [{"type": "terminal", "terminalId": "terminal-1"}] in [
+            [{key: part[key] for key in ("type", "terminalId")} for part in content]
+            for content in shown
+            if content and content[0]["type"] == "terminal"
+        ]
+
+
 async def test_an_unknown_session_costs_its_request_only(connect: Connect) -> None:
     async with connect() as editor:
         session = await editor.new()

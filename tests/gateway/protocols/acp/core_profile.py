@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.gateway.protocols.acp.client import Client
-from tests.gateway.protocols.acp.requirements import REQUIREMENTS, refused, requirement
+from tests.gateway.protocols.acp.requirements import refused, requirement
+from tests.gateway.protocols.acp.session_requirements import KIT
 
 
 @requirement("acpx initialize.handshake, session.new.basic, session.update.termination: nothing comes after the answer")
@@ -65,5 +66,5 @@ def _option(params: dict[str, Any], kind: str) -> str:
     return next(str(option["optionId"]) for option in params["options"] if option["kind"] == kind)
 
 
-EVERY = REQUIREMENTS
+EVERY = KIT
 """Those of the kit and these."""

@@ -1,4 +1,5 @@
-"""The requirements of the protocol's official Test Compatibility Kit, by its names, as functions over a client.
+"""The requirements of the protocol's official Test Compatibility Kit, by its names, as functions over a client; those of the
+capabilities that sessions have are in session_requirements.py.
 
 Each is given a client that is initialized, and must leave the connection usable. The agent says its prompt back in its answer,
 and to `slow` says something else for a long time; where it does neither it is at work for good (`script`), or done (`echo`).
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,107 +130,6 @@ async def cancel(client: Client) -> None:
     said = client.text(session, since=before)
     assert said.endswith("goes on")
     assert "word" not in said
-
-
-@requirement("CONFIG-001/002/003 options: the complete list, and no switch unless the client has said that it knows them")
-async def options(client: Client) -> None:
-    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
-    for option in answer.get("configOptions", []):
-        assert option["type"] == "select"
-        values = [choice["value"] for choice in option["options"]]
-        assert option["currentValue"] in values
-        change = {"sessionId": answer["sessionId"], "configId": option["id"], "value": values[-1]}
-        complete = (await client.request("session/set_config_option", change))["configOptions"]
-        assert [o["id"] for o in complete] == [o["id"] for o in answer["configOptions"]]
-        assert next(o for o in complete if o["id"] == option["id"])["currentValue"] == values[-1]
-        await refused(client, "session/set_config_option", {**change, "value": "no such value"}, -32602)
-    wrong = {"sessionId": answer["sessionId"], "configId": "none", "value": "x"}
-    await refused(client, "session/set_config_option", wrong, -32602)
-
-
-@requirement("ADDDIRS-001 an absolute additional directory is taken where they are declared, and refused where they are not")
-async def additional_directories(client: Client) -> None:
-    can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
-    session = await client.new()
-    here = next(s["cwd"] for s in (await client.request("session/list"))["sessions"] if s["sessionId"] == session)
-    more = Path(here) / "more"
-    more.mkdir(exist_ok=True)
-    params = {"cwd": here, "mcpServers": [], "additionalDirectories": [str(more)]}
-    if "additionalDirectories" not in can:
-        await refused(client, "session/new", params, -32602)
-        return
-    session = (await client.request("session/new", params))["sessionId"]
-    found = {s["sessionId"]: s for s in (await client.request("session/list"))["sessions"]}
-    assert (found[session]["cwd"], found[session]["additionalDirectories"]) == (here, [str(more)])
-    assert (await client.prompt(session, "hello"))["stopReason"] in STOP_REASONS
-    await refused(client, "session/new", {**params, "additionalDirectories": ["more"]}, -32602)
-
-
-@requirement("MODES-001/002 the current mode is one of those there are, and can be set")
-async def modes(client: Client) -> None:
-    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
-    state = answer.get("modes")
-    if state is None:
-        return
-    known = [mode["id"] for mode in state["availableModes"]]
-    assert state["currentModeId"] in known
-    for mode in known:
-        assert await client.request("session/set_mode", {"sessionId": answer["sessionId"], "modeId": mode}) == {}
-        again = await client.request("session/resume", load(answer["sessionId"]))
-        assert again["modes"]["currentModeId"] == mode
-    await refused(client, "session/set_mode", {"sessionId": answer["sessionId"], "modeId": "no such mode"}, -32602)
-
-
-@requirement("LOAD-001/002/003 load replays all, before its answer")
-async def load_session(client: Client) -> None:
-    session = await client.new()
-    await client.prompt(session, "remember this")
-    said, before = client.text(session), len(client.got)
-    answer = await client.request("session/load", load(session))
-    assert isinstance(answer, dict)
-    assert client.got[-1]["result"] == answer
-    assert client.text(session, since=before) == said
-    assert client.text(session, "user_message_chunk", since=before) == "remember this"
-    await refused(client, "session/load", load("no such session"), -32002)
-
-
-@requirement("RESUME-001/002 resume replays nothing")
-async def resume(client: Client) -> None:
-    session = await client.new()
-    await client.prompt(session, "hello")
-    before = len(client.got)
-    await client.request("session/resume", {"sessionId": session, "cwd": "."})
-    assert client.updates(session, since=before) == []
-    assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
-    await refused(client, "session/resume", load("no such session"), -32002)
-
-
-@requirement("LIST-001/002 what was made is listed; for a folder that nobody works in the list is empty")
-async def list_sessions(client: Client) -> None:
-    session = await client.new()
-    found = (await client.request("session/list"))["sessions"]
-    assert session in [s["sessionId"] for s in found]
-    assert (await client.request("session/list", {"cwd": "/no/such/folder"}))["sessions"] == []
-
-
-@requirement("DELETE-001/002 a deleted session is not listed; to delete one that is not there is no error")
-async def delete(client: Client) -> None:
-    session = await client.new()
-    assert await client.request("session/delete", {"sessionId": session}) == {}
-    assert session not in [s["sessionId"] for s in (await client.request("session/list"))["sessions"]]
-    assert await client.request("session/delete", {"sessionId": session}) == {}
-
-
-@requirement("CLOSE-001/002 close answers, and cancels a prompt under way")
-async def close(client: Client) -> None:
-    session = await client.new()
-    assert await client.request("session/close", {"sessionId": session}) == {}
-    session = await client.new()
-    answer = await client.begin("session/prompt", prompt(session, "slow"))
-    await client.until(lambda _: client.text(session))
-    await client.request("session/close", {"sessionId": session})
-    found = await asyncio.wait_for(answer, 30)
-    assert found["stopReason"] in (("cancelled", "end_turn") if "slow" in client.text(session) else ("cancelled",))
 
 
 @requirement("PROMPTCAP-001..3, PROMPT-003 what initialize declares of prompts is taken, the rest is refused")
