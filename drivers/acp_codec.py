@@ -24,7 +24,7 @@ from drivers.acp_content import has_image
 from drivers.acp_ending import failure, run_end
 from drivers.acp_manner import Manner
 from drivers.acp_opening import Opening, Wanted
-from drivers.acp_permissions import CANCELLED, SERVICES, Ask, Grants, outcome
+from drivers.acp_permissions import CANCELLED, DENIED, SERVICES, UNLISTED, Ask, Grants, outcome, output_of_service
 from drivers.acp_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, Rpc, said
 from drivers.acp_updates import NOTICES, QUIET, Messages, Notices
 from drivers.base import DriverError, PermissionReply, Prompt, Reply, ToolAnswer, ToolRequest
@@ -36,12 +36,6 @@ from drivers.messages import text_of
 from drivers.services import NOT_FOUND, READ, HostAnswer, HostRequest
 
 NOT_NOW = "No run is under way; the application cannot be asked."
-DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not enabled in this session."
-
-
-def output_of_service(answer: HostAnswer) -> str:
-    """A service's result as a tool's output."""
-    return str(answer.result.get("content") or answer.result.get("terminalId") or "done")
 
 
 class AcpCodec(Codec):

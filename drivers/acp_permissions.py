@@ -13,7 +13,7 @@ from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestP
 
 from drivers.acp_calls import Call
 from drivers.base import ToolGrant
-from drivers.services import HostRequest
+from drivers.services import HostAnswer, HostRequest
 
 Verdict = Literal["allow", "ask", "deny"]
 
@@ -25,6 +25,7 @@ SERVICES: dict[str, tuple[str, frozenset[str]]] = {
     "terminal/create": ("execute", frozenset({"execute"})),
 }
 """Services of this client that need leave: the kind each is, and the kinds of calls that it belongs to."""
+DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not enabled in this session."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,8 @@ def outcome(options: Sequence[PermissionOption], *, granted: bool) -> RequestPer
 
 
 CANCELLED: dict[str, Any] = {"outcome": {"outcome": "cancelled"}}
+
+
+def output_of_service(answer: HostAnswer) -> str:
+    """A service's result as a tool's output."""
+    return str(answer.result.get("content") or answer.result.get("terminalId") or "done")

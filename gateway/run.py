@@ -14,49 +14,26 @@ from contextlib import suppress
 from enum import Enum
 
 from drivers.base import Agent, AgentGone, DriverError, PermissionReply, Prompt, Reply, ToolGrant
-from drivers.events import (
-    AwaitedCall,
-    Awaiting,
-    Commands,
-    Compacted,
-    Error,
-    Event,
-    OutputEvent,
-    SessionEnd,
-    Stderr,
-    Stdout,
-    Title,
-)
+from drivers.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
 from drivers.messages import Message, ToolUseBlock, UserMessage
 from gateway.audit import CLIENT, Decision
-from gateway.compaction import note_compaction
 from gateway.event_log import Entry, EventLog
 from gateway.gatekeeper import MATTER, Gatekeeper
-from gateway.history import Fold
-from gateway.log_events import Steered
 from gateway.metrics import RunMeter
-from gateway.notes import NOTED, note
 from gateway.parking import Settled
 from gateway.redaction import Redactor
+from gateway.run_output import STORED_FIRST, Keep, RunOutput, keep_nothing
 from gateway.store import KeyRecord, RunRecord, Store
 from gateway.turn import LAST
 
 log = logging.getLogger(__name__)
-
-# isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
-_RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
 
 BRIEF = 0.5
 """Seconds that an agent has to end when the gateway ends its run."""
 PATIENCE = 10.0
 """Seconds until a run whose agent does not end is cut off."""
 
-Keep = Callable[[Sequence[Message]], Awaitable[None]]
 Note = Callable[[Sequence[Decision]], Awaitable[None]]
-
-
-async def keep_nothing(messages: Sequence[Message]) -> None:
-    """For runs without a history."""
 
 
 async def note_nothing(decisions: Sequence[Decision]) -> None:
@@ -96,9 +73,9 @@ class Run:
         self.calls: dict[str, AwaitedCall] = {}
         self.answered: set[str] = set()
         self.waiting_since = record.waiting_since
-        self._store, self._redactor, self._keep = store, redactor, keep
+        self._store, self._redactor = store, redactor
+        self._output = RunOutput(log, store, redactor, meter, keep)
         self._meter, self._parkable = meter, parkable
-        self._fold = Fold()
         self._gate, self._note, self._waits = gate or Gatekeeper(), note, waits
         self._stopping = False
         self._failing: str | None = None
@@ -114,7 +91,7 @@ class Run:
         """Take up the calls that an earlier gateway left open."""
         self.calls = dict(calls)
         self._meter.waits()
-        self._fold = Fold(open_calls)
+        self._output.know(open_calls)
         self._gate.know(open_calls)
 
     def trust_would_do(self, call_id: str) -> bool:
@@ -150,11 +127,7 @@ class Run:
         if self.state is not RunState.RUNNING or self.agent is None or not await self.agent.steer(Prompt(message.content)):
             return None
         # Nothing is awaited in between: what the agent says to it comes behind it.
-        event = Steered(message=message)
-        self.log.append([event])
-        seq = self.log.last
-        await self._keep_all(self._fold.feed(event))
-        return seq
+        return await self._output.steered(message)
 
     async def resume(
         self,
@@ -169,7 +142,7 @@ class Run:
         """Go on with a fresh agent, to which all open calls are history. `start` it when the agent has been told so."""
         await self.wait()
         await self._note_answers(replies, CLIENT)
-        await self._answered(list(self._fold.open), [*results, *settled.results], begin, key)
+        await self._answered(self._output.open_calls, [*results, *settled.results], begin, key)
         self.answered |= {reply.call_id for reply in replies}
         self.agent = agent
         self._gate.begin(grants, settled.approved)
@@ -178,7 +151,7 @@ class Run:
     async def close_calls(self, replies: Sequence[Reply], settled: Settled, by: str) -> None:
         """End a parked run whose calls nobody has answered: they have their results, and no agent is started for it."""
         await self._note_answers(replies, by)
-        await self._answered(list(self._fold.open), settled.results, None)
+        await self._answered(self._output.open_calls, settled.results, None)
         self.answered |= {reply.call_id for reply in replies}
         self.log.append(settled.events)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
@@ -200,7 +173,7 @@ class Run:
         if begin:
             self.log.show(begin)
         for call_id in closed:
-            self._fold.answer(call_id)
+            self._output.answered(call_id)
         self.calls, self.waiting_since = {}, None
         self.state = RunState.RUNNING
         self._moved.set()
@@ -262,38 +235,26 @@ class Run:
 
     async def _take(self, events: Sequence[OutputEvent]) -> None:
         """Log what came; what ends a turn comes last, after everything that a client may ask for then is stored."""
-        shown: list[OutputEvent] = []
-        done: list[Message] = []
         for event in await self._decided(events):
             kind = type(event)
-            if isinstance(event, SessionEnd) and self._parks(event):
-                self.agent = None
-                self._meter.parked()
-                break
-            if kind in _RAW:
-                event = self._redactor.clean_event(event)
-            if kind in NOTED and isinstance(event, Commands | Title) and not await note(self._store, self.log.log_id, event):
-                continue
-            done += self._fold.feed(event)
-            if kind is Compacted and isinstance(event, Compacted):
-                await self._keep_all(done)
-                done = []
-                await note_compaction(self._store, self.log.log_id, event)
             if kind in LAST and isinstance(event, Awaiting | SessionEnd):
-                self._show(shown)
-                shown = []
-                await self._keep_all(done)
-                done = []
+                if self._parks(event):
+                    self.agent = None
+                    self._meter.parked()
+                    break
+                await self._output.take_last(event)
                 await self._turn_over(event)
                 if kind is SessionEnd:
                     return
+            elif kind in STORED_FIRST:
+                await self._output.store_first(event)
             else:
-                shown.append(event)
-        self._show(shown)
-        await self._keep_all(done)
+                self._output.take(event)
+        await self._output.flush()
 
-    def _parks(self, end: SessionEnd) -> bool:
-        return self._parkable and self.state is RunState.WAITING and not self._stopping and end.exit_code != 0
+    def _parks(self, event: Awaiting | SessionEnd) -> bool:
+        unasked = isinstance(event, SessionEnd) and event.exit_code != 0 and not self._stopping
+        return unasked and self._parkable and self.state is RunState.WAITING
 
     async def _decided(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
         """The events as the client shall see them, once the calls that do not need it are decided."""
@@ -311,15 +272,6 @@ class Run:
             for reply in replies:
                 if self.agent is not None:
                     await self.agent.reply(reply)
-
-    def _show(self, events: list[OutputEvent]) -> None:
-        if events:
-            self.log.append(events)
-            self._meter.saw(events)
-
-    async def _keep_all(self, messages: list[Message]) -> None:
-        if messages:
-            await self._keep(messages)
 
     async def _turn_over(self, event: Awaiting | SessionEnd) -> None:
         # Nothing is awaited between the new state and the event: a next turn must not begin before this one's last event

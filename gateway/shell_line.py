@@ -94,7 +94,12 @@ class _Found:
             self.commands += [_command(piece.split()) for piece in re.split(r"[;&|\n(){}`]|\$\(", text) if piece.strip()]
 
     def _take(self, node: Node, depth: int) -> None:
-        parts = [child for child in node.named_children if child.type not in _NOT_WORDS] + _words_behind_redirects(node)
+        first, *others = _lines(node)
+        self._take_words(node, [*first, *_words_behind_redirects(node)], depth)
+        for parts in others:
+            self._take_words(node, parts, depth)
+
+    def _take_words(self, node: Node, parts: list[Node], depth: int) -> None:
         words = [_literal(part) for part in parts]
         if not words:
             return
@@ -120,7 +125,20 @@ class _Found:
             self.read(line, depth + 1)
 
 
-_NOT_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect"})
+_NOT_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
+
+
+def _lines(command: Node) -> list[list[Node]]:
+    """Its words; `2>&12>&1 #\\nbad` is to the grammar one command with a comment in it, and to a shell two."""
+    lines: list[list[Node]] = [[]]
+    source, start, end = command.text or b"", command.start_byte, command.start_byte
+    for child in command.named_children:
+        if b"\n" in source[end - start : child.start_byte - start]:
+            lines.append([])
+        end = child.end_byte
+        if child.type not in _NOT_WORDS:
+            lines[-1].append(child)
+    return lines
 
 
 def _words_behind_redirects(command: Node) -> list[Node]:

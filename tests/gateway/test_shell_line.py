@@ -103,6 +103,7 @@ def test_what_is_allowed_runs_nothing_else(line: str) -> None:
 @example("! ! bad x")
 @example("\r#;bad x")
 @example("echo ok\n\\bad x")
+@example("2>&12>&1 #\nbad x")
 def test_what_is_refused_does_not_run(line: str) -> None:
     """Where bash runs the command, the rule has refused the line, or it has said that the line cannot be known."""
     for text in (line, line + "bad x"):

@@ -8,14 +8,12 @@ is a JSON 404. Run it by hand with `python -m tests.model_server.anthropic --por
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -35,16 +33,12 @@ from tests.model_server.scenarios import (
     Thinking,
     Turn,
 )
-from tests.model_server.serving import ModelServer, Recorder, parse_object, serving
+from tests.model_server.serving import ModelServer, Recorder, StreamCut, parse_object, pieces, serve_by_hand, serving
 
 INJECTED = re.compile(r"<system-reminder>.*?</system-reminder>\s*|\[Image: source: [^\]]*\]", re.DOTALL)
 SIGNATURE = "c2ln"
 
 Json = dict[str, Any]
-
-
-class StreamCut(Exception):
-    """Ends a response without its last chunk."""
 
 
 def dialogue_of(body: Json) -> Dialogue:
@@ -199,20 +193,15 @@ def _opened(block: Json) -> Json:
 
 def _deltas(block: Json, size: int) -> Iterator[Json]:
     if block["type"] == "thinking":
-        for part in _parts(block["thinking"], size):
+        for part in pieces(block["thinking"], size):
             yield {"type": "thinking_delta", "thinking": part}
         yield {"type": "signature_delta", "signature": SIGNATURE}
     elif block["type"] == "text":
-        for part in _parts(block["text"], size):
+        for part in pieces(block["text"], size):
             yield {"type": "text_delta", "text": part}
     else:
-        for part in _parts(json.dumps(block["input"]), size):
+        for part in pieces(json.dumps(block["input"]), size):
             yield {"type": "input_json_delta", "partial_json": part}
-
-
-def _parts(text: str, size: int) -> Iterator[str]:
-    for start in range(0, len(text), size):
-        yield text[start : start + size]
 
 
 @asynccontextmanager
@@ -224,20 +213,5 @@ async def model_server(scenarios: Mapping[str, Scenario] | None = None, port: in
         yield ModelServer(url, recorder.requests)
 
 
-async def _serve_forever(port: int) -> None:
-    async with model_server(port=port) as server:
-        sys.stdout.write(f"{server.url}\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description="Scripted Anthropic-style model server.")
-    parser.add_argument("--port", type=int, default=0, help="0 picks a free port")
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_serve_forever(parser.parse_args().port))
-
-
 if __name__ == "__main__":
-    main()
+    serve_by_hand(model_server, "Scripted Anthropic-style model server.")

@@ -7,14 +7,12 @@ GET /v1beta/models; anything else is a JSON 404. Run it by hand with `python -m 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,7 +22,7 @@ from starlette.routing import Route
 
 from tests.model_server.gemini_scenarios import SCENARIOS
 from tests.model_server.scenarios import Block, Dialogue, Engine, Failure, Scenario, Step, Text, Thinking, Turn
-from tests.model_server.serving import ModelServer, Recorder, parse_object, serving
+from tests.model_server.serving import ModelServer, Recorder, StreamCut, parse_object, pieces, serve_by_hand, serving
 
 INJECTED = re.compile(r"<session_context>.*?</session_context>\s*", re.DOTALL)
 SIGNATURE = "c2ln"
@@ -40,10 +38,6 @@ ASIDE = {
 """What the CLI's own side questions (which model, who speaks next) are answered with."""
 
 Json = dict[str, Any]
-
-
-class StreamCut(Exception):
-    """Ends a response without its last chunk."""
 
 
 def dialogue_of(body: Json) -> Dialogue:
@@ -151,8 +145,8 @@ def _pieces(step: Step) -> Iterator[Json]:
     """A thought comes whole, as the real API sends it; text in pieces."""
     for block in step.blocks:
         if isinstance(block, Text):
-            for start in range(0, len(block.text), step.chunk):
-                yield {"text": block.text[start : start + step.chunk]}
+            for part in pieces(block.text, step.chunk):
+                yield {"text": part}
         else:
             yield _part(block)
 
@@ -172,20 +166,5 @@ async def model_server(scenarios: Mapping[str, Scenario] | None = None, port: in
         yield ModelServer(url, recorder.requests)
 
 
-async def _serve_forever(port: int) -> None:
-    async with model_server(port=port) as server:
-        sys.stdout.write(f"{server.url}\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description="Scripted Gemini-style model server.")
-    parser.add_argument("--port", type=int, default=0, help="0 picks a free port")
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_serve_forever(parser.parse_args().port))
-
-
 if __name__ == "__main__":
-    main()
+    serve_by_hand(model_server, "Scripted Gemini-style model server.")

@@ -8,14 +8,12 @@ step becomes a stream of server-sent events. Serves POST /v1/responses and GET
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +24,7 @@ from starlette.routing import Route
 
 from tests.model_server.openai_scenarios import CUSTOM_TOOLS, SCENARIOS
 from tests.model_server.scenarios import Block, Dialogue, Engine, Failure, Scenario, Step, Text, Thinking, Turn
-from tests.model_server.serving import ModelServer, Recorder, parse_object, serving
+from tests.model_server.serving import ModelServer, Recorder, StreamCut, parse_object, pieces, serve_by_hand, serving
 
 INJECTED = re.compile(r"\s*<(environment_context|user_instructions|turn_aborted|permissions instructions|skills?_\w+)>")
 """How the texts begin that the CLI puts in as the user's."""
@@ -34,10 +32,6 @@ CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 
 Json = dict[str, Any]
-
-
-class StreamCut(Exception):
-    """Ends a response without its last chunk."""
 
 
 def dialogue_of(body: Json) -> Dialogue:
@@ -195,10 +189,10 @@ def _deltas(item: Json, index: int, size: int) -> Iterator[bytes]:
     if item["type"] == "reasoning":
         where["summary_index"] = 0
         yield _event("response.reasoning_summary_part.added", **where, part={"type": "summary_text", "text": ""})
-        for part in _parts(item["summary"][0]["text"], size):
+        for part in pieces(item["summary"][0]["text"], size):
             yield _event("response.reasoning_summary_text.delta", **where, delta=part)
     elif item["type"] == "message":
-        for part in _parts(item["content"][0]["text"], size):
+        for part in pieces(item["content"][0]["text"], size):
             yield _event("response.output_text.delta", **where, content_index=0, delta=part)
     else:
         kind, text = (
@@ -206,13 +200,8 @@ def _deltas(item: Json, index: int, size: int) -> Iterator[bytes]:
             if "arguments" in item
             else ("custom_tool_call_input", item["input"])
         )
-        for part in _parts(text, size):
+        for part in pieces(text, size):
             yield _event(f"response.{kind}.delta", **where, delta=part)
-
-
-def _parts(text: str, size: int) -> Iterator[str]:
-    for start in range(0, len(text), size):
-        yield text[start : start + size]
 
 
 @asynccontextmanager
@@ -224,20 +213,5 @@ async def model_server(scenarios: Mapping[str, Scenario] | None = None, port: in
         yield OpenAIServer(url, recorder.requests, keys)
 
 
-async def _serve_forever(port: int) -> None:
-    async with model_server(port=port) as server:
-        sys.stdout.write(f"{server.url}\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description="Scripted OpenAI-style model server.")
-    parser.add_argument("--port", type=int, default=0, help="0 picks a free port")
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_serve_forever(parser.parse_args().port))
-
-
 if __name__ == "__main__":
-    main()
+    serve_by_hand(model_server, "Scripted OpenAI-style model server.")

@@ -1,16 +1,18 @@
 """Runs an ASGI model server on loopback and keeps what it was sent.
 
-Owns the port, the server's life inside the caller's event loop, and the record of
-requests. Credentials are redacted before a request is kept.
+Owns the port, the server's life inside the caller's event loop or by hand, and the
+record of requests. Credentials are redacted before a request is kept.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, contextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +75,16 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+class StreamCut(Exception):
+    """Ends a response without its last chunk."""
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    """A text in pieces of so many characters."""
+    for start in range(0, len(text), size):
+        yield text[start : start + size]
+
+
 class _QuietServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -103,3 +115,18 @@ async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
         server.should_exit = True
         await task
         listener.close()
+
+
+def serve_by_hand(model_server: Callable[..., AbstractAsyncContextManager[ModelServer]], description: str) -> None:
+    """The command line of a dialect: print the URL and serve until interrupted."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free port")
+
+    async def serve(port: int) -> None:
+        async with model_server(port=port) as server:
+            sys.stdout.write(f"{server.url}\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(parser.parse_args().port))

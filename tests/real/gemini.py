@@ -19,6 +19,7 @@ from tests.model_server.gemini import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
 from tests.model_server.serving import ModelServer
 from tests.real.processes import gone, of_home
+from tests.real.talk import text_of
 
 CLIS = Path(__file__).parents[2] / ".clis"
 PROGRAM = CLIS / "node_modules" / ".bin" / "gemini"
@@ -163,14 +164,3 @@ async def begin(client: httpx.AsyncClient, *messages: Any, tools: dict[str, bool
     answer = await client.put("/session", json={"agent": agent, "messages": asked})
     assert answer.status_code == 201, answer.text
     return Talk(client, answer.json()["sessionId"], answer.json())
-
-
-def text_of(messages: list[dict[str, Any]]) -> str:
-    """What the assistant says in these messages."""
-    texts = []
-    for message in messages:
-        if message["role"] == "assistant":
-            content = message["content"]
-            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            texts += [block["text"] for block in blocks if block["type"] == "text"]
-    return "".join(texts)

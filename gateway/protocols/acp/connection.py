@@ -48,6 +48,7 @@ from acp.schema import (
 
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
+from gateway.protocols.acp.compactions import takes_compactions
 from gateway.protocols.acp.places import refuse_other_than_texts
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error
 from gateway.protocols.acp.services import offered
@@ -172,7 +173,8 @@ class Connection:
 
     # -- the agent --------------------------------------------------------------------------------------------------
 
-    async def _initialize(self, request: InitializeRequest) -> Reply:
+    async def _initialize(self, greeting: tuple[InitializeRequest, bool]) -> Reply:
+        request, self._sessions.compactions = greeting
         self._initialized = True
         self._sessions.offered = offered(request.client_capabilities)
         if self._agent.info.additional_directories is None:
@@ -260,6 +262,10 @@ def _opening(shape: type[BaseModel]) -> Callable[[Any], BaseModel]:
     return read
 
 
+def _greeting(given: Any) -> tuple[InitializeRequest, bool]:
+    return InitializeRequest.model_validate(given), takes_compactions(given)
+
+
 def _config_option(given: Any) -> BaseModel:
     switch = isinstance(given, dict) and given.get("type") == "boolean"
     model = SetSessionConfigOptionBooleanRequest if switch else SetSessionConfigOptionSelectRequest
@@ -273,7 +279,7 @@ def _mode(given: Any) -> BaseModel:
 
 
 _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Connection, Any], Awaitable[Reply]]]] = {
-    "initialize": (InitializeRequest.model_validate, Connection._initialize),
+    "initialize": (_greeting, Connection._initialize),
     "authenticate": (AuthenticateRequest.model_validate, Connection._authenticate),
     "logout": (LogoutRequest.model_validate, Connection._logout),
     "session/new": (_opening(NewSessionRequest), Connection._new),

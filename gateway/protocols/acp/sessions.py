@@ -81,6 +81,7 @@ class OpenSessions:
     """One client's. Each method is one of the protocol's, by its name. `offered` is what the client does for agents."""
 
     offered: frozenset[str] = frozenset()
+    compactions: bool = False
 
     def __init__(self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client) -> None:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
@@ -142,7 +143,8 @@ class OpenSessions:
 
     async def _open(self, session: Session) -> Window:
         finding = await self._gateway.discovery.finding(self._agent)
-        window = Window(session, self._client, About(session, finding.probe, self._gateway.store), self.offered)
+        about = About(session, finding.probe, self._gateway.store)
+        window = Window(session, self._client, about, self.offered, compactions=self.compactions)
         self._windows[session.id] = window
         return window
 

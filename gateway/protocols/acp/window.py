@@ -12,7 +12,7 @@ from typing import Any
 
 from acp.schema import PromptResponse, SessionNotification
 
-from drivers.events import AwaitedCall, Awaiting, Commands, Error, SessionEnd, Title
+from drivers.events import AwaitedCall, Awaiting, Commands, Compacted, Error, SessionEnd, Title
 from drivers.messages import Message, UserMessage
 from gateway.errors import Conflict, NotFound
 from gateway.event_log import Entry
@@ -20,6 +20,7 @@ from gateway.log_events import Steered, TurnStart
 from gateway.parking import unanswered
 from gateway.protocols.acp.about import About
 from gateway.protocols.acp.asking import Asking
+from gateway.protocols.acp.compactions import compaction_update
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, NOT_FOUND, Client, RpcError
 from gateway.protocols.acp.services import OfferedServices
 from gateway.protocols.acp.updates import Updates
@@ -43,8 +44,11 @@ class Speaking:
 class Window:
     """`start` it when the client knows of the session; `close` leaves the session as it is."""
 
-    def __init__(self, session: Session, client: Client, about: About, offered: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, session: Session, client: Client, about: About, offered: frozenset[str] = frozenset(), *, compactions: bool = False
+    ) -> None:
         self.session, self.about = session, about
+        self._compactions = compactions
         self._client = client
         self._cwd = str(session.agent.folder(session.config.options.get("cwd")))
         self._services = OfferedServices(session.id, client, offered)
@@ -203,6 +207,9 @@ class Window:
             await self._begins(entry.seq)
         if isinstance(event, Error):
             self._error = event.message
+        if isinstance(event, Compacted) and self._compactions:
+            compaction = {"sessionId": self.session.id, "update": compaction_update(entry.seq, event)}
+            await self._client.notify("session/update", compaction)
         told = self.about.heard(event) if isinstance(event, Commands | Title) else self._updates.of_event(event)
         for update in told:
             await self._update(update)

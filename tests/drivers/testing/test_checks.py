@@ -11,7 +11,7 @@ from drivers.driver import Driver
 from drivers.echo import EchoDriver
 from drivers.script import ScriptDriver
 from drivers.testing import CHECKS, DriverCheckFailed, Outcome, Setup, check_driver, examine
-from tests.drivers.testing import broken
+from tests.drivers.testing import broken, broken_codecs
 from tests.drivers.testing.broken import Coded, Programmed, Resuming, Talkative, With, option, tool
 from tests.gateway.test_acp_agent import small_agent
 
@@ -72,29 +72,29 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("arguments", Talkative(lambda spec: spec.options["token"]), "session(): a secret option stands in the arguments"),
     ("arguments", Talkative(lambda spec: str(spec.system)), "session(): the system prompt stands in the arguments"),
     ("arguments", Talkative(lambda spec: str(spec.history)), "session(): the prompt or the history stands in the arguments"),
-    ("task", Coded(broken.SilentlyFails), "a run that fails (exit code 1) says why in an `error` event"),
+    ("task", Coded(broken_codecs.SilentlyFails), "a run that fails (exit code 1) says why in an `error` event"),
     ("task", Programmed(broken.ECHO, task="raise SystemExit(3)"), "the task ended with exit code 3 (error)"),
-    ("session", Coded(broken.FindsResults), "there is a result of tool call '1', which was never started"),
-    ("session", Coded(broken.Texts), "receive() gave 'text'; it must give OutputEvents"),
+    ("session", Coded(broken_codecs.FindsResults), "there is a result of tool call '1', which was never started"),
+    ("session", Coded(broken_codecs.Texts), "receive() gave 'text'; it must give OutputEvents"),
     ("session", Programmed(broken.FAILS), "the first turn ended with exit code 1 (end_turn): no"),
     ("second turn", Programmed(broken.ONE_TURN), "the agent"),
     ("native session", Resuming(told="two"), "a native_session event says 'two', and the agent's native_id is 'one'"),
     ("native session", Resuming(), "opened a session: the conversation would be lost unseen"),
     ("native session", Resuming(broken.wrong_word), "raised AgentUnavailable (it is gone); with ResumeFailed it is seeded anew"),
-    ("killed", Coded(broken.Wishful), "a process that is killed in mid-turn is an `error`"),
-    ("killed", Coded(broken.NeverEnds), "the agent was gone before its session_end"),
+    ("killed", Coded(broken_codecs.Wishful), "a process that is killed in mid-turn is an `error`"),
+    ("killed", Coded(broken_codecs.NeverEnds), "the agent was gone before its session_end"),
     ("killed", Programmed(broken.ECHO, broken.Unaware), "the process was killed, and the agent says that it is alive"),
     ("killed", Programmed(broken.ECHO, broken.Patient), "prompt() raised nothing although the process is gone"),
     ("close", Programmed(broken.ECHO, broken.Immortal), "close() left 1 processes running: python"),
-    ("recorded lines", Coded(broken.EndsTwice), "gave `session_end` after the session_end of its run"),
-    ("recorded lines", Coded(broken.GoesOnAfterItsEnd), "gave `agent_token` after the session_end of its run"),
-    ("ends", Coded(broken.LeavesOpen), "1 runs had 0 session_end events"),
-    ("ends", Coded(broken.Wishful), "the process ended with 1 in mid-run, and the run's exit code is 0"),
-    ("ends", Coded(broken.Repeats), "though"),
-    ("unknown lines", Coded(broken.Loses), "is lost; a line that is not understood is a Stdout event"),
-    ("unknown lines", Coded(broken.Trusting), "raised ValueError: what is this"),
-    ("damaged lines", Coded(broken.Trusting), "with recorded lines damaged ("),
-    ("damaged lines", Coded(broken.Gullible), "gave a session_end though no run was under way"),
+    ("recorded lines", Coded(broken_codecs.EndsTwice), "gave `session_end` after the session_end of its run"),
+    ("recorded lines", Coded(broken_codecs.GoesOnAfterItsEnd), "gave `agent_token` after the session_end of its run"),
+    ("ends", Coded(broken_codecs.LeavesOpen), "1 runs had 0 session_end events"),
+    ("ends", Coded(broken_codecs.Wishful), "the process ended with 1 in mid-run, and the run's exit code is 0"),
+    ("ends", Coded(broken_codecs.Repeats), "though"),
+    ("unknown lines", Coded(broken_codecs.Loses), "is lost; a line that is not understood is a Stdout event"),
+    ("unknown lines", Coded(broken_codecs.Trusting), "raised ValueError: what is this"),
+    ("damaged lines", Coded(broken_codecs.Trusting), "with recorded lines damaged ("),
+    ("damaged lines", Coded(broken_codecs.Gullible), "gave a session_end though no run was under way"),
 ]
 
 

@@ -14,11 +14,10 @@ import pytest
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.model_server.openai import OpenAIServer, model_server
-from tests.real.processes import gone, of_home
+from tests.real.conftest import emptied
 
 CLIS = Path(__file__).parents[3] / ".clis"
 DUMMY_KEY = "sk-dummy-0123456789abcdef"
-KEPT = ("PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST")
 CONFIG = """
 model = "gpt-5.5"
 model_provider = "scripted"
@@ -85,13 +84,6 @@ def codex_program() -> Path:
     return program
 
 
-@pytest.fixture(autouse=True)
-def nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway in this process gives its agents some of its own environment: here it has none to give."""
-    for name in set(os.environ) - set(KEPT):
-        monkeypatch.delenv(name)
-
-
 @pytest.fixture
 async def model() -> AsyncIterator[OpenAIServer]:
     """A model server."""
@@ -114,14 +106,7 @@ async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> Asyn
     }
     home = Home(path, work, tmp_path, {"driver": "codex", "cwd": str(work), "env": env})
     yield home
-    for daemon in home.daemons:
-        if daemon.process is not None and daemon.process.returncode is None:
-            await daemon.stop()
-    left = of_home(path)
-    for process in left:
-        process.kill()
-        await gone(process.pid)
-    assert not left, f"left behind: {left}"
+    await emptied(home)
 
 
 @pytest.fixture

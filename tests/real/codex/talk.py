@@ -1,17 +1,14 @@
-"""A client of both protocols, as small as the tests need it."""
+"""A client of both protocols, as small as the tests of codex need it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from httpx_sse import aconnect_sse
 
-Frames = list[tuple[str, dict[str, Any]]]
+from tests.real.talk import Frames, frames_of, text_of, user
+
 WEATHER = {
     "name": "get_weather",
     "description": "The weather of a place.",
@@ -74,35 +71,12 @@ async def begin(
     return Talk(client, first["sessionId"], first)
 
 
-@asynccontextmanager
-async def frames_of(
-    client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]
-) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
-    """The frames of a streamed answer, as (event, data)."""
-
-    async def frames(source: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        async with aclosing(source.aiter_sse()) as events:
-            async for event in events:
-                yield event.event, json.loads(event.data)
-
-    async with aconnect_sse(client, method, path, json=body) as source, aclosing(frames(source)) as shown:
-        yield shown
-
-
 async def execute(client: httpx.AsyncClient, task: str, **more: str) -> list[dict[str, Any]]:
     """A task by `POST /v1/execute`: its events."""
     async with frames_of(client, "POST", "/v1/execute", {"driver": "codex", "task": task, **more}) as frames:
         events = [data async for _, data in frames]
     assert [event["kind"] for event in events].index("session_end") == len(events) - 1
     return events
-
-
-def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [event for event in events if event["kind"] == kind]
-
-
-def user(content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content}
 
 
 def grant(call: dict[str, Any]) -> dict[str, Any]:
@@ -126,21 +100,6 @@ def calls_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def results_of(messages: list[dict[str, Any]]) -> dict[str, Any]:
     """The tool results in these messages, by call."""
     return {message["toolCallId"]: message["content"] for message in messages if message["role"] == "tool"}
-
-
-def text_of(messages: list[dict[str, Any]]) -> str:
-    """What the assistant says in these messages."""
-    texts = []
-    for message in messages:
-        if message["role"] == "assistant":
-            content = message["content"]
-            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            texts += [block["text"] for block in blocks if block["type"] == "text"]
-    return "".join(texts)
-
-
-def joined(frames: Frames, event: str, key: str) -> str:
-    return "".join(data[key] for name, data in frames if name == event)
 
 
 def said(body: dict[str, Any], role: str = "user") -> list[str]:

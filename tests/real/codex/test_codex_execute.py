@@ -9,8 +9,9 @@ import pytest
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import DUMMY_KEY, Home
-from tests.real.codex.talk import execute, of_kind, said
+from tests.real.codex.talk import execute, said
 from tests.real.processes import arguments, cli_of, until
+from tests.real.talk import of_kind
 
 PLAIN = "Hello from the model, this is plain text."
 

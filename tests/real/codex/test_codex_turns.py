@@ -8,8 +8,9 @@ from gateway.security import HOUSEHOLDER
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import begin, frames_of, joined, said, text_of, user
+from tests.real.codex.talk import begin, said
 from tests.real.processes import arguments, cli_of, until
+from tests.real.talk import frames_of, joined, text_of, user
 
 PLAIN = "Hello from the model, this is plain text."
 THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."

@@ -15,7 +15,7 @@ from tests.gateway.aap_client import BASES, Aap, Base
 from tests.gateway.talk import error, opening, until, user
 
 Scene = Callable[..., str]
-V1, V3 = BASES[0], BASES[3]
+V3 = BASES[3]
 WEATHER = {"name": "get_weather", "title": "Weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 CALL = {"app_tool": {"id": "w", "name": "get_weather", "input": {"location": "Tokyo"}}}
 RAIN = {"role": "tool", "toolCallId": "w", "content": "rain"}

@@ -201,6 +201,16 @@ def prompt(session: str, *said: Any) -> dict[str, Any]:
     return {"sessionId": session, "prompt": [{"type": "text", "text": s} if isinstance(s, str) else s for s in said]}
 
 
+def load(session: str, cwd: str = ".") -> dict[str, Any]:
+    """What asks for a session that is there: to be loaded, resumed or forked."""
+    return {"sessionId": session, "cwd": cwd, "mcpServers": []}
+
+
+def kinds(updates: list[dict[str, Any]]) -> list[str]:
+    """What updates are about."""
+    return [update["sessionUpdate"] for update in updates]
+
+
 def connect(gateway: Gateway, agent: str = "script") -> tuple[Client, Connection]:
     """A client over a connection in this process."""
     client: Client

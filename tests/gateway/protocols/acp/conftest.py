@@ -20,10 +20,16 @@ Scene = Callable[..., str]
 
 async def opened(client: Client, gateway: Gateway, scenario: str) -> str:
     """A new session over that scenario of the script agent."""
-    session = await gateway.sessions.get(HOUSEHOLDER, await client.new())
+    session = await client.new()
+    await set_options(gateway, session, scenario=scenario)
+    return session
+
+
+async def set_options(gateway: Gateway, session_id: str, **options: str) -> None:
+    """Options of a session, as another client would set them."""
+    session = await gateway.sessions.get(HOUSEHOLDER, session_id)
     async with session.lock:
-        await session.configure(replace(session.config, options={**session.config.options, "scenario": scenario}))
-    return session.id
+        await session.configure(replace(session.config, options={**session.config.options, **options}))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ async def options(client: Client) -> None:
     await refused(client, "session/set_config_option", wrong, -32602)
 
 
-@requirement("ADDDIRS-001 an absolute additional directory is taken where they are declared, and refused where they are not")
+@requirement("ADDDIRS-001 an absolute additional directory is taken where they are declared, else refused")
 async def additional_directories(client: Client) -> None:
     can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     session = await client.new()

@@ -129,6 +129,22 @@ async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_fir
         assert [command["name"] for command in lists(client)[-1]] == ["whisper"]
 
 
+@pytest.mark.parametrize("session", [{}, {"compaction": None}, {"compaction": {}}])
+async def test_compactions_are_told_to_a_client_that_takes_them(portico: Running, scene: Scene, session: dict[str, Any]) -> None:
+    client, connection = connect(portico.gateway)
+    await client.initialize(session=session)
+    bare = json.dumps({"kind": "compacted"})
+    steps = [{"compact": "What was said."}, {"text": "."}, {"line": bare}]
+    session_id = await opened(client, portico.gateway, scene(steps))
+    await client.prompt(session_id, "go")
+    await connection.close()
+    told = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
+    assert [update.get("summary") for update in told] == (
+        [[{"type": "text", "text": "What was said."}], None] if session.get("compaction") == {} else []
+    )
+    assert len({update["compactionId"] for update in told}) == len(told)
+
+
 @pytest.fixture
 def claude(tmp_path: Path) -> dict[str, Any]:
     """An entry for a program that tells its models and commands as the claude CLI does, and takes no prompt."""

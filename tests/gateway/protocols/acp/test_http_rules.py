@@ -9,18 +9,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.security import HOUSEHOLDER
 from tests.daemon import KEY, Running
+from tests.gateway.protocols.acp.client import load, prompt
+from tests.gateway.protocols.acp.conftest import Scene, set_options
+from tests.gateway.protocols.acp.wire import INITIALIZE, STREAM, rpc
 
-Scene = Callable[..., str]
 Json = dict[str, Any]
-STREAM = {"Accept": "text/event-stream"}
 ASK = [{"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}}, {"text": "done"}]
 
 
@@ -33,7 +32,7 @@ class Http:
         self._last = 0
 
     async def initialize(self) -> None:
-        answer = await self._client.post(self._url, json=_rpc(0, "initialize", {"protocolVersion": 1}))
+        answer = await self._client.post(self._url, json=INITIALIZE)
         assert answer.status_code == 200, answer.text
         self._connection = {"Acp-Connection-Id": answer.headers["acp-connection-id"]}
 
@@ -45,7 +44,7 @@ class Http:
     async def ask(self, method: str, params: Json, session: str | None = None, status: int = 202) -> int:
         """Send a request; its id."""
         self._last += 1
-        await self.post(_rpc(self._last, method, params), session, status)
+        await self.post(rpc(method, params, self._last), session, status)
         return self._last
 
     async def get(self, session: str | None = None) -> httpx.Response:
@@ -65,10 +64,6 @@ class Http:
 
     def _headers(self, session: str | None) -> dict[str, str]:
         return {**self._connection, **({"Acp-Session-Id": session} if session else {})}
-
-
-def _rpc(number: int, method: str, params: Json) -> Json:
-    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
 
 async def _messages(response: httpx.Response) -> AsyncIterator[Json]:
@@ -101,14 +96,6 @@ async def connect(portico: Running) -> AsyncIterator[Callable[..., Any]]:
         yield made
 
 
-def load(session: str) -> Json:
-    return {"sessionId": session, "cwd": ".", "mcpServers": []}
-
-
-def prompt(session: str, text: str) -> Json:
-    return {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
-
-
 async def new(http: Http) -> str:
     async with http.reading() as own:
         answers = await until(own, await http.ask("session/new", {"cwd": ".", "mcpServers": []}))
@@ -127,13 +114,11 @@ def said(messages: list[Json]) -> list[str]:
     return [m["params"]["update"]["content"]["text"] for m in messages if "content" in m.get("params", {}).get("update", {})]
 
 
-async def test_a_an_answer_is_taken_without_a_session_header(connect: Any, portico: Running, scene: Scene) -> None:
+async def test_an_answer_is_taken_without_a_session_header(connect: Any, portico: Running, scene: Scene) -> None:
     """The Python client sends none with its answers."""
     http = await connect("script")
     session = await new(http)
-    found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
-    async with found.lock:
-        await found.configure(replace(found.config, options={**found.config.options, "scenario": scene(ASK)}))
+    await set_options(portico.gateway, session, scenario=scene(ASK))
     async with http.reading(session) as stream:
         asked = await http.ask("session/prompt", prompt(session, "go"), session)
         question = await anext(m async for m in stream if m.get("method") == "session/request_permission")

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.security import HOUSEHOLDER
 from tests.daemon import Running
-from tests.gateway.protocols.acp.client import RpcFailed, prompt
+from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
-from tests.gateway.talk import create, history, look, say
+from tests.gateway.talk import create, history
 
 STEPS: list[Any] = [
     {"thinking": "hm"},
@@ -20,14 +20,6 @@ STEPS: list[Any] = [
     {"tool_call": {"id": "l{turn}", "name": "lookup", "input": {"query": "q"}, "result": "3 hits"}},
     {"text": "Found {last_result}."},
 ]
-
-
-def load(session: str, cwd: str = ".") -> dict[str, Any]:
-    return {"sessionId": session, "cwd": cwd, "mcpServers": []}
-
-
-def kinds(updates: list[dict[str, Any]]) -> list[str]:
-    return [update["sessionUpdate"] for update in updates]
 
 
 async def test_load_replays_all_before_its_answer(acp: Open, portico: Running, scene: Scene) -> None:
@@ -214,100 +206,7 @@ async def test_the_folder(acp: Open, tmp_path: Path) -> None:
         await client.request("session/load", load(session, str(tmp_path / "scenes")))
 
 
-async def test_sessions_of_other_agents(acp: Open, portico: Running) -> None:
-    client = await acp("echo")
-    other = (await create(portico.client, "script", "hello"))["sessionId"]
-    with pytest.raises(RpcFailed, match="is of agent 'script'") as refused:
-        await client.request("session/load", load(other))
-    assert refused.value.code == -32002
-
-
-async def test_one_session_two_protocols(acp: Open, portico: Running, scene: Scene) -> None:
-    client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "turn {turn}: "}, {"remember": True}]))
-    await client.prompt(session, "over ACP")
-    assert session in (await portico.client.get("/sessions")).json()["sessions"]
-    # What is said over AAP is shown here too, the user's words first.
-    since = len(client.got)
-    answer = await say(portico.client, session, "over AAP")
-    assert answer["messages"][-1]["content"] == 'turn 2: ["over ACP"]'
-    await client.until(lambda _: "session_info_update" in kinds(client.updates(since=since)))
-    assert kinds(client.updates(since=since))[0] == "user_message_chunk"
-    assert client.text(kind="user_message_chunk", since=since) == "over AAP"
-    assert client.text(since=since) == 'turn 2: ["over ACP"]'
-    since = len(client.got)
-    await client.prompt(session, "back")
-    assert "user_message_chunk" not in kinds(client.updates(since=since))
-    assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
-
-
-async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: Running, scene: Scene) -> None:
-    client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "busy"}, {"hang": True}]))
-    answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.until(lambda _: client.text() == "busy")
-    assert (await portico.client.delete(f"/session/{session}")).status_code == 204
-    with pytest.raises(RpcFailed, match="deleted"):
-        await answer
-    with pytest.raises(RpcFailed, match="deleted") as refused:
-        await client.prompt(session, "more")
-    assert refused.value.code == -32002
-
-
-async def test_a_permission_is_answered_over_aap(acp: Open, portico: Running, scene: Scene) -> None:
-    client = await acp()
-    session = await opened(
-        client, portico.gateway, scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
-    )
-    answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
-    assert (await look(portico.client, session))["state"] == "waiting"
-    await say(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
-    assert (await answer)["stopReason"] == "end_turn"
-    assert "no" in client.text()
-    taken_back = next(m for m in client.got if m.get("method") == "$/cancel_request")
-    assert taken_back["params"] == {"requestId": question["id"]}
-    assert client.got.index(taken_back) < len(client.got) - 1
-    # A late answer is nothing.
-    await client.answer(question, "allow_once")
-    assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
-
-
-async def test_a_permission_of_aap_is_answered_here(acp: Open, portico: Running, scene: Scene) -> None:
-    grants = [{"name": "shell", "trust": False}]
-    scenario = scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
-    first = await create(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)
-    assert first["stopReason"] == "tool_use"
-    client = await acp()
-    await client.request("session/load", load(first["sessionId"]))
-    await client.answer(await client.question(), "allow_once")
-    await client.until(lambda _: "session_info_update" in kinds(client.updates()))
-    assert client.text() == "done"
-    assert (await look(portico.client, first["sessionId"]))["state"] == "idle"
-
-
-async def test_tools_of_the_application_are_not_this_clients(acp: Open, portico: Running, scene: Scene) -> None:
-    tool = {"name": "get_weather", "description": "d", "inputSchema": {"type": "object"}}
-    scenario = scene([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{last_result}"}])
-    first = await create(portico.client, "script", "go", options={"scenario": scenario}, tools=[tool])
-    session = first["sessionId"]
-    client = await acp()
-    await client.request("session/load", load(session))
-    with pytest.raises(RpcFailed, match="'w1' waits for its result from the application"):
-        await client.prompt(session)
-    await say(portico.client, session, {"role": "tool", "toolCallId": "w1", "content": "rain"})
-    await client.until(lambda _: client.text() == "rain")
-    with pytest.raises(RpcFailed, match="'w2' waits for its result from the application"):
-        await client.prompt(session)
-    await client.notify("session/cancel", {"sessionId": session})
-    ends = [update for update in kinds(client.updates()) if update == "session_info_update"]
-    await client.until(lambda _: kinds(client.updates()).count("session_info_update") > len(ends))
-    assert (await look(portico.client, session))["state"] == "idle"
-
-
 async def test_a_client_that_goes_leaves_its_run(acp: Open, portico: Running, scene: Scene, tmp_path: Path) -> None:
-    from tests.gateway.protocols.acp.client import connect
-
     client, connection = connect(portico.gateway)
     await client.initialize()
     steps = [{"text": "begun"}, {"delay": 0.3}, {"text": ", done"}]

@@ -1,33 +1,20 @@
-"""Both transports of the daemon, with the official Python client as it is, and with bare requests for what no client does."""
+"""Both transports of the daemon, with the official Python client as it is."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from acp import connect_to_agent, text_block
 from acp.http import create_http_stream
 from acp.ws import create_websocket_stream
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway.logs import TextFormatter
-from gateway.named_keys import NamedKeys
-from gateway.redaction import Redactor
-from gateway.security import HOUSEHOLDER
-from tests.daemon import KEY, Running, gateway_on, table
-from tests.gateway.talk import until
-
-BEARER = {"Authorization": f"Bearer {KEY}"}
-JSON = {**BEARER, "Content-Type": "application/json"}
-Scene = Callable[..., str]
+from tests.daemon import Running
+from tests.gateway.protocols.acp.conftest import Scene, set_options
+from tests.gateway.protocols.acp.wire import BEARER
 
 
 class Client:
@@ -99,10 +86,10 @@ async def test_a_loaded_session_goes_on(transport: str, portico: Running) -> Non
 
 
 async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
-    options = {"scenario": scene([{"text": "at work"}, {"hang": True}])}
+    scenario = scene([{"text": "at work"}, {"hang": True}])
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
-        await set_up(portico, session, options)
+        await set_options(portico.gateway, session, scenario=scenario)
         prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("go")]))
         async with asyncio.timeout(20):
             await client.heard.wait()
@@ -110,24 +97,12 @@ async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
             assert (await prompt).stop_reason == "cancelled"
 
 
-async def set_up(portico: Running, session_id: str, options: dict[str, str]) -> None:
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, session_id)
-    async with session.lock:
-        await session.configure(replace(session.config, options={**session.config.options, **options}))
-
-
 async def test_a_permission_is_asked_for(transport: str, portico: Running, scene: Scene) -> None:
-    options = {
-        "scenario": scene(
-            [
-                {"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}},
-                {"text": "{last_result}"},
-            ]
-        )
-    }
+    call = {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}
+    scenario = scene([{"tool_call": call}, {"text": "{last_result}"}])
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
-        await set_up(portico, session, options)
+        await set_options(portico.gateway, session, scenario=scenario)
         answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
         assert answer.stop_reason == "end_turn"
         assert len(client.asked) == 1
@@ -142,165 +117,3 @@ async def test_a_hundred_sessions_over_one_websocket(portico: Running) -> None:
             asked = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
             assert {answer.stop_reason for answer in await asyncio.gather(*asked)} == {"end_turn"}
         assert all(session in client.said() for session in sessions)
-
-
-async def initialized(client: httpx.AsyncClient, url: str) -> dict[str, str]:
-    answer = await client.post(url, json=rpc("initialize", {"protocolVersion": 1, "clientCapabilities": {}}), headers=JSON)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["result"]["protocolVersion"] == 1
-    return {"Acp-Connection-Id": answer.headers["acp-connection-id"]}
-
-
-def rpc(method: str, params: dict[str, Any], number: int = 1) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-
-
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "says"),
-    [
-        (b"{", {}, 400, "not JSON"),
-        (b"[]", {}, 501, "no batches"),
-        (b'"x"', {}, 400, "object"),
-        (json.dumps(rpc("session/new", {})).encode(), {}, 400, "initialize first"),
-        (json.dumps({"method": "initialize", "params": {}}).encode(), {}, 400, "id"),
-        (json.dumps(rpc("session/new", {})).encode(), {"Acp-Connection-Id": "gone"}, 404, "no such connection"),
-        (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
-        (b"{}", {"Authorization": "Bearer nobody"}, 401, "key"),
-    ],
-)
-async def test_what_is_refused(portico: Running, body: bytes, headers: dict[str, str], status: int, says: str) -> None:
-    async with httpx.AsyncClient() as client:
-        answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
-    assert answer.status_code == status
-    assert says in answer.json()["error"]
-
-
-async def test_headers_of_sessions(portico: Running) -> None:
-    url = f"{portico.url}/acp/echo"
-    async with httpx.AsyncClient(headers=JSON) as client:
-        mine = await initialized(client, url)
-        prompt = rpc("session/prompt", {"sessionId": "a", "prompt": []}, 2)
-        missing = await client.post(url, json=prompt, headers=mine)
-        assert (missing.status_code, "Acp-Session-Id: missing" in missing.text) == (400, True)
-        other = await client.post(url, json=prompt, headers={**mine, "Acp-Session-Id": "b"})
-        assert (other.status_code, "params.sessionId" in other.text) == (400, True)
-        unknown = await client.post(url, json=prompt, headers={**mine, "Acp-Session-Id": "a"})
-        assert unknown.status_code == 202
-        assert (await client.get(url, headers={**mine, "Accept": "application/json"})).status_code == 406
-        assert (await client.get(url, headers={"Accept": "text/event-stream"})).status_code == 400
-        assert (await client.put(url, headers=mine)).status_code == 405
-        async with client.stream("GET", url, headers={**mine, "Accept": "text/event-stream"}) as first:
-            assert first.status_code == 200
-            again = await client.get(url, headers={**mine, "Accept": "text/event-stream"})
-            assert again.status_code == 409
-            async for line in first.aiter_lines():
-                if line.startswith("data:"):
-                    break
-            assert json.loads(line[5:])["error"]["code"] == -32002
-        assert (await client.delete(url, headers=mine)).status_code == 202
-        assert (await client.delete(url, headers=mine)).status_code == 404
-
-
-async def test_a_connection_is_for_its_own_agent(portico: Running) -> None:
-    async with httpx.AsyncClient(headers=JSON) as client:
-        mine = await initialized(client, f"{portico.url}/acp/echo")
-        answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=mine)
-        assert answer.status_code == 404
-        assert (await client.post(f"{portico.url}/acp/nobody", json=rpc("initialize", {}))).status_code == 400
-
-
-@pytest.mark.parametrize(("path", "headers", "status"), [("echo", {}, 401), ("nobody", BEARER, 400)])
-async def test_a_websocket_is_refused_in_words(portico: Running, path: str, headers: dict[str, str], status: int) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
-    assert refused.value.response.status_code == status
-    assert json.loads(refused.value.response.body)["error"]
-
-
-async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
-    portico: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "gateway.request_log")
-    caplog.handler.setFormatter(TextFormatter(Redactor()))
-
-    async def over(request: str, said: str, route: str, status: int) -> None:
-        await until(lambda: f"[{request} -]" in caplog.text)
-        (line,) = [line for line in caplog.text.splitlines() if f"[{request} " in line]
-        assert f"INFO gateway.request_log [{request} -]: GET /{said} in " in line
-        labels = {"method": "GET", "route": route, "status": str(status)}
-        assert portico.gateway.metrics.registry.get_sample_value("portico_http_requests_total", labels) == 1
-
-    def opened(path: str, request: str, **headers: str) -> Any:
-        named = {**headers, "X-Request-Id": request}
-        return connect(f"ws{portico.url[4:]}/{path}", additional_headers=named, proxy=None)
-
-    async with opened("acp/echo?x=1", "whole", **BEARER) as socket:
-        assert socket.response.headers["X-Request-Id"] == "whole"
-        await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})))
-        await socket.recv()
-        assert caplog.text == ""
-    await over("whole", "acp/echo: 101", "/acp/{agent}", 101)
-    assert "cut off" not in caplog.text
-    for path, headers, route, status in (
-        ("acp/echo", {}, "/acp/{agent}", 401),
-        ("acp/nobody", BEARER, "/acp/{agent}", 400),
-        ("none", BEARER, "unmatched", 403),
-    ):
-        with pytest.raises(InvalidStatus) as refused:
-            await opened(path, f"refused-{status}", **headers)
-        assert refused.value.response.status_code == status
-        await over(f"refused-{status}", f"{path}: {status}", route, status)
-
-
-async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(portico: Running) -> None:
-    subprotocol: Any = f"bearer.{KEY}"
-    async with connect(f"ws{portico.url[4:]}/acp/echo", subprotocols=[subprotocol], proxy=None) as socket:
-        await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})).encode() + b"\n")
-        assert json.loads(await socket.recv())["result"]["protocolVersion"] == 1
-        await socket.send("{nonsense")
-        assert json.loads(await socket.recv())["error"]["code"] == -32700
-        await socket.send(json.dumps(rpc("session/list", {}, 2)))
-        assert json.loads(await socket.recv())["id"] == 2
-
-
-async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path)) as portico, httpx.AsyncClient(headers=JSON, timeout=20) as client:
-        url = f"{portico.url}/acp/echo"
-        mine = await initialized(client, url)
-        streaming = await client.send(
-            client.build_request("GET", url, headers={**mine, "Accept": "text/event-stream"}), stream=True
-        )
-        socket = await connect(f"ws{portico.url[4:]}/acp/echo", additional_headers=BEARER, proxy=None)
-        await portico.gateway.stop_runs()
-        async with asyncio.timeout(10):
-            await streaming.aread()
-            await socket.wait_closed()
-        assert socket.close_code == 1001
-
-
-@pytest.mark.parametrize("at", ["its next message", "the next event"])
-async def test_a_socket_is_closed_when_its_key_is_taken_back(portico: Running, scene: Scene, at: str) -> None:
-    keys = NamedKeys(portico.gateway.settings.data_dir)
-    headers = {"Authorization": f"Bearer {keys.add('phone')}"}
-    options = {"scenario": scene([{"text": "first"}, {"delay": 3.0}, {"text": "secret"}])}
-    async with asyncio.timeout(30), connect(f"ws{portico.url[4:]}/acp/script", additional_headers=headers, proxy=None) as socket:
-
-        async def ask(number: int, method: str, params: dict[str, Any]) -> None:
-            await socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
-
-        await ask(1, "initialize", {"protocolVersion": 1})
-        await socket.recv()
-        await ask(2, "session/new", {"cwd": ".", "mcpServers": []})
-        session = json.loads(await socket.recv())["result"]["sessionId"]
-        await set_up(portico, session, options)
-        await ask(3, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
-        while "first" not in str(await socket.recv()):
-            pass
-        keys.remove("phone")
-        if at == "its next message":
-            await ask(4, "session/list", {})
-        with pytest.raises(ConnectionClosed) as closed:
-            while "secret" not in str(heard := await socket.recv()) and '"id":4' not in str(heard):
-                pass
-        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
-        assert "not known here" in closed.value.rcvd.reason

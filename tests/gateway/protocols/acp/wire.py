@@ -51,4 +51,5 @@ async def answer_to(socket: ClientConnection, number: int) -> dict[str, Any]:
 async def initialized(client: httpx.AsyncClient, url: str) -> dict[str, str]:
     answer = await client.post(url, json=INITIALIZE)
     assert answer.status_code == 200, answer.text
+    assert answer.json()["result"]["protocolVersion"] == 1
     return {"Acp-Connection-Id": answer.headers["acp-connection-id"]}

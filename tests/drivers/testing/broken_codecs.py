@@ -1,0 +1,104 @@
+"""Codecs with one thing wrong, each over the echo driver's, for the checks to find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drivers.event_lines import EventLineCodec
+from drivers.events import AgentToken, Error, OutputEvent, SessionEnd, Stdout, ToolResult
+
+
+class Coming(EventLineCodec):
+    """What it gives for the events of a line is up to `change`."""
+
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return events
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        return self.change(super().receive(line))
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        return self.change(super().exited(exit_code, stderr))
+
+
+class EndsTwice(Coming):
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return [twin for event in events for twin in ([event, event] if isinstance(event, SessionEnd) else [event])]
+
+
+class NeverEnds(Coming):
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return [event for event in events if not isinstance(event, SessionEnd)]
+
+
+class GoesOnAfterItsEnd(Coming):
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return [*events, AgentToken(text="late")] if any(isinstance(event, SessionEnd) for event in events) else events
+
+
+class SilentlyFails(Coming):
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        failing = SessionEnd(exit_code=1, stop_reason="error")
+        return [failing if isinstance(event, SessionEnd) else event for event in events if not isinstance(event, Error)]
+
+
+class FindsResults(Coming):
+    """Tells of the results of calls that nobody made."""
+
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return [*(ToolResult(tool_call_id="1", output="x") for event in events if isinstance(event, AgentToken)), *events]
+
+
+class Texts(Coming):
+    """Gives texts instead of events."""
+
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return ["text" if isinstance(event, AgentToken) else event for event in events]  # type: ignore[misc]
+
+
+class Loses(Coming):
+    """Drops what it does not understand."""
+
+    def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return [event for event in events if not isinstance(event, Stdout)]
+
+
+class Trusting(EventLineCodec):
+    """Believes that every line is what it should be."""
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        if not line.startswith(b'{"kind"') or not line.endswith(b"}"):
+            raise ValueError(f"what is this: {line!r}")
+        return super().receive(line)
+
+
+class Gullible(EventLineCodec):
+    """Takes every end for the end of a run of its own."""
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        events = super().receive(line)
+        return [SessionEnd(exit_code=0)] if b"session_end" in line else events
+
+
+class Wishful(EventLineCodec):
+    """Takes a process that has died for one that has done its work."""
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        if self.phase != "running":
+            return []
+        self.phase = "ready"
+        return [SessionEnd(exit_code=0)]
+
+
+class LeavesOpen(EventLineCodec):
+    """Has no word for a process that dies."""
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        return [] if exit_code else super().exited(exit_code, stderr)
+
+
+class Repeats(EventLineCodec):
+    """Tells the end of a run whenever its process exits."""
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        return [Error(message="it ended"), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
