@@ -67,6 +67,7 @@ class AcpCodec(Codec):
         self.phase = "running"
         self._calls, self._messages, self._stopping = self._fresh_calls(), Messages(self._manner.silent), False
         self._app = AppCalls(self.tool_answers, self._app.tells)
+        self._serving.clear()
         session = NativeSession(native_id=self.native_id, model=self.offer.model)
         if session != self._told:
             self._told = session
@@ -241,8 +242,13 @@ class AcpCodec(Codec):
 
     def _service(self, request: HostRequest) -> list[OutputEvent]:
         kind, part_of = SERVICES.get(request.method, ("", frozenset()))
-        if not kind or self._grants.services or self._calls.granted(part_of) or self._grants.verdict(kind) == "allow":
+        at_work = self.phase in ("running", "waiting")
+        granted = at_work and self._calls.granted(part_of)
+        if not kind or self._grants.services or granted or self._grants.verdict(kind) == "allow":
             self.host_requests.append(request)
+            return []
+        if not at_work:
+            self._rpc.refuse(request.id, INVALID_PARAMS, NOT_NOW)
             return []
         # Asked for outside of any call that the client has granted: a call of its own, for which the client is asked.
         self._services += 1

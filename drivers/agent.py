@@ -116,6 +116,7 @@ class CliAgent(Agent):
         self._interrupted = time.monotonic() + grace
         if self._codec.interrupt():
             self._flush()
+            self._host.run_over()
             self._wake()
         else:
             self._closing = asyncio.create_task(self.close(grace))
@@ -280,6 +281,7 @@ class CliAgent(Agent):
                 took = int((time.monotonic() - self._started) * 1000)
                 event = event.model_copy(update={"duration_ms": took})
                 self._over = True
+                self._host.run_over()
             self._ready.append(event)
 
     def _flush(self) -> None:

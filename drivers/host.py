@@ -19,7 +19,19 @@ from typing import Any
 from drivers.base import AgentUnavailable
 from drivers.codec import Command
 from drivers.process import Process, Spawner
-from drivers.services import INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND, NOT_OFFERED, READ, ClientServices, HostAnswer, HostRequest
+from drivers.services import (
+    CANCELLED,
+    CREATE,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    NOT_FOUND,
+    NOT_OFFERED,
+    READ,
+    WAIT,
+    ClientServices,
+    HostAnswer,
+    HostRequest,
+)
 
 MAX_FILE = 32 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
@@ -85,28 +97,39 @@ class Host:
         self._folders = (folder, *others)
         self._terminals: dict[str, Terminal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._waited: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[HostAnswer], HostRequest] = {}
         self._closed = False
 
     @property
     def busy(self) -> bool:
-        """Whether the CLI waits for one of its requests."""
-        return bool(self._tasks)
+        """Whether the CLI waits for a request of the run under way."""
+        return bool(self._waited)
 
     def begin(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
         """Do one request beside others: a terminal may be waited for while a file is read."""
+        if self._closed:
+            # The last lines of a CLI that is gone.
+            return
         task = asyncio.create_task(self._do(request, answered))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if self._by_client(request):
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+        for held in (self._tasks, self._waited):
+            held.add(task)
+            task.add_done_callback(held.discard)
+
+    def run_over(self) -> None:
+        """Take back what the client is still asked, and tell the CLI so; but for the end of a terminal, which may outlive the run
+        that has made it."""
+        self._waited.clear()
+        for asking, request in self._asking.items():
+            if request.method != WAIT:
+                asking.cancel()
 
     async def _do(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
         answer = await self.serve(request)
         # It waits no more.
-        self._tasks.discard(asyncio.current_task())
-        answered(request, answer)
+        self._waited.discard(asyncio.current_task())
+        if not self._closed:
+            answered(request, answer)
 
     async def serve(self, request: HostRequest) -> HostAnswer:
         """Do one request; what goes wrong is an answer too."""
@@ -114,9 +137,8 @@ class Host:
         try:
             if service is None:
                 raise Refused(f"{request.method}: not a service of this client", NOT_OFFERED)
-            if self._client is not None and self._by_client(request):
-                self._refuse_outside(request)
-                return await self._asked(request, await self._client.serve(request))
+            if self._client is not None and self._client.serves(request):
+                return await self._ask(self._client, self._confined(request))
             if request.client_only:
                 raise Refused(f"{request.method}: the session's client does not offer it", NOT_OFFERED)
             return HostAnswer(await service(self, request.params))
@@ -131,25 +153,41 @@ class Host:
 
     async def close(self) -> None:
         """End every terminal. Idempotent."""
-        self._closed = True
-        for task in self._asking:
-            task.cancel()
-        if self._client is not None:
+        closed, self._closed = self._closed, True
+        self._waited.clear()
+        for asking in self._asking:
+            asking.cancel()
+        if self._client is not None and not closed:
+            # Once: the agent that comes after this one has the same client.
             self._client.leave()
         terminals, self._terminals = list(self._terminals.values()), {}
         await asyncio.gather(*(terminal.end() for terminal in terminals))
 
-    def _by_client(self, request: HostRequest) -> bool:
-        return self._client is not None and self._client.serves(request)
+    def _confined(self, request: HostRequest) -> HostRequest:
+        """The request as the client gets it: for nothing that would not be done here. Raises Refused."""
+        name = "cwd" if request.method == CREATE else "path"
+        place = request.params.get(name)
+        if request.method == CREATE:
+            place = place or str(self._folder)
+        if place is None:
+            return request
+        # Without `..`: many clients take it out before they follow links, and would come to another place than `_inside`.
+        place = os.path.normpath(place)
+        self._inside(place)
+        return replace(request, params={**request.params, name: place})
 
-    def _refuse_outside(self, request: HostRequest) -> None:
-        """The client is asked for nothing that would not be done here. Raises Refused."""
-        place = request.params.get("cwd" if request.method == "terminal/create" else "path")
-        if place is not None:
-            self._inside(place)
-
-    async def _asked(self, request: HostRequest, answer: HostAnswer) -> HostAnswer:
+    async def _ask(self, client: ClientServices, request: HostRequest) -> HostAnswer:
         """The client's answer; clients have many words for a file that is not there."""
+        asking = asyncio.create_task(client.serve(request))
+        self._asking[asking] = request
+        try:
+            await asyncio.wait([asking])
+        finally:
+            del self._asking[asking]
+            asking.cancel()
+        if asking.cancelled():
+            return HostAnswer(error=f"{request.method}: the run is over", code=CANCELLED)
+        answer = asking.result()
         if answer.error is None or request.method != READ or await asyncio.to_thread(os.path.exists, request.params["path"]):
             return answer
         return replace(answer, code=NOT_FOUND)
@@ -207,7 +245,10 @@ class Host:
         """The real path. Raises Refused for one that is not absolute or leads out of the folders."""
         if not os.path.isabs(path):
             raise Refused(f"{path!r} is not an absolute path")
-        real = Path(path).resolve()
+        try:
+            real = Path(path).resolve()
+        except RuntimeError:
+            raise Refused(f"{path!r} leads through a link to itself") from None
         if not any(real.is_relative_to(folder.resolve()) for folder in self._folders):
             others = f" or in {', '.join(map(str, self._folders[1:]))}" if self._folders[1:] else ""
             raise Refused(f"{path!r} is not in the working folder {self._folder}{others}")

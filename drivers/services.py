@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 READ, WRITE = "fs/read_text_file", "fs/write_text_file"
-INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND, NOT_OFFERED = -32602, -32603, -32002, -32601
+CREATE, WAIT = "terminal/create", "terminal/wait_for_exit"
+INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND, NOT_OFFERED, CANCELLED = -32602, -32603, -32002, -32601, -32800
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class ClientServices(ABC):
 
     @abstractmethod
     async def serve(self, request: HostRequest) -> HostAnswer:
-        """Have it done; what goes wrong is an answer too. Cancelled, it tells the client that no answer is needed."""
+        """Have it done; what goes wrong is an answer too. Cancelled, it tells the client that no answer is needed, and has a
+        terminal released that is made all the same."""
 
     @abstractmethod
     def leave(self) -> None:

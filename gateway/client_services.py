@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from drivers.services import INTERNAL_ERROR, ClientServices, HostAnswer, HostRequest
+from drivers.services import CREATE, INTERNAL_ERROR, WAIT, ClientServices, HostAnswer, HostRequest
 
-OF_A_TERMINAL = frozenset({"terminal/output", "terminal/wait_for_exit", "terminal/kill", "terminal/release"})
+OF_A_TERMINAL = frozenset({"terminal/output", WAIT, "terminal/kill", "terminal/release"})
 
 
 class SessionServices(ClientServices):
@@ -17,8 +17,8 @@ class SessionServices(ClientServices):
         self._terminals: dict[str, ClientServices] = {}
         self._releasing: set[asyncio.Task[HostAnswer]] = set()
 
-    def hand_to(self, client: ClientServices) -> None:
-        """The run that begins now is this client's."""
+    def hand_to(self, client: ClientServices | None) -> None:
+        """The run that begins now is this client's, or of one that does nothing for agents."""
         self._now = client
 
     def take_from(self, client: ClientServices) -> None:
@@ -42,7 +42,7 @@ class SessionServices(ClientServices):
         answer = await client.serve(request)
         if request.method == "terminal/release":
             self._terminals.pop(terminal_id, None)
-        elif request.method == "terminal/create" and answer.error is None:
+        elif request.method == CREATE and answer.error is None:
             self._terminals[str(answer.result["terminalId"])] = client
         return answer
 

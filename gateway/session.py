@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from drivers.base import Agent, AgentGone, Prompt
 from drivers.messages import MESSAGE, Message, UserMessage
+from drivers.services import ClientServices
 from gateway.agents import ConfiguredAgent
 from gateway.audit import Decision
 from gateway.client_services import SessionServices
@@ -126,10 +127,12 @@ class Session:
             await self._house.store.add_key(ask.record(self.id, seq))
         return self.turn_from(seq)
 
-    async def say(self, message: UserMessage, ask: Ask | None = None) -> Turn:
-        """Start a run on a user message. Call it under the lock. Raises AgentProblem; then nothing has changed."""
+    async def say(self, message: UserMessage, ask: Ask | None = None, client: ClientServices | None = None) -> Turn:
+        """Start a run on a user message; `client` does what its agent asks for. Call it under the lock. Raises AgentProblem; then
+        nothing has changed."""
         with self.entering():
             await self.open_calls.cancel()
+            self.services.hand_to(client)
             return await self._begin(message, [message], ask)
 
     async def begin(self, ask: Ask | None = None) -> Turn:
@@ -138,6 +141,7 @@ class Session:
         if not isinstance(message, UserMessage):
             raise BadRequest("the last message is not a user message, so there is nothing to answer")
         with self.entering():
+            self.services.hand_to(None)
             return await self._begin(message, [], ask)
 
     def turn_from(self, seq: int) -> Turn:

@@ -53,7 +53,7 @@ def _terminal(play: Play, call_id: str, wanted: Fields) -> tuple[str, bool]:
             _ask(play, "terminal/kill", terminalId=terminal)
         [exit_status] = _results(play, [ended])
         output = _ask(play, "terminal/output", terminalId=terminal)["output"]
-    except (Interrupted, InputEnded):
+    except (ClientRefused, Interrupted, InputEnded):
         play.wire.ask("terminal/release", terminalId=terminal)
         raise
     _ask(play, "terminal/release", terminalId=terminal)

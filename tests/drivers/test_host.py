@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest
 from drivers.host import Host
 from drivers.process import Spawner
 from drivers.process_tree import living, marked
-from drivers.services import INVALID_PARAMS, NOT_FOUND, HostAnswer, HostRequest
+from drivers.services import CANCELLED, INVALID_PARAMS, NOT_FOUND, WAIT, ClientServices, HostAnswer, HostRequest
 
 
 @pytest.fixture
@@ -128,3 +129,103 @@ async def test_the_end_of_the_session_ends_its_terminals(host: Host) -> None:
 
 async def test_a_terminal_starts_in_the_folder_only(host: Host, tmp_path: Path) -> None:
     assert (await ask(host, "terminal/create", command="pwd", cwd=str(tmp_path))).code == INVALID_PARAMS
+
+
+# -- where the session's client does it --------------------------------------------------------------------------------
+
+
+class Editor(ClientServices):
+    """Does everything, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[HostRequest] = asyncio.Queue()
+        self.may_answer = asyncio.Event()
+        self.taken_back: asyncio.Queue[str] = asyncio.Queue()
+        self.left = 0
+
+    def offers(self) -> frozenset[str]:
+        return frozenset()
+
+    def serves(self, request: HostRequest) -> bool:
+        return True
+
+    async def serve(self, request: HostRequest) -> HostAnswer:
+        self.asked.put_nowait(request)
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.taken_back.put_nowait(request.method)
+            raise
+        return HostAnswer({"content": "hers"})
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+@pytest.fixture
+def editor() -> Editor:
+    return Editor()
+
+
+@pytest.fixture
+async def edited(tmp_path: Path, editor: Editor) -> AsyncIterator[Host]:
+    """A host whose client is the editor."""
+    (tmp_path / "work").mkdir()
+    found = Host(tmp_path / "work", {}, Spawner("hosttest"), client=editor)
+    yield found
+    await found.close()
+
+
+async def test_the_client_is_asked_for_the_place_that_was_looked_at(edited: Host, editor: Editor, tmp_path: Path) -> None:
+    """A client that takes `..` out of a path before it follows links must not come to another place."""
+    editor.may_answer.set()
+    work = tmp_path / "work"
+    (work / "deep" / "deeper").mkdir(parents=True)
+    (work / "link").symlink_to(work / "deep" / "deeper")
+    for path in ("link/../../../secret.txt", "link/../../secret.txt"):
+        answer = await ask(edited, "fs/write_text_file", path=f"{work}/{path}", content="x")
+        assert "not in the working folder" in (answer.error or "")
+    assert editor.asked.empty()
+    assert (await ask(edited, "fs/read_text_file", path=f"{work}/deep/../a.txt")).error is None
+    assert editor.asked.get_nowait().params["path"] == f"{work}/a.txt"
+
+
+async def test_a_terminal_of_the_client_is_in_the_working_folder_too(edited: Host, editor: Editor, tmp_path: Path) -> None:
+    editor.may_answer.set()
+    await ask(edited, "terminal/create", command="pwd")
+    assert editor.asked.get_nowait().params == {"command": "pwd", "cwd": str(tmp_path / "work")}
+
+
+async def test_a_link_to_itself_leads_nowhere(edited: Host, editor: Editor, tmp_path: Path) -> None:
+    (tmp_path / "work" / "loop").symlink_to("loop")
+    answer = await ask(edited, "fs/read_text_file", path=str(tmp_path / "work" / "loop" / "x"))
+    assert answer.code == INVALID_PARAMS
+    assert editor.asked.empty()
+
+
+async def test_the_end_of_a_run_takes_back_what_the_client_is_asked(edited: Host, editor: Editor, tmp_path: Path) -> None:
+    answers: asyncio.Queue[HostAnswer] = asyncio.Queue()
+    for n, method in enumerate((WAIT, "fs/read_text_file")):
+        request = HostRequest(n, method, {"path": str(tmp_path / "work" / "a"), "terminalId": "t"})
+        edited.begin(request, lambda _, answer: answers.put_nowait(answer))
+        await editor.asked.get()
+    assert edited.busy
+    edited.run_over()
+    assert not edited.busy
+    # The CLI is answered, too; a terminal goes on, and so does who waits for its end.
+    assert (await answers.get()).code == CANCELLED
+    assert await editor.taken_back.get() == "fs/read_text_file"
+    editor.may_answer.set()
+    assert (await answers.get()).error is None
+
+
+async def test_nothing_is_asked_for_a_cli_that_is_gone(edited: Host, editor: Editor) -> None:
+    edited.begin(HostRequest(1, WAIT, {"terminalId": "t"}), lambda *_: None)
+    await editor.asked.get()
+    await edited.close()
+    edited.begin(HostRequest(2, WAIT, {"terminalId": "t"}), lambda *_: None)
+    assert not edited.busy
+    await edited.close()
+    assert await editor.taken_back.get() == WAIT
+    assert editor.asked.empty()
+    assert editor.left == 1

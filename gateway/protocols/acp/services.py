@@ -26,15 +26,15 @@ from acp.schema import (
 from pydantic import ValidationError
 
 from drivers.acp_rpc import plain
-from drivers.services import INTERNAL_ERROR, INVALID_PARAMS, READ, WRITE, ClientServices, HostAnswer, HostRequest
+from drivers.services import CREATE, INTERNAL_ERROR, INVALID_PARAMS, READ, WAIT, WRITE, ClientServices, HostAnswer, HostRequest
 from gateway.protocols.acp.rpc import Client, RpcError, rpc_error
 
 SHAPES: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
     READ: (ReadTextFileRequest, ReadTextFileResponse),
     WRITE: (WriteTextFileRequest, WriteTextFileResponse),
-    "terminal/create": (CreateTerminalRequest, CreateTerminalResponse),
+    CREATE: (CreateTerminalRequest, CreateTerminalResponse),
     "terminal/output": (TerminalOutputRequest, TerminalOutputResponse),
-    "terminal/wait_for_exit": (WaitForTerminalExitRequest, WaitForTerminalExitResponse),
+    WAIT: (WaitForTerminalExitRequest, WaitForTerminalExitResponse),
     "terminal/kill": (KillTerminalRequest, KillTerminalResponse),
     "terminal/release": (ReleaseTerminalRequest, ReleaseTerminalResponse),
 }
@@ -88,8 +88,7 @@ class OfferedServices(ClientServices):
 
     def leave(self) -> None:
         for terminal_id in sorted(self._running):
-            params = ReleaseTerminalRequest(session_id=self._session_id, terminal_id=terminal_id)
-            self._begin("terminal/release", params)
+            self._release(terminal_id)
         self._running.clear()
 
     def close(self) -> None:
@@ -104,8 +103,13 @@ class OfferedServices(ClientServices):
         task = self._begin(method, params)
         try:
             await asyncio.wait([task])
-        finally:
-            task.cancel()
+        except asyncio.CancelledError:
+            if method == CREATE:
+                # The client may be making it just now; nobody else would release it.
+                task.add_done_callback(self._made_too_late)
+            else:
+                task.cancel()
+            raise
         if task.cancelled():
             raise RpcError(INTERNAL_ERROR, f"{method}: the client has closed the session")
         return task.result()
@@ -116,6 +120,16 @@ class OfferedServices(ClientServices):
         task.add_done_callback(self._ended)
         return task
 
+    def _release(self, terminal_id: str) -> None:
+        params = ReleaseTerminalRequest(session_id=self._session_id, terminal_id=terminal_id)
+        self._begin("terminal/release", params)
+
+    def _made_too_late(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        if self._closed or task.cancelled() or task.exception():
+            return
+        if isinstance(terminal_id := task.result().get("terminalId"), str):
+            self._release(terminal_id)
+
     def _ended(self, task: asyncio.Task[dict[str, Any]]) -> None:
         self._asking.discard(task)
         # Nobody waits for what comes of a release; the others' errors are taken where they are waited for.
@@ -123,7 +137,7 @@ class OfferedServices(ClientServices):
             task.exception()
 
     def _note(self, request: HostRequest, answer: dict[str, Any]) -> None:
-        if request.method == "terminal/create":
+        if request.method == CREATE:
             self._made.add(answer["terminalId"])
             self._running.add(answer["terminalId"])
         elif request.method == "terminal/release":

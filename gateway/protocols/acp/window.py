@@ -132,8 +132,7 @@ class Window:
         try:
             async with session.lock:
                 self._refuse_if_taken()
-                session.services.hand_to(self._services)
-                await session.say(message)
+                await session.say(message, client=self._services)
                 # Nothing was awaited since the run began: its events come after this one.
                 speaking.after = session.log.last
                 self.about.said(message.content)

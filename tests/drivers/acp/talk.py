@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from drivers.acp_codec import AcpCodec
+from drivers.acp_manner import Manner
+from drivers.acp_opening import Wanted
+from drivers.acp_permissions import Grants
 from drivers.agent import CliAgent
 from drivers.base import (
     Limits,
@@ -66,3 +72,31 @@ def end(events: list[OutputEvent]) -> tuple[int, str]:
 def result(events: list[OutputEvent]) -> ToolResult:
     (found,) = (event for event in events if isinstance(event, ToolResult))
     return found
+
+
+class Agent:
+    """An agent's side of a codec."""
+
+    def __init__(self, manner: Manner | None = None, mode: str = "", grants: Grants | None = None) -> None:
+        self.codec = AcpCodec(Wanted("/work", mode=mode), grants or Grants(), manner)
+        self.answer(protocolVersion=1)
+
+    def answer(self, **result: Any) -> list[OutputEvent]:
+        """Answer the oldest request that is open."""
+        lines = [json.loads(line) for line in bytes(self.codec.outbox).splitlines()]
+        self.codec.outbox.clear()
+        return self.say({"id": lines[-1]["id"], "result": result})
+
+    def open(self) -> None:
+        modes = {"availableModes": [{"id": "calm", "name": "Calm"}], "currentModeId": "calm"}
+        assert self.answer(sessionId="s", modes=modes) == []
+
+    def update(self, kind: str, session: str = "s", **fields: Any) -> list[OutputEvent]:
+        params = {"sessionId": session, "update": {"sessionUpdate": kind, **fields}}
+        return self.say({"method": "session/update", "params": params})
+
+    def commands(self, *commands: dict[str, Any], session: str = "s") -> list[OutputEvent]:
+        return self.update("available_commands_update", session, availableCommands=list(commands))
+
+    def say(self, message: dict[str, Any]) -> list[OutputEvent]:
+        return self.codec.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from drivers.acp_codec import AcpCodec
 from drivers.acp_manner import Manner
-from drivers.acp_opening import Wanted
-from drivers.acp_permissions import Grants
 from drivers.base import Prompt
-from drivers.events import Commands, OutputEvent, Plan, PlanEntry, SlashCommand, Stdout, Title
+from drivers.events import Commands, Plan, PlanEntry, SlashCommand, Stdout, Title
+from tests.drivers.acp.talk import Agent
 
 HELP = {"name": "help", "description": "Helps."}
 FIND = {"name": "find", "description": "Finds.", "input": {"hint": "what"}}
 TOLD = Commands(commands=(SlashCommand(name="help", description="Helps."),))
-
-
-class Agent:
-    """An agent's side of a codec."""
-
-    def __init__(self, manner: Manner | None = None, mode: str = "") -> None:
-        self.codec = AcpCodec(Wanted("/work", mode=mode), Grants(), manner)
-        self.answer(protocolVersion=1)
-
-    def answer(self, **result: Any) -> list[OutputEvent]:
-        """Answer the oldest request that is open."""
-        lines = [json.loads(line) for line in bytes(self.codec.outbox).splitlines()]
-        self.codec.outbox.clear()
-        return self.say({"id": lines[-1]["id"], "result": result})
-
-    def open(self) -> None:
-        modes = {"availableModes": [{"id": "calm", "name": "Calm"}], "currentModeId": "calm"}
-        assert self.answer(sessionId="s", modes=modes) == []
-
-    def update(self, kind: str, session: str = "s", **fields: Any) -> list[OutputEvent]:
-        params = {"sessionId": session, "update": {"sessionUpdate": kind, **fields}}
-        return self.say({"method": "session/update", "params": params})
-
-    def commands(self, *commands: dict[str, Any], session: str = "s") -> list[OutputEvent]:
-        return self.update("available_commands_update", session, availableCommands=list(commands))
-
-    def say(self, message: dict[str, Any]) -> list[OutputEvent]:
-        return self.codec.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
 def running() -> Agent:

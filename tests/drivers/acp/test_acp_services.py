@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from drivers.base import (
-    PermissionReply,
-)
+from drivers.acp_permissions import Grants
+from drivers.base import PermissionReply, Prompt, ToolGrant
 from drivers.events import Awaiting, ToolCall
-from tests.drivers.acp.talk import Open, heard, result, said
+from drivers.services import HostAnswer
+from tests.drivers.acp.talk import Agent, Open, heard, result, said
 
 
 async def test_files_are_read_in_the_folder_only(open_agent: Open, tmp_path: Path) -> None:
@@ -111,3 +113,56 @@ async def test_two_permissions_at_once_are_asked_one_by_one(open_agent: Open) ->
         ("b2", "failed"),
         ("b1", "completed"),
     ]
+
+
+# -- line by line ------------------------------------------------------------------------------------------------------
+
+
+def write(request_id: int) -> dict[str, Any]:
+    params = {"sessionId": "s", "path": "/work/a.txt", "content": ""}
+    return {"id": request_id, "method": "fs/write_text_file", "params": params}
+
+
+def error_to(agent: Agent, request_id: int) -> str:
+    lines = [json.loads(line) for line in bytes(agent.codec.outbox).splitlines()]
+    return str(next(line for line in lines if line.get("id") == request_id and "error" in line)["error"]["message"])
+
+
+def test_before_the_session_is_open_nobody_can_be_asked() -> None:
+    agent = Agent(grants=Grants([ToolGrant("edit")]))
+    assert agent.say(write(7)) == []
+    assert (agent.codec.phase, "No run is under way" in error_to(agent, 7)) == ("starting", True)
+
+
+def test_between_two_runs_nobody_can_be_asked() -> None:
+    """Nor does the leave for a call that never ended last beyond its run; and in the next run it is asked for as ever."""
+    agent = Agent(grants=Grants([ToolGrant("edit")]))
+    agent.open()
+    agent.codec.prompt(Prompt("go"))
+    asked = json.loads(bytes(agent.codec.outbox).splitlines()[-1])
+    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+    call = {"toolCallId": "e1", "title": "Edit", "kind": "edit", "status": "pending"}
+    question = {"sessionId": "s", "toolCall": call, "options": options}
+    assert isinstance(agent.say({"id": 1, "method": "session/request_permission", "params": question})[-1], Awaiting)
+    agent.codec.reply(PermissionReply("e1", granted=True))
+    agent.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+    assert agent.say(write(2)) == []
+    assert not agent.codec.host_requests
+    assert (agent.codec.phase, "No run is under way" in error_to(agent, 2)) == ("ready", True)
+    agent.codec.prompt(Prompt("go on"))
+    assert isinstance(agent.say(write(3))[-1], Awaiting)
+
+
+def test_what_comes_of_an_earlier_runs_request_is_not_told_in_the_next() -> None:
+    agent = Agent(grants=Grants([ToolGrant("edit")]))
+    agent.open()
+    agent.codec.prompt(Prompt("go"))
+    asked = json.loads(bytes(agent.codec.outbox).splitlines()[-1])
+    assert isinstance(agent.say(write(7))[-1], Awaiting)
+    agent.codec.reply(PermissionReply("service_1", granted=True))
+    (request,) = agent.codec.host_requests
+    agent.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+    agent.codec.prompt(Prompt("go on"))
+    agent.codec.pending.clear()
+    agent.codec.answered(request, HostAnswer({}))
+    assert agent.codec.pending == []

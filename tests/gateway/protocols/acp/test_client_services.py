@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from drivers.events import SessionEnd
+from gateway.security import HOUSEHOLDER
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
@@ -146,6 +149,49 @@ async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: Runni
 
 
 async def test_a_cancelled_prompt_takes_its_request_back(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**FILES)
+    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"})))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    request = await client.service("fs/read_text_file")
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    # Before the prompt's answer, behind which nothing comes.
+    taken_back = next(n for n, message in enumerate(client.got) if message.get("method") == "$/cancel_request")
+    assert client.got[taken_back]["params"] == {"requestId": request["id"]}
+    assert "stopReason" in client.got[-1]["result"]
+    # The next prompt of the same agent is asked for anew, and a late answer to the first request is not taken for its own.
+    answer = await client.begin("session/prompt", prompt(session, "again"))
+    again = await client.service("fs/read_text_file")
+    await client.done(request, content="too late")
+    await client.done(again, content="in time")
+    assert (await answer)["stopReason"] == "end_turn"
+    assert client.text() == "[in time]"
+
+
+async def test_a_terminal_that_is_made_too_late_is_released(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**EVERYTHING)
+    session = await opened(client, portico.gateway, scene(calls({"terminal": "sleep 9"})))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    create = await client.service("terminal/create")
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    await client.done(create, terminalId="t-1")
+    release = await client.service("terminal/release")
+    assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
+
+
+async def test_a_terminal_is_released_when_something_goes_wrong_with_it(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp(**EVERYTHING)
+    session = await opened(client, portico.gateway, scene(calls({"terminal": "ls"})))
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.done(await client.service("terminal/create"), terminalId="t-1")
+    await client.failed(await client.service("terminal/wait_for_exit"), -32603, "it broke")
+    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+    await answer
+    assert client.text() == "[it broke]"
+
+
+async def test_a_cancelled_command_is_released(acp: Open, portico: Running, scene: Scene) -> None:
     client = await acp(**EVERYTHING)
     session = await opened(client, portico.gateway, scene(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -158,7 +204,6 @@ async def test_a_cancelled_prompt_takes_its_request_back(acp: Open, portico: Run
 
 async def test_terminals_are_released_when_the_session_is_closed(acp: Open, portico: Running, scene: Scene) -> None:
     client = await acp(**EVERYTHING)
-    # The agent dies in the middle of its call.
     steps = [{"tool_call": {"name": "editor", "client": {"terminal": "sleep 9"}}}]
     session = await opened(client, portico.gateway, scene(steps))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -252,4 +297,29 @@ async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: 
         f"/session/{session}", json={"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
     )
     assert "read: on disk" in answer.text
+    assert editor.services.empty()
+
+
+async def test_a_client_that_reads_slowly_is_not_asked_for_the_next_run(
+    editor: Client, small: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own run is over, though it has not heard of that yet."""
+    (tmp_path / "work" / "a.txt").write_text("on disk")
+    session = await small.gateway.sessions.get(HOUSEHOLDER, await editor.new())
+    await editor.request("session/set_mode", {"sessionId": session.id, "modeId": "auto"})
+    reads, take = asyncio.Event(), editor.take
+
+    async def later(message: dict[str, Any]) -> None:
+        await reads.wait()
+        await take(message)
+
+    monkeypatch.setattr(editor, "take", later)
+    seen = session.log.last
+    answer = await editor.begin("session/prompt", prompt(session.id, "say hello"))
+    while not isinstance((entries := await session.log.read(seen))[-1].event, SessionEnd):
+        seen = entries[-1].seq
+    said = {"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
+    assert "read: on disk" in (await small.client.post(f"/session/{session.id}", json=said)).text
+    reads.set()
+    assert (await answer)["stopReason"] == "end_turn"
     assert editor.services.empty()
