@@ -170,14 +170,18 @@ class Updates:
         told = call is not None and not failed and bool(diffs_of(call.input, self._cwd))
         told = bool(self._terminals.pop(call_id, None)) or told
         # A call's content is replaced as a whole: the diff of an edit says more than that it went well, a terminal shows it all.
-        content = None if told else [ContentToolCallContent(type="content", content=b) for b in shown(content_of(output))]
+        said = content_of(output)
+        content = None if told else [ContentToolCallContent(type="content", content=block) for block in shown(said)]
+        # Not twice what the content says; and an object: the TypeScript package up to 0.5 drops an update with another value.
+        repeated = content is not None and (isinstance(output, str) or not isinstance(said, str))
+        raw = None if repeated else output if isinstance(output, dict) else {"output": output}
         return [
             ToolCallProgress(
                 session_update="tool_call_update",
                 tool_call_id=call_id,
                 status="failed" if failed else "completed",
                 content=content,
-                raw_output=output,
+                raw_output=raw,
             )
         ]
 

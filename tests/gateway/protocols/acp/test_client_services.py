@@ -45,7 +45,7 @@ async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: Running, 
     await client.done(request, content="not saved yet")
     assert (await answer)["stopReason"] == "end_turn"
     assert client.text() == "[not saved yet]"
-    assert told(client)[-1]["rawOutput"] == "not saved yet"
+    assert told(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
 
 
 async def test_a_file_is_written_by_the_client(acp: Open, portico: Running, scene: Scene) -> None:
@@ -84,7 +84,7 @@ async def test_a_command_runs_in_a_terminal_that_the_client_shows(acp: Open, por
     await answer
     # The call keeps its terminal; its output is told beside it.
     assert {key: told(client)[-1].get(key) for key in ("status", "content", "rawOutput")} == {
-        "status": "completed", "content": None, "rawOutput": "made\n",
+        "status": "completed", "content": None, "rawOutput": {"output": "made\n"},
     }  # fmt: skip
 
 
@@ -285,7 +285,7 @@ async def test_an_agents_command_runs_in_the_editors_terminal(editor: Client) ->
     await editor.done(await editor.service("terminal/output"), output="made\n", truncated=False)
     await editor.done(await editor.service("terminal/release"))
     await answer
-    assert told(editor, "x1")[-1]["rawOutput"] == "made\n"
+    assert told(editor, "x1")[-1]["rawOutput"] == {"output": "made\n"}
 
 
 async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: Running, tmp_path: Path) -> None:

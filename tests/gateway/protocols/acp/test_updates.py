@@ -134,7 +134,26 @@ def test_a_call_with_its_result() -> None:
     assert started["content"][0]["type"] == "diff"
     # The diff stays what is shown.
     assert "content" not in ended
-    assert (ended["status"], ended["rawOutput"]) == ("completed", "ok")
+    assert (ended["status"], ended["rawOutput"]) == ("completed", {"output": "ok"})
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "raw"),
+    [
+        ("ok", "ok", None),
+        ("", "", None),
+        ([{"type": "text", "text": "ok"}], "ok", None),
+        ({"ok": True}, '{"ok":true}', {"ok": True}),
+        (["ok"], '["ok"]', {"output": ["ok"]}),
+        (3, "3", {"output": 3}),
+    ],
+)
+def test_an_output_is_told_once_and_what_is_no_text_as_an_object(output: Any, text: str, raw: Any) -> None:
+    _, ended = updates_of(
+        ToolCall(id="1", name="x", status="started", input={}), ToolResult(tool_call_id="1", output=output)
+    )  # fmt: skip
+    assert "".join(part["content"]["text"] for part in ended["content"]) == text
+    assert ended.get("rawOutput") == raw
 
 
 def test_a_call_that_fails_says_why() -> None:
