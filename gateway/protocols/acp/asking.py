@@ -39,6 +39,7 @@ class Asking:
         self._session, self._client, self._updates, self._shown = session, client, updates, shown
         self._task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
         """Ask what is open, unless it is a result of the application's, which is not this client's to give."""
@@ -58,7 +59,7 @@ class Asking:
     async def settled(self) -> None:
         """Before anything is told of what came after the questions: they are taken back, if they still stand."""
         run = self._session.run
-        if self._task is not None and (run is None or run.state is not RunState.WAITING):
+        if run is None or run.state is not RunState.WAITING:
             await self._take_back()
 
     async def stop(self) -> None:
@@ -71,7 +72,10 @@ class Asking:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.wait([task])
+            self._ending = task
+        if self._ending is not None:
+            # Also for who comes while another takes them back: the client is told before anything else.
+            await asyncio.wait([self._ending])
 
     async def _decide(self, run: Run, call_ids: Sequence[str]) -> None:
         try:

@@ -95,6 +95,7 @@ class HttpClient:
         self._streamed: set[str] = set()
         self._opening: dict[str, Id] = {}
         self._asked: dict[Id, tuple[str, str | None]] = {}
+        self._asks: dict[Id, str | None] = {}
         self._first: dict[Id, asyncio.Future[dict[str, Any]]] = {}
 
     @property
@@ -121,7 +122,10 @@ class HttpClient:
     def expect(self, message: dict[str, Any], session_id: str | None, *, named: bool) -> None:
         """Remember where the answer to a request belongs. `named`: whether it came with the session's header."""
         request_id = message.get("id")
-        if "method" not in message or not isinstance(request_id, int | str):
+        if not isinstance(request_id, int | str):
+            return
+        if "method" not in message:
+            self._asks.pop(request_id, None)
             return
         self._asked[request_id] = (message["method"], session_id)
         if message["method"] in OPENING and session_id is not None and session_id not in self._streamed:
@@ -156,7 +160,7 @@ class HttpClient:
 
     def _put(self, message: dict[str, Any]) -> None:
         if "method" in message:
-            return _write(self._of((message.get("params") or {}).get("sessionId")), message)
+            return _write(self._of(self._session_of(message)), message)
         request_id, result = message.get("id"), message.get("result")
         method, session_id = self._asked.pop(request_id, ("", None))
         if method in ("session/new", "session/fork") and isinstance(result, dict):
@@ -174,6 +178,16 @@ class HttpClient:
             # A client that loads it again opens a new one.
             self._streamed.discard(session_id)
             self._sessions.pop(session_id).end()
+
+    def _session_of(self, message: dict[str, Any]) -> str | None:
+        """What is taken back is so on the stream of its request, behind it: between two streams there is no order."""
+        params = message.get("params") or {}
+        if message["method"] == "$/cancel_request":
+            return self._asks.pop(params.get("requestId"), None)
+        session_id: str | None = params.get("sessionId")
+        if "id" in message:
+            self._asks[message["id"]] = session_id
+        return session_id
 
     def _of(self, session_id: str | None) -> Stream:
         if session_id is None or session_id in self._opening or session_id not in self._streamed:

@@ -128,6 +128,19 @@ async def test_an_answer_is_taken_without_a_session_header(connect: Any, portico
         assert (await until(stream, asked))[-1]["result"]["stopReason"] == "end_turn"
 
 
+async def test_a_question_is_taken_back_behind_it(connect: Any, portico: Running, scene: Scene) -> None:
+    """On another stream that could be read before the question, which would stand for ever."""
+    http = await connect("script")
+    session = await new(http)
+    await set_options(portico.gateway, session, scenario=scene(ASK))
+    async with http.reading(session) as stream:
+        asked = await http.ask("session/prompt", prompt(session, "go"), session)
+        question = await anext(m async for m in stream if m.get("method") == "session/request_permission")
+        await http.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}, session)
+        told = await until(stream, asked)
+    assert [m["params"] for m in told if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
+
+
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/delete"])
 async def test_b_a_session_is_opened_and_deleted_without_its_header(connect: Any, method: str) -> None:
     """The Python client sends none with these. A header that says something else is a mistake of the client's."""
