@@ -33,6 +33,8 @@ from drivers.services import (
     HostRequest,
 )
 
+AT_ONCE = 1000
+"""How many requests may wait for a session's client: an agent that asks without end fills neither its memory nor ours."""
 MAX_FILE = 32 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of a terminal's output that are kept, at most; the oldest go first."""
@@ -178,6 +180,10 @@ class Host:
 
     async def _ask(self, client: ClientServices, request: HostRequest) -> HostAnswer:
         """The client's answer; clients have many words for a file that is not there."""
+        if len(self._asking) >= AT_ONCE:
+            raise Refused(
+                f"{AT_ONCE} requests wait for the session's client already; wait until it has answered some", INTERNAL_ERROR
+            )
         asking = asyncio.create_task(client.serve(request))
         self._asking[asking] = request
         try:

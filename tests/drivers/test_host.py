@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivers.host import Host
+from drivers.host import AT_ONCE, Host
 from drivers.process import Spawner
 from drivers.process_tree import living, marked
 from drivers.services import CANCELLED, INVALID_PARAMS, NOT_FOUND, WAIT, ClientServices, HostAnswer, HostRequest
@@ -229,3 +229,31 @@ async def test_nothing_is_asked_for_a_cli_that_is_gone(edited: Host, editor: Edi
     assert await editor.taken_back.get() == WAIT
     assert editor.asked.empty()
     assert editor.left == 1
+
+
+class Silent(ClientServices):
+    """A client that offers everything and answers nothing."""
+
+    def offers(self) -> frozenset[str]:
+        return frozenset({"fs/read_text_file"})
+
+    def serves(self, request: HostRequest) -> bool:
+        return True
+
+    async def serve(self, request: HostRequest) -> HostAnswer:
+        return await asyncio.Event().wait() or HostAnswer()
+
+    def leave(self) -> None:
+        pass
+
+
+async def test_an_agent_does_not_flood_the_client(tmp_path: Path) -> None:
+    host = Host(tmp_path, {}, Spawner("hosttest"), client=Silent())
+    answers: asyncio.Queue[HostAnswer] = asyncio.Queue()
+    for n in range(AT_ONCE + 1):
+        host.begin(
+            HostRequest(n, "fs/read_text_file", {"path": str(tmp_path / "a")}), lambda _, answer: answers.put_nowait(answer)
+        )
+    assert "wait for the session's client already" in str((await answers.get()).error)
+    assert answers.empty()
+    await host.close()

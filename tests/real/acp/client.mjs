@@ -37,11 +37,12 @@ const services = [
   serve(terminal.kill, () => ({})),
   serve(terminal.release, () => ({})),
 ]
-const client = services.reduce((app, [method, handler]) => app.onRequest(method, handler), acp.client({ name: "test" }))
-const connection = client
+// Updates first: every handler before theirs is a turn of the event loop later, and answers to requests wait for none of them.
+const client = acp
+  .client({ name: "test" })
   .onNotification(acp.methods.client.session.update, ({ params }) => say({ update: params }))
   .onRequest(acp.methods.client.session.requestPermission, answer)
-  .connect(stream)
+const connection = services.reduce((app, [method, handler]) => app.onRequest(method, handler), client).connect(stream)
 
 connection.closed.then(() => say({ closed: true }), (error) => say({ closed: String(error) }))
 const ask = async ({ n, method, params }) => {
