@@ -53,6 +53,9 @@ class ConfiguredAgent:
             self.info = replace(self.info, image_http=False, image_data=False)
         if probe.additional_directories is not None and self.driver.info().additional_directories is None:
             self.info = replace(self.info, additional_directories=probe.additional_directories)
+        if probe.options:
+            own = {option.name: option for option in self.driver.info().options}
+            self.info = replace(self.info, options=tuple({**own, **{o.name: o for o in probe.options}}.values()))
 
     @property
     def options(self) -> tuple[Option, ...]:
