@@ -121,7 +121,7 @@ class ConfiguredAgent:
             choices = known[name].choices
             if choices and value not in choices:
                 raise BadRequest(
-                    f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {', '.join(choices)}"
+                    f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {', '.join(choice or 'empty' for choice in choices)}"
                 )
         self.folder(given.get("cwd"))
 
