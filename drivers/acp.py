@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from drivers.acp_settings import asked, offered
 from drivers.agent import CliAgent
 from drivers.base import (
     Agent,
@@ -139,7 +139,7 @@ class AcpDriver(CliDriver):
             cwd=str(spec.cwd.resolve()),
             mode=options.get("mode", ""),
             model=options.get("model", ""),
-            settings=settings(options.get("config", "")),
+            settings=asked(options),
             auth_method=options.get("auth_method", ""),
             reads=reads,
             writes=writes,
@@ -150,15 +150,6 @@ class AcpDriver(CliDriver):
 def load() -> None:
     """Import the protocol; slow the first time."""
     importlib.import_module("drivers.acp_codec")
-
-
-def settings(given: str) -> dict[str, str]:
-    """`ID=VALUE,ID=VALUE` as a mapping. Raises AgentUnavailable."""
-    pairs: Iterable[tuple[str, str, str]] = (pair.strip().partition("=") for pair in given.split(",") if pair.strip())
-    found = {name.strip(): value.strip() for name, equals, value in pairs if name and equals}
-    if len(found) != sum(1 for pair in given.split(",") if pair.strip()):
-        raise AgentUnavailable(f"the option config is {given!r}; write ID=VALUE, with commas between several")
-    return found
 
 
 async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe:
@@ -185,7 +176,8 @@ async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe
     info = offer.agent.agent_info if offer.agent else None
     logged_in = None if offer.session_id is None and not offer.unauthenticated else not offer.unauthenticated
     version = info.version if info else None
-    return Probe(version, problem, logged_in, offer.models, offer.images, offer.commands, offer.additional_directories)
+    options = offered(offer.modes, offer.options)
+    return Probe(version, problem, logged_in, offer.models, offer.images, offer.commands, offer.additional_directories, options)
 
 
 def _manner(spec: AgentSpec) -> Any:

@@ -29,6 +29,7 @@ from acp.schema import (
 from drivers.acp_app_tools import mcp_servers
 from drivers.acp_rpc import AUTH_REQUIRED, Rpc, said
 from drivers.acp_servers import brought
+from drivers.acp_settings import values_of
 from drivers.base import AgentUnavailable, DriverError, ResumeFailed, ToolServer
 from drivers.events import OutputEvent, SlashCommand
 from drivers.mcp_servers import McpServer
@@ -125,7 +126,7 @@ class Opening:
             chosen = next((option for option in options if option.get("category") == "model"), None)
             if chosen is not None:
                 offer.model_option, offer.model = chosen["id"], chosen.get("currentValue")
-                offer.models = tuple(_values(chosen))
+                offer.models = tuple(values_of(chosen))
 
     def _initialized(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
         if error:
@@ -245,8 +246,8 @@ class Opening:
                 session_id=self._session_id, config_id=name, type="boolean", value=value == "true"
             )
         else:
-            if value not in _values(option):
-                return self._no_such(f"value of {name}", value, _values(option))
+            if value not in values_of(option):
+                return self._no_such(f"value of {name}", value, values_of(option))
             given = SetSessionConfigOptionSelectRequest(session_id=self._session_id, config_id=name, value=value)
         self._rpc.request("session/set_config_option", given, self._set)
 
@@ -272,11 +273,3 @@ class Opening:
 def _login_hint(ways: list[str]) -> str:
     methods = f", or set the option auth_method to one of {', '.join(ways)}" if ways else ""
     return f"log in with the agent's own program{methods}"
-
-
-def _values(option: Mapping[str, Any]) -> list[str]:
-    """The values of a select, whether grouped or not."""
-    found: list[str] = []
-    for item in option.get("options") or ():
-        found += _values(item) if "options" in item else [item["value"]]
-    return found

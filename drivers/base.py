@@ -107,7 +107,8 @@ class Probe:
     `logged_in` is None where the CLI cannot say; `models` are the values that the option `model` may have, where it can.
     `images` is False where the program says that it takes none, whatever the driver's info says. `commands` are the slash
     commands that it has in every folder, where it tells them without being prompted. `additional_directories` is whether it
-    takes folders besides the working folder, None where it does not say.
+    takes folders besides the working folder, None where it does not say. `options` are settings that the program itself
+    offers, each with its choices: over the driver's option of that name, or beside those.
     """
 
     version: str | None = None
@@ -117,6 +118,7 @@ class Probe:
     images: bool | None = None
     commands: tuple[SlashCommand, ...] = ()
     additional_directories: bool | None = None
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ class GeminiDriver(CliDriver):
             await asyncio.to_thread(prepare, home_of(spec), state, whole=False)
             # Not in the user's folder: the CLI looks through it, and keeps a history of it.
             session = SessionSpec(spec.program, state / "tmp", spec.env, spec.args, {**spec.options, "settings": "user"}, state)
-            found = await probe(self, session, spawner)
+            # Its modes are levels of trust, which the session's own tools are.
+            found = replace(await probe(self, session, spawner), options=())
             return found if found.version else replace(await super().probe(spec, spawner), problem=found.problem)
         finally:
             await asyncio.to_thread(shutil.rmtree, state, ignore_errors=True)

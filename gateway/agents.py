@@ -53,6 +53,9 @@ class ConfiguredAgent:
             self.info = replace(self.info, image_http=False, image_data=False)
         if probe.additional_directories is not None and self.driver.info().additional_directories is None:
             self.info = replace(self.info, additional_directories=probe.additional_directories)
+        if probe.options:
+            own = {option.name: option for option in self.driver.info().options}
+            self.info = replace(self.info, options=tuple({**own, **{o.name: o for o in probe.options}}.values()))
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -118,7 +121,7 @@ class ConfiguredAgent:
             choices = known[name].choices
             if choices and value not in choices:
                 raise BadRequest(
-                    f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {', '.join(choices)}"
+                    f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {', '.join(choice or 'empty' for choice in choices)}"
                 )
         self.folder(given.get("cwd"))
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drivers.base import Probe
+from drivers.base import Option, Probe
 from drivers.events import SlashCommand
 from drivers.process import Spawner
 from gateway.agents import Agents, ConfiguredAgent
@@ -156,7 +156,8 @@ def _read(file: Path) -> dict[str, Probe]:
 
 def _probe(value: dict[str, Any]) -> Probe:
     commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
-    said = value.get("images"), commands, value.get("additional_directories")
+    options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
+    said = value.get("images"), commands, value.get("additional_directories"), options
     return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *said)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from drivers.acp import AcpDriver
+from drivers.acp_settings import asked, offered
 from drivers.base import (
     AgentSpec,
     AgentUnavailable,
@@ -21,6 +22,30 @@ from drivers.events import SlashCommand
 from drivers.messages import UserMessage
 from drivers.process import Spawner
 from tests.drivers.acp.talk import ARGS, MARK, Open, environment, heard, said
+
+
+def test_what_an_agent_offers_to_choose() -> None:
+    grouped = {"type": "select", "name": "Effort", "description": "How hard.", "category": "thought_level",
+               "options": [{"group": "g", "name": "G", "options": [{"value": "low"}, {"value": "high"}]}]}  # fmt: skip
+    mode = {"type": "select", "name": "Mode", "category": "mode", "options": [{"value": "a"}, {"value": "b"}]}
+    model = {"type": "select", "name": "Model", "category": "model", "options": [{"value": "m"}]}
+    options = {"effort": grouped, "kind": mode, "model": model}
+    [modes, effort] = offered(["a", "b"], options)
+    assert (modes.name, modes.choices) == ("mode", ("", "a", "b"))
+    assert (effort.name, effort.title, effort.description) == ("config.effort", "Effort", "How hard.")
+    assert effort.choices == ("", "low", "high")
+    assert [option.name for option in offered([], options)] == ["config.effort", "config.kind"]
+    assert offered([], {}) == ()
+
+
+def test_what_a_session_sets_itself_wins_over_the_list() -> None:
+    given = {"config": "effort=low,loud=true", "config.effort": "high", "config.kind": "", "mode": "a"}
+    assert asked(given) == {"effort": "high", "loud": "true"}
+
+
+async def test_what_is_chosen_reaches_the_agent(open_agent: Open) -> None:
+    agent = await open_agent(options={"mode": "wild", "config.loud": "true"})
+    assert said(await heard(agent, "settings")) == "wild small True"
 
 
 async def test_settings_are_the_agents_own_modes_and_options(open_agent: Open) -> None:
@@ -106,6 +131,10 @@ async def test_the_probe(tmp_path: Path) -> None:
     found = await AcpDriver().probe(spec(), Spawner(MARK))
     assert (found.version, found.problem, found.logged_in, found.models) == ("1.2.3", None, True, ("small", "large"))
     assert (found.images, found.additional_directories) == (True, False)
+    assert [(option.name, option.choices) for option in found.options] == [
+        ("mode", ("", "calm", "wild")),
+        ("config.loud", ("", "true", "false")),
+    ]
     assert (await AcpDriver().probe(spec("folders"), Spawner(MARK))).additional_directories is True
     found = await AcpDriver().probe(spec("login"), Spawner(MARK))
     assert (found.version, found.logged_in) == ("1.2.3", False)

@@ -18,7 +18,7 @@ from tests.gateway.talk import create, error, history, idle, until, user
 
 Scene = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}
-LONG = [{"text": "begin "}, MARK, {"delay": 1.5}, {"message_end": True}, {"text": "heard: {steered}"}]
+LONG = [{"text": "begin "}, MARK, {"delay": 3}, {"message_end": True}, {"text": "heard: {steered}"}]
 
 
 def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none", **fields: Any) -> asyncio.Task[httpx.Response]:
@@ -120,8 +120,11 @@ async def test_messages_in_line_are_answered_in_their_order(portico: Running, bu
     assert [m["content"] for m in await history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
 
 
-async def test_who_hangs_up_is_out_of_the_line(portico: Running, busy: Any) -> None:
-    session, turn = busy
+async def test_who_hangs_up_is_out_of_the_line(portico: Running, scene: Scene) -> None:
+    name = scene({"when": "^work$", "steps": [{"text": "begin "}, {"delay": 600}]}, [{"text": "[{prompt}]"}])
+    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
+    turn = post(portico.client, session, "work")
+    await until(lambda: portico.gateway.sessions._known[session].busy)
     line = portico.gateway.sessions._known[session].line
     gone, kept = (
         post(portico.client, session, "gone", when_busy="queue"),
@@ -130,6 +133,7 @@ async def test_who_hangs_up_is_out_of_the_line(portico: Running, busy: Any) -> N
     await until(lambda: len(line._waiting) == 2)
     gone.cancel()
     await until(lambda: len(line._waiting) == 1)
+    assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
     await turn
     assert (await kept).json()["messages"][0]["content"] == "[kept]"
     assert "gone" not in [m["content"] for m in await history(portico.client, session)]

@@ -142,6 +142,25 @@ async def test_models(small: Any) -> None:
             await client.request(method, {"sessionId": answer["sessionId"], "modelId": "no-such"})
 
 
+async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) -> None:
+    client = await small()
+    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+    options = {option["id"]: option for option in answer["configOptions"]}
+    assert list(options) == ["permissions", "mode", "model", "task_permissions", "config.loud"]
+    assert [choice["value"] for choice in options["mode"]["options"]] == ["default", "calm", "wild"]
+    assert (options["config.loud"]["name"], options["config.loud"]["currentValue"]) == ("Loud", "default")
+    session = answer["sessionId"]
+    for name, value in (("mode", "wild"), ("config.loud", "true")):
+        await client.request("session/set_config_option", {"sessionId": session, "configId": name, "value": value})
+    await client.prompt(session, "settings")
+    assert client.text() == "wild small True"
+    back = {"sessionId": session, "configId": "config.loud", "value": "default"}
+    complete = (await client.request("session/set_config_option", back))["configOptions"]
+    assert {option["id"]: option["currentValue"] for option in complete}["config.loud"] == "default"
+    with pytest.raises(RpcFailed, match="choose one of default, true, false"):
+        await client.request("session/set_config_option", {**back, "value": "maybe"})
+
+
 async def test_a_session_that_cannot_be_forked(small: Any) -> None:
     client = await small()
     assert "fork" not in (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
