@@ -120,9 +120,8 @@ class ConfiguredAgent:
                 raise BadRequest(f"agent {self.name!r} has no option {name!r}; its options are {', '.join(sorted(known))}")
             choices = known[name].choices
             if choices and value not in choices:
-                raise BadRequest(
-                    f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {', '.join(choice or 'empty' for choice in choices)}"
-                )
+                known_ones = ", ".join(choice or "empty" for choice in choices)
+                raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
         self.folder(given.get("cwd"))
 
     def folder(self, chosen: str | None) -> Path:
