@@ -90,6 +90,14 @@ class Discovery:
                 await asyncio.wait([asking], timeout=PATIENCE)
         return self._finding(agent)
 
+    async def later(self, agent: ConfiguredAgent) -> Finding | None:
+        """What a program says that took longer than PATIENCE, as soon as it does; None where it has answered before."""
+        asking = self._asking.get(agent.name)
+        if asking is None or asking.done() or agent.problem() is not None or self._key(agent) in self._known:
+            return None
+        await asyncio.wait([asking])
+        return self._finding(agent)
+
     async def close(self) -> None:
         for task in self._asking.values():
             task.cancel()

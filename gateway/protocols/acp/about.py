@@ -32,13 +32,17 @@ class About:
     """One session's, for one client; it knows what that has been told. `found` is what the agent's program says of itself."""
 
     def __init__(self, session: Session, found: Probe, store: Store) -> None:
-        self.models = found.models
+        self.models: Sequence[str] = found.models
         self._session, self._store = session, store
         self._found_commands = found.commands
         self._notes = Notes()
         self._first_words: str | None = None
         self._told_commands: tuple[SlashCommand, ...] = ()
         self._told = self._settings()
+
+    def hear_of_program(self, found: Probe) -> None:
+        """Its program has answered at last."""
+        self.models, self._found_commands = found.models, found.commands
 
     async def learn(self) -> None:
         """What the agent has told of the session so far."""

@@ -98,17 +98,17 @@ class OpenSessions:
         servers = brought(request.mcp_servers, self._agent)
         config = placed(SessionConfig(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
-        return Reply(NewSessionResponse(session_id=window.session.id, **window.about.settings()), window.start)
+        return Reply(NewSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
 
     async def load(self, request: LoadSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.replay()
-        return Reply(LoadSessionResponse(**window.about.settings()), window.start)
+        return Reply(LoadSessionResponse(**window.about.settings()), self._starting(window))
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.skip()
-        return Reply(ResumeSessionResponse(**window.about.settings()), window.start)
+        return Reply(ResumeSessionResponse(**window.about.settings()), self._starting(window))
 
     async def fork(self, request: ForkSessionRequest) -> Reply:
         """A new session with the history and the settings of another; both go on by themselves."""
@@ -125,7 +125,7 @@ class OpenSessions:
         config = placed(replace(config, mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *cut]))
         await window.skip()
-        return Reply(ForkSessionResponse(session_id=window.session.id, **window.about.settings()), window.start)
+        return Reply(ForkSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> Window:
         session = await self._found(request.session_id)
@@ -147,6 +147,9 @@ class OpenSessions:
         window = Window(session, self._client, about, self.offered, compactions=self.compactions)
         self._windows[session.id] = window
         return window
+
+    def _starting(self, window: Window) -> Callable[[], None]:
+        return lambda: window.start(lambda: self._gateway.discovery.later(self._agent))
 
     async def _found(self, session_id: str) -> Session:
         session = await self._gateway.sessions.get(self._caller, session_id)

@@ -14,6 +14,7 @@ from acp.schema import PromptResponse, SessionNotification
 
 from drivers.events import AwaitedCall, Awaiting, Commands, Compacted, Error, SessionEnd, Title
 from drivers.messages import Message, UserMessage
+from gateway.discovery import Finding
 from gateway.errors import Conflict, NotFound
 from gateway.event_log import Entry
 from gateway.log_events import Steered, TurnStart
@@ -59,7 +60,7 @@ class Window:
         self._said: list[UserMessage] = []
         self._speaking: Speaking | None = None
         self._error: str | None = None
-        self._follower: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._quiet = asyncio.Event()
         self._quiet.set()
 
@@ -105,17 +106,20 @@ class Window:
                 self.about.said(message.content)
         return history, run.first_seq if run else None
 
-    def start(self) -> None:
-        """Show what comes from now on, and ask what is open."""
-        self._follower = asyncio.create_task(self._follow(), name=f"window on {self.session.id}")
+    def start(self, later: Callable[[], Awaitable[Finding | None]] | None = None) -> None:
+        """Show what comes from now on, and ask what is open. `later` is what the agent's program says when it is slow."""
+        self._tasks.append(asyncio.create_task(self._follow(), name=f"window on {self.session.id}"))
+        if later is not None:
+            self._tasks.append(asyncio.create_task(self._hear_of_program(later)))
         if self._seen >= self.session.log.last:
             self._asking.ask()
 
     async def close(self) -> None:
         """Nothing more is shown or asked; the session stays as it is."""
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.wait([self._follower])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._asking.stop()
         self.session.services.take_from(self._services)
         self._services.close()
@@ -266,6 +270,11 @@ class Window:
         # A tool of a server that the client has brought along asks until it is trusted, listed or not.
         known = {grant.name: grant.trust for grant in self.session.config.tools or ()}
         return not known.get(tool, not tool.startswith("mcp__"))
+
+    async def _hear_of_program(self, later: Callable[[], Awaitable[Finding | None]]) -> None:
+        if (found := await later()) is not None:
+            self.about.hear_of_program(found.probe)
+            await self.tell_settings()
 
     async def tell_settings(self) -> None:
         """Tell the client what has changed of its settings and commands since it was told last."""

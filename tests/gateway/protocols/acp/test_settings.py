@@ -161,6 +161,25 @@ async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) 
         await client.request("session/set_config_option", {**back, "value": "maybe"})
 
 
+async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its models, settings and commands are told when it has answered, whenever that is."""
+    monkeypatch.setattr("gateway.discovery.PATIENCE", 0.0)
+    agent = small_agent(tmp_path)
+    agent["env"]["ACP_AGENT_FLAGS"] = "commands"
+    async with gateway_on(table(tmp_path, agents={"small": agent})) as running:
+        client, connection = connect(running.gateway, "small")
+        await client.initialize()
+        answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+        assert "model" not in [option["id"] for option in answer["configOptions"]]
+        assert not of(client.updates(), "available_commands_update")
+        await client.until(lambda _: of(client.updates(), "available_commands_update"))
+        [told] = of(client.updates(), "config_option_update")
+        assert {"model", "mode", "config.loud"} <= {option["id"] for option in told["configOptions"]}
+        [told] = of(client.updates(), "available_commands_update")
+        assert [command["name"] for command in told["availableCommands"]] == ["shout"]
+        await connection.close()
+
+
 async def test_a_session_that_cannot_be_forked(small: Any) -> None:
     client = await small()
     assert "fork" not in (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
