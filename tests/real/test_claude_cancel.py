@@ -50,7 +50,8 @@ async def test_a_text_is_cut_off(portico: Running, home: Home) -> None:
 
 async def _sleeping(home: Home) -> list[int]:
     while True:
-        found = [process.pid for process in of_home(home.path) if any("sleep 97" in " ".join(p) for p in [process.cmdline()])]
+        # One look at each: a process may end between two.
+        found = [process.pid for process in of_home(home.path, command="sleep 97")]
         if found:
             return found
         await asyncio.sleep(0.05)
