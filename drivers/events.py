@@ -36,6 +36,13 @@ class Event(BaseModel):
         return encoded
 
 
+class OwnEvent(Event):
+    """One of the gateway's own kinds, which the OutputEvent gateway's table lacks."""
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
 class AgentToken(Event):
     """A streamed delta of the answer's text."""
 
@@ -143,18 +150,15 @@ class Error(Event):
     message: str
 
 
-class NativeSession(Event):
+class NativeSession(OwnEvent):
     """The CLI's own session: its id (to resume it by) and the model that it works with."""
 
     kind: Literal["native_session"] = "native_session"
     native_id: str | None = None
     model: str | None = None
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
-
-class MessageEnd(Event):
+class MessageEnd(OwnEvent):
     """One message of the assistant is complete; text that follows belongs to the next.
 
     `discarded`: the CLI lost the message half-way and asks the model again, so what was streamed of it does not count.
@@ -162,9 +166,6 @@ class MessageEnd(Event):
 
     kind: Literal["message_end"] = "message_end"
     discarded: bool = False
-
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
 
 class AwaitedCall(BaseModel):
@@ -179,17 +180,14 @@ class AwaitedCall(BaseModel):
     optional: bool = Field(default=False, exclude_if=_is_false)
 
 
-class Awaiting(Event):
+class Awaiting(OwnEvent):
     """The agent does nothing more until each of these calls is answered."""
 
     kind: Literal["awaiting"] = "awaiting"
     calls: tuple[AwaitedCall, ...]
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
-
-class Compacted(Event):
+class Compacted(OwnEvent):
     """The CLI has replaced the conversation so far by a summary, to make room; where it tells what is left, `summary` has it.
 
     `kept`: so many messages before this event the agent still has word for word, after the summary. `trigger` is the CLI's word
@@ -202,30 +200,21 @@ class Compacted(Event):
     trigger: str | None = None
     tokens_before: int | None = None
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
-
-class ContextUse(Event):
+class ContextUse(OwnEvent):
     """How many tokens of the model's context window the conversation takes, where the CLI tells both."""
 
     kind: Literal["context_use"] = "context_use"
     used: int = Field(ge=0)
     size: int = Field(gt=0)
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
-
-class Terminal(Event):
+class Terminal(OwnEvent):
     """The command of a started tool call runs in a terminal of the session's client: the client's own id of it."""
 
     kind: Literal["terminal"] = "terminal"
     tool_call_id: str
     terminal_id: str
-
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
 
 class PlanEntry(BaseModel):
@@ -237,14 +226,11 @@ class PlanEntry(BaseModel):
     status: Literal["pending", "in_progress", "completed"] = "pending"
 
 
-class Plan(Event):
+class Plan(OwnEvent):
     """The agent's whole plan, as it is now. Only of agents that tell it apart from their tool calls."""
 
     kind: Literal["plan"] = "plan"
     entries: tuple[PlanEntry, ...]
-
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
 
 class SlashCommand(BaseModel):
@@ -256,24 +242,18 @@ class SlashCommand(BaseModel):
     hint: str | None = Field(default=None, exclude_if=_absent)
 
 
-class Commands(Event):
+class Commands(OwnEvent):
     """All the commands that a prompt may begin with from now on, in place of those told before."""
 
     kind: Literal["commands"] = "commands"
     commands: tuple[SlashCommand, ...]
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
-
-class Title(Event):
+class Title(OwnEvent):
     """What the agent calls the session from now on; None takes a name back."""
 
     kind: Literal["title"] = "title"
     text: str | None = None
-
-    def seed_json(self, encoded: bytes) -> bytes | None:
-        return None
 
 
 OutputEvent = Annotated[
