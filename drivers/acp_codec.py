@@ -34,6 +34,7 @@ from drivers.events import Error as Failure
 from drivers.lines import parse_object, text_line
 from drivers.messages import text_of
 from drivers.services import NOT_FOUND, READ, HostAnswer, HostRequest
+from drivers.told import Told
 
 NOT_NOW = "No run is under way; the application cannot be asked."
 
@@ -55,7 +56,7 @@ class AcpCodec(Codec):
         self._serving: dict[int | str, Call] = {}
         self._stopping = self._over = False
         self._messages = Messages(self._manner.silent)
-        self._told: NativeSession | None = None
+        self._told = Told()
         self._rpc = Rpc(self.outbox)
         self._opening = Opening(self._rpc, wanted, self._opened, self._refused)
         self.offer, self.linger = self._opening.offer, self._opening.linger
@@ -69,9 +70,7 @@ class AcpCodec(Codec):
         self._app = AppCalls(self.tool_answers, self._app.tells)
         self._serving.clear()
         session = NativeSession(native_id=self.native_id, model=self.offer.model)
-        if session != self._told:
-            self._told = session
-            self.pending.append(session)
+        self.pending += self._told.news(session)
         if has_image(prompt.content) and not self.offer.images:
             self.phase, self._over = "ready", self._task is not None
             self.pending += [Failure(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]

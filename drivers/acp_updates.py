@@ -19,7 +19,6 @@ from drivers.events import (
     AgentToken,
     Commands,
     ContextUse,
-    Event,
     MessageEnd,
     OutputEvent,
     Plan,
@@ -28,6 +27,7 @@ from drivers.events import (
     Thinking,
     Title,
 )
+from drivers.told import Told
 
 QUIET = frozenset({"user_message_chunk", "current_mode_update", "config_option_update"})
 """Updates that tell nothing of the run: the prompt's echo, and what the session is set to."""
@@ -69,22 +69,16 @@ class Notices:
 
     def __init__(self, offer: Offer, *, tells_commands: bool) -> None:
         self._offer, self._tells_commands = offer, tells_commands
-        self._told: dict[str, Event] = {}
+        self._told = Told()
 
     def read(self, update: Mapping[str, Any]) -> list[OutputEvent]:
         """The events of one of NOTICES."""
         if update["sessionUpdate"] == "session_info_update":
             # Left out it is as it was, null takes it back.
-            return self._news(Title(text=update["title"])) if "title" in update else []
+            return self._told.news(Title(text=update["title"])) if "title" in update else []
         told = commands_of(update)
         self._offer.commands = told.commands
-        return self._news(told) if self._tells_commands else []
-
-    def _news(self, event: Commands | Title) -> list[OutputEvent]:
-        if self._told.get(event.kind) == event:
-            return []
-        self._told[event.kind] = event
-        return [event]
+        return self._told.news(told) if self._tells_commands else []
 
 
 def plan_of(update: AgentPlanUpdate) -> Plan:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from drivers.events import Commands, Event, OutputEvent, SlashCommand, Title
+from drivers.events import Commands, OutputEvent, SlashCommand, Title
+from drivers.told import Told
 
 NOTICES = frozenset({"commands_changed", "session_title_changed"})
 """Subtypes of `system` lines: commands that turn up later, such as skills of a folder; a name that is given or found."""
@@ -15,7 +16,7 @@ class Notices:
 
     def __init__(self, *, tells_commands: bool) -> None:
         self._tells_commands = tells_commands
-        self._told: dict[str, Event] = {}
+        self._told = Told()
 
     def opened(self, answer: dict[str, Any]) -> list[OutputEvent]:
         """The events of the answer to `initialize`."""
@@ -25,17 +26,11 @@ class Notices:
     def read(self, native: dict[str, Any]) -> list[OutputEvent]:
         """The events of a line of NOTICES."""
         if native["subtype"] == "session_title_changed":
-            return self._news(Title(text=native["title"]))
+            return self._told.news(Title(text=native["title"]))
         return self._commands(native["commands"])
 
     def _commands(self, listed: list[Any]) -> list[OutputEvent]:
-        return self._news(Commands(commands=commands_of(listed))) if self._tells_commands else []
-
-    def _news(self, event: Commands | Title) -> list[OutputEvent]:
-        if self._told.get(event.kind) == event:
-            return []
-        self._told[event.kind] = event
-        return [event]
+        return self._told.news(Commands(commands=commands_of(listed))) if self._tells_commands else []
 
 
 def commands_of(listed: list[Any]) -> tuple[SlashCommand, ...]:
