@@ -20,7 +20,7 @@ from benchmarks.client import Connection, connection
 
 KEY = "benchmark-key-0123456789"
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ROOT / "drivers" / "programs"
+PROGRAMS = {"echo": ROOT / "drivers/echo/program.py", "script": ROOT / "drivers/script/program/main.py"}
 BURST, FAN, FLOOD = 10_000, 400, 100_000
 SCENARIO = {
     "turns": [
@@ -97,7 +97,7 @@ async def portico(**limits: float) -> AsyncIterator[Running]:
 async def floor(program: str) -> AsyncIterator[Running]:
     """The floor over the program of a driver (`script` or `echo`), ended afterwards."""
     greeting = json.dumps({"type": "open", "options": {"scenario": "bench.json"} if program == "script" else {}})
-    emitter = [sys.executable, "-I", "-S", str(PROGRAMS / f"{program}.py")]
+    emitter = [sys.executable, "-I", "-S", str(PROGRAMS[program])]
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)
         write_config(home, {})

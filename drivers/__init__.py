@@ -1,32 +1,14 @@
 """The driver author's API: everything that a driver needs is named here. docs/writing-a-driver.md walks through one."""
 
-from drivers.base import (
-    Agent,
-    AgentGone,
-    AgentSpec,
-    AgentUnavailable,
-    DriverError,
-    DriverInfo,
-    Limits,
-    Option,
-    PermissionReply,
-    Probe,
-    Prompt,
-    Reply,
-    ResumeFailed,
-    SessionSpec,
-    TaskSpec,
-    ToolAnswer,
-    ToolGrant,
-    ToolReply,
-    ToolRequest,
-    ToolServer,
-    ToolSpec,
-)
-from drivers.codec import Codec, Command, Launch
-from drivers.driver import CliDriver, Driver
-from drivers.process import Spawner
-from drivers.services import ClientServices, HostAnswer, HostRequest
+from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.client_services import ClientServices, HostAnswer, HostRequest
+from drivers.contract.codec import Codec, Command, Launch
+from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
+from drivers.contract.info import DriverInfo, Option, Probe, ToolGrant, ToolSpec
+from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
+from drivers.contract.tool_server import ToolAnswer, ToolRequest, ToolServer
+from drivers.runtime.cli_driver import CliDriver, Driver
+from drivers.runtime.process import Spawner
 
 __all__ = [
     "Agent",

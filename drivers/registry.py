@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib.metadata import entry_points
 
-from drivers.driver import Driver
+from drivers.runtime.cli_driver import Driver
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from platformdirs import user_config_path, user_data_path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.errors import ConfigError
-from gateway.policy import Rule
+from gateway.policy.rules import Rule
 
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _NAME = r"[A-Za-z0-9._-]+"

@@ -9,29 +9,29 @@ import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from drivers.base import Limits
-from drivers.process import Spawner
-from gateway.agents import Agents
-from gateway.audit import Audit
+from drivers.contract.specs import Limits
+from drivers.runtime.process import Spawner
+from gateway.agents.configured import Agents
+from gateway.agents.discovery import Discovery
 from gateway.config import Settings
-from gateway.discovery import Discovery
-from gateway.executions import Executions, forget_executions
-from gateway.house import House
-from gateway.idempotency import Idempotency
 from gateway.mcp.host import McpHost
-from gateway.metrics import Census, Metrics
-from gateway.named_keys import NamedKeys
-from gateway.readiness import Readiness
-from gateway.recovery import close_open_runs, end_left_behind
-from gateway.redaction import Redactor
-from gateway.run import RunState
-from gateway.security import Authenticator
-from gateway.sessions import Sessions
+from gateway.observability.audit import Audit
+from gateway.observability.health import Readiness
+from gateway.observability.metrics import Census, Metrics
+from gateway.observability.transcripts import Transcripts
+from gateway.runs.admission import AdmissionControl
+from gateway.runs.idempotency import Idempotency
+from gateway.runs.recovery import close_open_runs, end_left_behind
+from gateway.runs.run import RunState
+from gateway.runs.tasks import TaskRunner, forget_executions
+from gateway.security.api_keys import NamedKeys
+from gateway.security.authentication import Authenticator
+from gateway.security.encryption import SecretEncryption, read_or_create
+from gateway.security.redaction import Redactor
+from gateway.services import SharedServices
+from gateway.sessions.registry import Sessions
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
-from gateway.transcripts import Transcripts
-from gateway.turnstile import Turnstile
-from gateway.vault import Vault, read_or_create
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Gateway:
     store: Store
     idempotency: Idempotency
     sessions: Sessions
-    executions: Executions
+    executions: TaskRunner
     discovery: Discovery
 
     def __init__(self, settings: Settings, keys: tuple[str, ...], redactor: Redactor, agents: Agents | None = None) -> None:
@@ -83,9 +83,9 @@ class Gateway:
         states = data_dir / "state"
         await asyncio.to_thread(forget_executions, states)
         self._mcp = McpHost(self.redactor)
-        house = House(
+        shared = SharedServices(
             self.store,
-            Vault(data_dir),
+            SecretEncryption(data_dir),
             self.redactor,
             spawner,
             limits,
@@ -96,10 +96,10 @@ class Gateway:
             transcripts,
             chosen.answer,
         )
-        turnstile = Turnstile(chosen)
-        self.sessions = Sessions(self.agents, house, turnstile)
+        admission = AdmissionControl(chosen)
+        self.sessions = Sessions(self.agents, shared, admission)
         self.sessions.sleep_after = chosen.sleep_after
-        self.executions = Executions(self.agents, house, turnstile, self.idempotency)
+        self.executions = TaskRunner(self.agents, shared, admission, self.idempotency)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
 

@@ -17,8 +17,8 @@ import uvicorn
 
 from gateway.config import parse
 from gateway.gateway import Gateway
-from gateway.redaction import Redactor
-from gateway.serve import Server, uvicorn_config
+from gateway.security.redaction import Redactor
+from gateway.server.daemon import Server, uvicorn_config
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"

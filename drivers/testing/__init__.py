@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from drivers.driver import Driver
+from drivers.runtime.cli_driver import Driver
 from drivers.testing import check_codecs, check_info, check_runs
 from drivers.testing.outcome import Check, Outcome, outcome_of
 from drivers.testing.setup import PROMPT, Setup

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from drivers import registry
-from drivers.driver import Driver
+from drivers.runtime.cli_driver import Driver
 from drivers.testing import CHECKS, PROMPT, Setup, examine
 
 COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from drivers.codec import Codec
-from drivers.driver import CliDriver
+from drivers.contract.codec import Codec
+from drivers.runtime.cli_driver import CliDriver
 from drivers.testing.codecs import Player, shown
 from drivers.testing.damage import KINDS, Damage, damaged
 from drivers.testing.outcome import Check, Failed, Skipped

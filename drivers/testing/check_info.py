@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from drivers.base import DriverInfo, Option, ToolSpec
+from drivers.contract.info import DriverInfo, Option, ToolSpec
 from drivers.testing.outcome import Check, Failed
 from drivers.testing.setup import Setup
 

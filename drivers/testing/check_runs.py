@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from drivers.base import Agent, AgentGone, AgentUnavailable, Prompt, ResumeFailed
-from drivers.driver import CliDriver
-from drivers.events import NativeSession, OutputEvent, SessionEnd
-from drivers.messages import AssistantMessage, UserMessage
+from drivers.contract.agent import Agent, Prompt
+from drivers.contract.errors import AgentGone, AgentUnavailable, ResumeFailed
+from drivers.contract.events import NativeSession, OutputEvent, SessionEnd
+from drivers.contract.messages import AssistantMessage, UserMessage
+from drivers.runtime.cli_driver import CliDriver
 from drivers.testing.outcome import Check, Failed, Skipped
 from drivers.testing.runs import ask, kinds, to_end
 from drivers.testing.setup import Setup

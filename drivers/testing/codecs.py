@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from drivers.base import Prompt, ToolReply
-from drivers.codec import Codec
-from drivers.events import Awaiting, OutputEvent, SessionEnd
+from drivers.contract.agent import Prompt, ToolReply
+from drivers.contract.codec import Codec
+from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
 from drivers.testing.outcome import Failed
 from drivers.testing.runs import kinds, refuse_odd
 

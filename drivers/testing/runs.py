@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from drivers.base import Agent, AgentGone, PermissionReply, Prompt, ToolReply
-from drivers.events import Awaiting, Error, Event, OutputEvent, SessionEnd, ToolCall, ToolResult, decode
+from drivers.contract.agent import Agent, PermissionReply, Prompt, ToolReply
+from drivers.contract.errors import AgentGone
+from drivers.contract.events import Awaiting, Error, Event, OutputEvent, SessionEnd, ToolCall, ToolResult, decode
 from drivers.testing.outcome import Failed
 
 REFUSED = "refused by the conformance check"
@@ -52,7 +53,7 @@ def refuse_odd(events: Sequence[object], where: str) -> None:
     """Raises Failed unless each is an event that can be stored and read back."""
     for event in events:
         if not isinstance(event, Event):
-            raise Failed(f"{where} gave {event!r:.200}; it must give OutputEvents (drivers/events.py)")
+            raise Failed(f"{where} gave {event!r:.200}; it must give OutputEvents (drivers/contract/events.py)")
         if decode(event.encode()) != event:
             raise Failed(f"{where} gave {event!r:.200}, which is not the same after it was stored and read back")
 

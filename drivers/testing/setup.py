@@ -12,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from drivers.base import Agent, DriverInfo, Limits, SessionSpec, TaskSpec
-from drivers.driver import Driver
+from drivers.contract.agent import Agent
+from drivers.contract.info import DriverInfo
+from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.runtime.cli_driver import Driver
 from drivers.testing.watching import Watched
 
 PROMPT = "Answer with one word: hello."

@@ -11,9 +11,9 @@ from itertools import repeat
 
 import psutil
 
-from drivers.codec import Command
-from drivers.process import Process, Spawner
-from drivers.process_tree import end_marked, family, living, tree
+from drivers.contract.codec import Command
+from drivers.runtime.process import Process, Spawner
+from drivers.runtime.process_tree import end_marked, family, living, tree
 
 
 @dataclass

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from drivers.base import ToolAnswer, ToolRequest, ToolServer, ToolSpec
+from drivers.contract.info import ToolSpec
+from drivers.contract.tool_server import ToolAnswer, ToolRequest, ToolServer
 
 OVER = "The session has ended; the call was not made."
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from drivers.base import ToolServer, ToolSpec
+from drivers.contract.info import ToolSpec
+from drivers.contract.tool_server import ToolServer
 from gateway.mcp.endpoints import Endpoint, Endpoints
-from gateway.redaction import Redactor
+from gateway.security.redaction import Redactor
 
 if TYPE_CHECKING:
     from gateway.mcp.server import McpApp

@@ -28,8 +28,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from drivers.base import ToolAnswer, ToolSpec
-from drivers.messages import Content, ImageBlock, TextBlock, blocks
+from drivers.contract.info import ToolSpec
+from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks
+from drivers.contract.tool_server import ToolAnswer
 from gateway import __version__
 from gateway.mcp.endpoints import Endpoint, Endpoints
 

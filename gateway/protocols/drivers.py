@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from gateway.discovery import Finding
+from gateway.agents.discovery import Finding
 from gateway.gateway import Gateway
-from gateway.protocols.described import shown
-from gateway.protocols.guard import guarded
+from gateway.protocols.authentication import guarded
+from gateway.protocols.openapi import shown
 
 EXAMPLES = shown(
     answers={

@@ -11,15 +11,15 @@ from functools import partial
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.event_log import Entry
-from gateway.executions import Task
+from gateway.events.event_log import Entry
+from gateway.events.turn import Turn
 from gateway.gateway import Gateway
-from gateway.idempotency import Ask
-from gateway.protocols.bodies import StrictRoute
-from gateway.protocols.described import SECURED, Stream, shown
-from gateway.protocols.streams import event_stream, until_refused
-from gateway.security import Caller
-from gateway.turn import Turn
+from gateway.protocols.json_bodies import StrictRoute
+from gateway.protocols.openapi import SECURED, Stream, shown
+from gateway.protocols.sse import event_stream, until_refused
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.runs.tasks import Task
+from gateway.security.authentication import Caller
 
 KINDS = [
     "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",
@@ -81,10 +81,10 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-def _ask(request: ExecuteRequest, caller: Caller) -> Ask | None:
+def _ask(request: ExecuteRequest, caller: Caller) -> IdempotencyKey | None:
     if request.idempotency_key is None:
         return None
-    return Ask.of(caller.name, "execute", request.idempotency_key, [request.driver, request.task, request.model])
+    return IdempotencyKey.of(caller.name, "execute", request.idempotency_key, [request.driver, request.task, request.model])
 
 
 async def _frames(turn: Turn, after: int | None) -> AsyncIterator[bytes]:

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from gateway import __version__
 from gateway.gateway import Gateway
-from gateway.protocols.described import shown
-from gateway.protocols.guard import guarded
+from gateway.protocols.authentication import guarded
+from gateway.protocols.openapi import shown
 
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
 READY = shown(answers={200: {"status": "ready"}, 503: {"status": "not ready", "reasons": ["the gateway is shutting down"]}})

@@ -86,7 +86,7 @@ idempotency_keys = Table(
     Column("created_at", Float, nullable=False, index=True),
 )
 
-# Every decision about a tool call: gateway/audit.py. No key leads to the session, whose end it outlives.
+# Every decision about a tool call: gateway/observability/audit.py. No key leads to the session, whose end it outlives.
 audit = Table(
     "audit",
     metadata,

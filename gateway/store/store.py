@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import Select, delete, func, insert, select, tuple_, update
 
 from gateway.store import schema, turn_writes
-from gateway.store.cards import newest_cards
 from gateway.store.database import whole
-from gateway.store.notes import NoteStore
+from gateway.store.metadata import NoteStore
 from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionCard, SessionRecord
+from gateway.store.session_list import newest_cards
 
 Cursor = tuple[float, str]
 EXECUTION = "exec_"

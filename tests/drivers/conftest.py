@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from drivers.agent import CliAgent
-from drivers.base import Limits
-from drivers.codec import Codec, Command, Launch
-from drivers.event_lines import EventLineCodec
-from drivers.process import Ledger, Process, Spawner
-from drivers.services import ClientServices
+from drivers.codecs.event_lines import EventLineCodec
+from drivers.contract.client_services import ClientServices
+from drivers.contract.codec import Codec, Command, Launch
+from drivers.contract.specs import Limits
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.process import Ledger, Process, Spawner
 from tests.drivers.small_programs import LIMITS, OpenAgent, StartProcess, python
 
 settings.register_profile(

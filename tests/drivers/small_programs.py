@@ -10,10 +10,11 @@ from typing import Any
 
 import psutil
 
-from drivers.agent import CliAgent
-from drivers.base import Limits, Prompt
-from drivers.events import OutputEvent, SessionEnd
-from drivers.process import Process
+from drivers.contract.agent import Prompt
+from drivers.contract.events import OutputEvent, SessionEnd
+from drivers.contract.specs import Limits
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.process import Process
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time

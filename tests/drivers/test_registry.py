@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from drivers.claude import ClaudeDriver
-from drivers.echo import EchoDriver
+from drivers.claude.driver import ClaudeDriver
+from drivers.echo.driver import EchoDriver
 from drivers.registry import GROUP, OUT_OF_THE_BOX, load
-from drivers.script import ScriptDriver
+from drivers.script.driver import ScriptDriver
 
 
 @pytest.fixture

@@ -14,6 +14,9 @@ from typing import Any
 import httpx
 import psutil
 
+PROGRAMS = ("/echo/program.py", "/script/program/main.py")
+"""The ends of the paths of the programs behind `echo` and `script`."""
+
 Frame = tuple[str, dict[str, Any]]
 """An SSE event: its name and its data."""
 
@@ -147,6 +150,8 @@ def agents_of(pid: int) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(pid).children():
         with suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE and any("/programs/" in word for word in child.cmdline()):
+            if child.status() != psutil.STATUS_ZOMBIE and any(
+                word.endswith(("/echo/program.py", "/script/program/main.py")) for word in child.cmdline()
+            ):
                 found.append(child)
     return found

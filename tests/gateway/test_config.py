@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gateway.agents import Agents
-from gateway.cli import main
+from gateway.agents.configured import Agents
+from gateway.cli.main import main
 from gateway.config import Settings, load, parse
 from gateway.errors import ConfigError
 

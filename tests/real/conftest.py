@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.discovery import Discovery
+from gateway.agents.discovery import Discovery
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.real.models import Model, model_on_loopback

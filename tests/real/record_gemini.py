@@ -12,15 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drivers.acp import load
-from drivers.agent import CliAgent
-from drivers.base import Limits, PermissionReply, Prompt, SessionSpec, TaskSpec, ToolGrant
-from drivers.codec import Launch
-from drivers.events import Awaiting, OutputEvent, SessionEnd
-from drivers.gemini import GeminiDriver
-from drivers.gemini_home import home_of, prepare
-from drivers.process import Spawner
-from tests.drivers.gemini_transcripts import TRANSCRIPTS
+from drivers.acp.driver import load
+from drivers.contract.agent import PermissionReply, Prompt
+from drivers.contract.codec import Launch
+from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
+from drivers.contract.info import ToolGrant
+from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.gemini.driver import GeminiDriver
+from drivers.gemini.home import home_of, prepare
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.process import Spawner
+from tests.drivers.gemini.recordings import TRANSCRIPTS
 from tests.model_server.gemini import model_server
 
 PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "gemini"

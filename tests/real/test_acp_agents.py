@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.test_acp_agent import small_agent
+from tests.gateway.cli.test_acp import small_agent
 from tests.real.gemini import PROGRAM, Gemini, Talk, gemini, text_of
 from tests.real.test_gemini_app_tools import WEATHER
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.config import parse
 from gateway.gateway import Gateway
-from gateway.redaction import Redactor
+from gateway.security.redaction import Redactor
 from tests.daemon import KEY, gateway_on, serving, table
 from tests.gateway.talk import opening
 from tests.real.browser import browsing, find_browser, page

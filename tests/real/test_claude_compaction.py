@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running
 from tests.real.conftest import Home
 from tests.real.models import Model, said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drivers.claude import ClaudeDriver
+from drivers.claude.driver import ClaudeDriver
 from drivers.testing import Setup, examine
 from tests.real.conftest import Home
 

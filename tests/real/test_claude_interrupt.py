@@ -11,10 +11,12 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from drivers.base import Agent, Limits, Prompt, SessionSpec, ToolGrant
-from drivers.claude import ClaudeDriver
-from drivers.events import AgentToken, OutputEvent, SessionEnd, ToolCall
-from drivers.process import Spawner
+from drivers.claude.driver import ClaudeDriver
+from drivers.contract.agent import Agent, Prompt
+from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, ToolCall
+from drivers.contract.info import ToolGrant
+from drivers.contract.specs import Limits, SessionSpec
+from drivers.runtime.process import Spawner
 from tests.conftest import write_config
 from tests.daemon import Running
 from tests.real.conftest import BIN, Home

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drivers.claude_tools import OWN_TOOLS
+from drivers.claude.tools import OWN_TOOLS
 from tests.model_server.scenarios import Block, ToolUse, say
 from tests.real.tool_bench import WEATHER, Bench, bash, bench, cold_bench, deny, grant, result, weather  # noqa: F401
 

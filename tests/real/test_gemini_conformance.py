@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drivers.gemini import GeminiDriver
+from drivers.gemini.driver import GeminiDriver
 from drivers.testing import Setup, examine
 from tests.real.gemini import Gemini, gemini
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running
 from tests.real.gemini import SHELL, Gemini, Talk, begin, gemini, running
 from tests.real.processes import gone, until

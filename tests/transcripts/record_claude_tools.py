@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drivers.base import Limits, PermissionReply, Prompt, Reply, SessionSpec, ToolGrant, ToolReply, ToolSpec
-from drivers.claude import ClaudeDriver
-from drivers.codec import Command, Launch
-from drivers.events import Awaiting, OutputEvent, SessionEnd
-from drivers.process import Process, Spawner
+from drivers.claude.driver import ClaudeDriver
+from drivers.contract.agent import PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.codec import Command, Launch
+from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
+from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.specs import Limits, SessionSpec
+from drivers.runtime.process import Process, Spawner
 from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
 

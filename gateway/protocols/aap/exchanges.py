@@ -10,18 +10,18 @@ from typing import Annotated
 from fastapi import Depends, Header, Request, Response
 from pydantic_core import to_json
 
+from gateway.events.turn import Turn
 from gateway.gateway import Gateway
-from gateway.idempotency import Ask
+from gateway.protocols.aap.schema import CreateSessionRequest, Shape, StreamMode, Tool, TurnFields, TurnRequest
 from gateway.protocols.aap.sessions import make_and_begin
-from gateway.protocols.aap.shapes import CreateSessionRequest, Shape, StreamMode, Tool, TurnFields, TurnRequest
 from gateway.protocols.aap.turns import take_turn
 from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
-from gateway.protocols.guard import CallerOf
-from gateway.protocols.streams import event_stream
-from gateway.security import Caller
-from gateway.session import Session
+from gateway.protocols.authentication import CallerOf
+from gateway.protocols.sse import event_stream
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.security.authentication import Caller
+from gateway.sessions.session import Session
 from gateway.store import KeyRecord
-from gateway.turn import Turn
 
 Started = tuple[Session, Turn]
 
@@ -32,11 +32,11 @@ class Exchange:
     def __init__(self, http: Request, caller: Caller, key: str | None, seen: Position | None) -> None:
         self._http, self._caller, self._key, self._seen = http, caller, key, seen
 
-    def ask(self, operation: str, request: Shape) -> Ask | None:
+    def ask(self, operation: str, request: Shape) -> IdempotencyKey | None:
         """The request under its key, if it has one; another caller's or operation's key of the same name is another."""
         if self._key is None:
             return None
-        return Ask.of(self._caller.name, operation, self._key, request.model_dump(mode="json"))
+        return IdempotencyKey.of(self._caller.name, operation, self._key, request.model_dump(mode="json"))
 
     async def create(self, gateway: Gateway, request: CreateSessionRequest) -> Response:
         """Make a session and answer its last user message."""
@@ -63,7 +63,7 @@ class Exchange:
         while (await self._http.receive())["type"] != "http.disconnect":
             pass
 
-    async def _once(self, gateway: Gateway, ask: Ask | None, start: Callable[[], Awaitable[Started]]) -> Started:
+    async def _once(self, gateway: Gateway, ask: IdempotencyKey | None, start: Callable[[], Awaitable[Started]]) -> Started:
         """The turn that `start` begins, or the one that was begun before under the same key."""
 
         async def again(known: KeyRecord) -> Started:

@@ -8,16 +8,16 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Query, Response
 
 from gateway.errors import BadRequest
-from gateway.event_log import Entry
+from gateway.events.event_log import Entry
+from gateway.events.turn import LAST
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples
 from gateway.protocols.aap.routes import version_router
-from gateway.protocols.aap.shapes import CancelResponse
+from gateway.protocols.aap.schema import CancelResponse
 from gateway.protocols.aap.views import Position, StreamView
-from gateway.protocols.guard import CallerOf
-from gateway.protocols.streams import event_stream
-from gateway.session import Session
-from gateway.turn import LAST
+from gateway.protocols.authentication import CallerOf
+from gateway.protocols.sse import event_stream
+from gateway.sessions.session import Session
 
 AfterQuery = Annotated[str | None, Query(description="The id of the last event that was seen; 0 for all there are.")]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The same; it wins over `after`.")]

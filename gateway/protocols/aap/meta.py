@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from drivers.base import Option, ToolGrant, ToolSpec
-from drivers.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks
-from gateway.agents import ConfiguredAgent
-from gateway.discovery import Finding
+from drivers.contract.info import Option, ToolGrant, ToolSpec
+from drivers.contract.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks
+from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.discovery import Finding
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
-from gateway.protocols.aap.shapes import AgentOverrides, HistoryType, Shape, Tool
-from gateway.redaction import HIDDEN
-from gateway.session_config import SessionConfig
+from gateway.protocols.aap.schema import AgentOverrides, HistoryType, Shape, Tool
+from gateway.security.redaction import HIDDEN
+from gateway.sessions.settings import SessionSettings
 
 Meta = TypeVar("Meta", bound=Shape)
 
@@ -70,8 +70,8 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def merged(
-    config: SessionConfig, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[Tool] | None
-) -> SessionConfig:
+    config: SessionSettings, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[Tool] | None
+) -> SessionSettings:
     """A session's settings with a request's over them: options merge by key, tool lists replace. Raises BadRequest."""
     given = dict(overrides.options or {}) if overrides else {}
     hidden = {option.name for option in agent.options if option.secret}

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway.gateway import Gateway
-from gateway.protocols.guard import guarded
+from gateway.protocols.authentication import guarded
 
 AfterQuery = Annotated[str | None, Query(description="The `next` of the page before.")]
 LimitQuery = Annotated[int, Query(ge=1, le=1000, description="How many a page.")]

@@ -7,21 +7,21 @@ import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from drivers.messages import Message
+from drivers.contract.messages import Message
 from gateway.errors import BadRequest, NotFound
+from gateway.events.turn import Turn
 from gateway.gateway import Gateway
-from gateway.idempotency import Ask
 from gateway.protocols.aap.meta import declared_histories, merged
-from gateway.protocols.aap.shapes import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
+from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
 from gateway.protocols.aap.turns import check_new, check_seed
 from gateway.protocols.aap.views import STOP_REASONS
-from gateway.redaction import HIDDEN
-from gateway.security import Caller
-from gateway.session import Session
-from gateway.session_config import SessionConfig, SessionSummary
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.security.authentication import Caller
+from gateway.security.redaction import HIDDEN
+from gateway.sessions.session import Session
+from gateway.sessions.settings import SessionSettings, SessionSummary
 from gateway.store import SessionRecord
 from gateway.store.store import Cursor
-from gateway.turn import Turn
 
 Shown = TypeVar("Shown", bound=SessionInfo)
 
@@ -37,7 +37,7 @@ async def make(
     wanted: AgentConfig,
     tools: Iterable[Tool] | None,
     messages: Sequence[Message],
-    ask: Ask | None = None,
+    ask: IdempotencyKey | None = None,
 ) -> Session:
     """A session with a history; nothing runs. Raises BadRequest, AgentProblem; then there is none."""
     agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
@@ -51,7 +51,7 @@ async def make_and_begin(
     wanted: AgentConfig,
     tools: Iterable[Tool] | None,
     messages: Sequence[Message],
-    ask: Ask | None = None,
+    ask: IdempotencyKey | None = None,
 ) -> tuple[Session, Turn]:
     """A session whose last message, the user's, is being answered. Raises BadRequest, AgentProblem; then there is none."""
     agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
@@ -65,9 +65,9 @@ async def make_and_begin(
         raise
 
 
-def _config(gateway: Gateway, wanted: AgentConfig, tools: Iterable[Tool] | None) -> SessionConfig:
+def _config(gateway: Gateway, wanted: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
     agent = gateway.agents.get(wanted.name)
-    config = merged(SessionConfig(), agent, wanted, tools)
+    config = merged(SessionSettings(), agent, wanted, tools)
     agent.spec({**config.options, **config.secrets})
     return config
 

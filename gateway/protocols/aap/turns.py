@@ -6,21 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal
 
-from drivers.base import PermissionReply, Reply, ToolReply
-from drivers.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks, text_of
-from gateway.agents import ConfiguredAgent
+from drivers.contract.agent import PermissionReply, Reply, ToolReply
+from drivers.contract.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks, text_of
+from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest, GatewayError
-from gateway.idempotency import Ask
+from gateway.events.turn import Turn
 from gateway.protocols.aap.meta import check_messages, merged
-from gateway.protocols.aap.shapes import (
-    AgentOverrides,
-    Tool,
-    ToolPermissionMessage,
-    TurnMessage,
-)
-from gateway.session import Session
-from gateway.session_config import SessionConfig
-from gateway.turn import Turn
+from gateway.protocols.aap.schema import AgentOverrides, Tool, ToolPermissionMessage, TurnMessage
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.sessions.session import Session
+from gateway.sessions.settings import SessionSettings
 
 WhenBusy = Literal["refuse", "steer", "queue"]
 Gone = Callable[[], Awaitable[None]]
@@ -36,7 +31,7 @@ async def take_turn(
     messages: Sequence[TurnMessage],
     overrides: AgentOverrides | None,
     tools: Iterable[Tool] | None,
-    ask: Ask | None = None,
+    ask: IdempotencyKey | None = None,
     *,
     when_busy: WhenBusy = "refuse",
     gone: Gone = never,
@@ -71,7 +66,7 @@ async def _take(
     messages: Sequence[TurnMessage],
     overrides: AgentOverrides | None,
     tools: Iterable[Tool] | None,
-    ask: Ask | None,
+    ask: IdempotencyKey | None,
     *,
     in_line: bool = False,
 ) -> Turn:
@@ -99,7 +94,7 @@ async def _take(
                 raise
 
 
-def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[Tool] | None) -> SessionConfig:
+def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[Tool] | None) -> SessionSettings:
     if overrides and overrides.name is not None and overrides.name != session.agent.name:
         raise BadRequest(
             f"agent.name: this session is of agent {session.agent.name!r} and stays so; make a new session for {overrides.name!r}"

@@ -6,12 +6,11 @@ from fastapi import APIRouter, Response
 
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples, extensions
-from gateway.protocols.aap.agent_shapes import MetaResponse
+from gateway.protocols.aap.agent_schema import MetaResponse
 from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_of
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
-from gateway.protocols.aap.sessions import histories, page, shown
-from gateway.protocols.aap.shapes import (
+from gateway.protocols.aap.schema import (
     AgentResponse,
     ApplicationTool,
     CreateSessionRequest,
@@ -22,7 +21,8 @@ from gateway.protocols.aap.shapes import (
     SessionTurnRequest,
     Shape,
 )
-from gateway.protocols.guard import CallerOf
+from gateway.protocols.aap.sessions import histories, page, shown
+from gateway.protocols.authentication import CallerOf
 
 VERSION = 1
 BASE = "/aap/v1"

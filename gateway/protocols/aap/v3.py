@@ -7,15 +7,14 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from drivers.messages import Message
+from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples, extensions
-from gateway.protocols.aap.agent_shapes import Described
+from gateway.protocols.aap.agent_schema import Described
 from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_of
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
-from gateway.protocols.aap.sessions import histories, make, page, shown
-from gateway.protocols.aap.shapes import (
+from gateway.protocols.aap.schema import (
     AgentConfig,
     AgentResponse,
     HistoryType,
@@ -26,7 +25,8 @@ from gateway.protocols.aap.shapes import (
     Tool,
     TurnRequest,
 )
-from gateway.protocols.guard import CallerOf
+from gateway.protocols.aap.sessions import histories, make, page, shown
+from gateway.protocols.authentication import CallerOf
 
 VERSION = 3
 BASE = "/aap/v3"

@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from drivers.base import PermissionReply
-from drivers.events import AgentToken, Awaiting, Error, Event, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
-from drivers.messages import Message, ToolMessage
+from drivers.contract.agent import PermissionReply
+from drivers.contract.events import AgentToken, Awaiting, Error, Event, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
+from drivers.contract.messages import Message, ToolMessage
 from gateway.errors import BadRequest
-from gateway.event_log import Entry
-from gateway.history import Fold, content_of
-from gateway.log_events import Steered, TurnStart
-from gateway.protocols.aap.shapes import AgentResponse, StopReason, ToolPermissionMessage
+from gateway.events.event_log import Entry
+from gateway.events.log_entries import Steered, TurnStart
+from gateway.events.messages import Fold, content_of
+from gateway.protocols.aap.schema import AgentResponse, StopReason, ToolPermissionMessage
 
 STOP_REASONS: dict[str, StopReason] = {
     "end_turn": "end_turn",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drivers.events import Compacted
+from drivers.contract.events import Compacted
 
 
 def takes_compactions(initialize: Any) -> bool:

@@ -48,12 +48,12 @@ from acp.schema import (
 
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
+from gateway.protocols.acp.client_services import offered
 from gateway.protocols.acp.compactions import takes_compactions
-from gateway.protocols.acp.places import refuse_other_than_texts
+from gateway.protocols.acp.directories import refuse_other_than_texts
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error
-from gateway.protocols.acp.services import offered
 from gateway.protocols.acp.sessions import OpenSessions, Reply, SetSessionModelRequest
-from gateway.security import Caller
+from gateway.security.authentication import Caller
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,18 @@ from acp.schema import (
     TextResourceContents,
 )
 
-from drivers.acp_content import DATA_URI, Block
-from drivers.base import DriverInfo
-from drivers.messages import Content, ContentBlock, ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock, UserMessage, blocks
+from drivers.acp.content import DATA_URI, Block
+from drivers.contract.info import DriverInfo
+from drivers.contract.messages import (
+    Content,
+    ContentBlock,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    UserMessage,
+    blocks,
+)
 from gateway.errors import BadRequest
 
 

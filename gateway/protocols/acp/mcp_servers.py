@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from acp.schema import AcpMcpServer, HttpMcpServer, McpServerStdio, SseMcpServer
 
-from drivers.mcp_servers import McpServer
-from gateway.agents import ConfiguredAgent
+from drivers.contract.mcp_servers import McpServer
+from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest
 
 log = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ from typing import Any
 
 from acp.schema import SessionConfigOptionSelect, SessionConfigSelectOption, SessionMode, SessionModeState
 
-from drivers.base import Option, ToolGrant
-from gateway.agents import ConfiguredAgent
+from drivers.contract.info import Option, ToolGrant
+from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.protocols.acp.tool_calls import kind_of
-from gateway.session_config import SessionConfig
+from gateway.sessions.settings import SessionSettings
 
 MODES = (
     SessionMode(id="ask", name="Ask", description="Asks before each of the agent's tools runs."),
@@ -35,14 +35,14 @@ def all_tools(agent: ConfiguredAgent) -> tuple[ToolGrant, ...]:
     return tuple(ToolGrant(tool.name) for tool in agent.info.tools)
 
 
-def modes(config: SessionConfig) -> SessionModeState | None:
+def modes(config: SessionSettings) -> SessionModeState | None:
     """The modes and the one that the session's tools are in; None where there are no tools."""
     if not config.tools:
         return None
     return SessionModeState(current_mode_id=mode_of(config), available_modes=list(MODES))
 
 
-def mode_of(config: SessionConfig) -> str:
+def mode_of(config: SessionSettings) -> str:
     """The widest mode whose tools are all trusted."""
     tools = config.tools or ()
     if tools and all(grant.trust for grant in tools):
@@ -51,7 +51,7 @@ def mode_of(config: SessionConfig) -> str:
     return "edit" if edits and all(grant.trust for grant in edits) else "ask"
 
 
-def with_mode(config: SessionConfig, mode_id: str) -> SessionConfig:
+def with_mode(config: SessionSettings, mode_id: str) -> SessionSettings:
     """The settings in that mode: which of the session's tools run without asking. Raises BadRequest."""
     if mode_id not in QUIET:
         raise BadRequest(f"modeId: there is no mode {mode_id!r}; there are {', '.join(QUIET)}")
@@ -63,14 +63,14 @@ def _quiet(mode_id: str, tool: str) -> bool:
     return kinds is None or kind_of(tool) in kinds
 
 
-def config_options(agent: ConfiguredAgent, config: SessionConfig, models: Iterable[str]) -> list[Any]:
+def config_options(agent: ConfiguredAgent, config: SessionSettings, models: Iterable[str]) -> list[Any]:
     """The complete list: the mode, the model, and each other option that is a choice."""
     found = [_mode_option(config)] if config.tools else []
     chosen = [option for option in _choices(agent, tuple(models)) if not option.secret]
     return found + [_select(option, config.options.get(option.name, option.default)) for option in chosen]
 
 
-def takes_commands(agent: ConfiguredAgent, config: SessionConfig) -> bool:
+def takes_commands(agent: ConfiguredAgent, config: SessionSettings) -> bool:
     """Whether a `/` at the beginning of a prompt is a command in this session, and not text."""
     wanted = agent.info.slash_option
     default = next((option.default for option in agent.options if option.name == wanted), "")
@@ -87,7 +87,7 @@ def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
     ]
 
 
-def _mode_option(config: SessionConfig) -> SessionConfigOptionSelect:
+def _mode_option(config: SessionSettings) -> SessionConfigOptionSelect:
     return SessionConfigOptionSelect(
         type="select",
         id=MODE_OPTION,
@@ -115,7 +115,7 @@ def _select(option: Option, value: str) -> SessionConfigOptionSelect:
     )
 
 
-def with_option(agent: ConfiguredAgent, config: SessionConfig, name: str, value: str, models: Iterable[str]) -> SessionConfig:
+def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, value: str, models: Iterable[str]) -> SessionSettings:
     """The settings with a config option set. Raises BadRequest that names what there is."""
     if name == MODE_OPTION:
         return with_mode(config, value)

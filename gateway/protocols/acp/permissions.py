@@ -9,8 +9,9 @@ from typing import Any, Literal
 from acp.schema import AllowedOutcome, PermissionOption, RequestPermissionResponse
 from pydantic import ValidationError
 
-from drivers.base import PermissionReply, ToolGrant
-from gateway.session_config import SessionConfig
+from drivers.contract.agent import PermissionReply
+from drivers.contract.info import ToolGrant
+from gateway.sessions.settings import SessionSettings
 
 Choice = Literal["allow_once", "allow_always", "reject_once", "reject_always", "cancelled"]
 
@@ -55,7 +56,7 @@ def choice_of(result: Mapping[str, Any]) -> Choice:
     return kinds.get(outcome.option_id, "reject_once")
 
 
-def remembered(config: SessionConfig, decisions: list[Decision]) -> SessionConfig:
+def remembered(config: SessionSettings, decisions: list[Decision]) -> SessionSettings:
     """The session's settings with every "always": a tool that is trusted, or one that is not enabled any more."""
     grants = {grant.name: grant for grant in config.tools or ()}
     for decision in decisions:

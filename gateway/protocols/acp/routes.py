@@ -7,9 +7,9 @@ from starlette.websockets import WebSocket
 
 from gateway.gateway import Gateway
 from gateway.protocols.acp import examples
-from gateway.protocols.acp.http import HttpClients
-from gateway.protocols.acp.websocket import WebSockets
-from gateway.protocols.guard import CallerOf, guarded
+from gateway.protocols.acp.transport.http import HttpClients
+from gateway.protocols.acp.transport.websocket import WebSockets
+from gateway.protocols.authentication import CallerOf, guarded
 
 PATH = "/acp/{agent}"
 

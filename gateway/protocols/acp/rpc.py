@@ -10,9 +10,9 @@ from typing import Any
 from acp.schema import BaseModel
 from pydantic import ValidationError
 
-from drivers.acp_rpc import plain
+from drivers.acp.rpc import plain
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
-from gateway.redaction import Redactor
+from gateway.security.redaction import Redactor
 
 log = logging.getLogger(__name__)
 

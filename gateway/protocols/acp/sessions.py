@@ -39,22 +39,22 @@ from acp.schema import (
 )
 from pydantic import ConfigDict, Field
 
-from drivers.messages import MESSAGE, Message, ToolMessage, UserMessage
-from gateway.agents import ConfiguredAgent
+from drivers.contract.messages import MESSAGE, Message, ToolMessage, UserMessage
+from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
-from gateway.history import CANCELLED
-from gateway.parking import unanswered
-from gateway.protocols.acp.about import About, made_title
+from gateway.policy.pending_calls import unanswered
 from gateway.protocols.acp.content import user_message
+from gateway.protocols.acp.directories import folder_of, placed, replaced
 from gateway.protocols.acp.mcp_servers import brought
 from gateway.protocols.acp.options import all_tools, with_mode, with_option
-from gateway.protocols.acp.places import folder_of, placed, replaced
 from gateway.protocols.acp.rpc import Client, RpcError
-from gateway.protocols.acp.window import Window
-from gateway.security import Caller
-from gateway.session import Session
-from gateway.session_config import SessionConfig
+from gateway.protocols.acp.session_info import SessionInfoUpdates, made_title
+from gateway.protocols.acp.session_view import SessionView
+from gateway.security.authentication import Caller
+from gateway.sessions.session import Session
+from gateway.sessions.settings import SessionSettings
 from gateway.store.records import SessionCard
 from gateway.store.store import Cursor
 
@@ -85,7 +85,7 @@ class OpenSessions:
 
     def __init__(self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client) -> None:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, SessionView] = {}
 
     async def leave(self) -> None:
         """The client is gone; the sessions and their runs stay."""
@@ -96,7 +96,7 @@ class OpenSessions:
 
     async def new(self, request: NewSessionRequest) -> Reply:
         servers = brought(request.mcp_servers, self._agent)
-        config = placed(SessionConfig(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
+        config = placed(SessionSettings(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
         return Reply(NewSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
 
@@ -127,7 +127,7 @@ class OpenSessions:
         await window.skip()
         return Reply(ForkSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
 
-    async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> Window:
+    async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> SessionView:
         session = await self._found(request.session_id)
         servers = brought(request.mcp_servers or [], self._agent)
         replaced(session.config, self._agent, request)
@@ -141,14 +141,14 @@ class OpenSessions:
             await session.configure(replace(replaced(session.config, self._agent, request), mcp_servers=servers))
         return await self._open(session)
 
-    async def _open(self, session: Session) -> Window:
+    async def _open(self, session: Session) -> SessionView:
         finding = await self._gateway.discovery.finding(self._agent)
-        about = About(session, finding.probe, self._gateway.store)
-        window = Window(session, self._client, about, self.offered, compactions=self.compactions)
+        about = SessionInfoUpdates(session, finding.probe, self._gateway.store)
+        window = SessionView(session, self._client, about, self.offered, compactions=self.compactions)
         self._windows[session.id] = window
         return window
 
-    def _starting(self, window: Window) -> Callable[[], None]:
+    def _starting(self, window: SessionView) -> Callable[[], None]:
         return lambda: window.start(lambda: self._gateway.discovery.later(self._agent))
 
     async def _found(self, session_id: str) -> Session:
@@ -215,11 +215,11 @@ class OpenSessions:
         await self._gateway.sessions.delete(self._caller, session.id)
         return Reply(DeleteSessionResponse())
 
-    async def _drop(self, window: Window) -> None:
+    async def _drop(self, window: SessionView) -> None:
         self._windows.pop(window.session.id, None)
         await window.close()
 
-    def _window(self, session_id: str) -> Window:
+    def _window(self, session_id: str) -> SessionView:
         window = self._windows.get(session_id)
         if window is None:
             raise NotFound(f"session {session_id!r} is not open on this connection; session/load or session/resume it first")
@@ -253,10 +253,10 @@ class OpenSessions:
         await self._set(window, request.config_id, request.value)
         return Reply(SetSessionConfigOptionResponse(config_options=window.about.settings()["config_options"] or []))
 
-    async def _set(self, window: Window, name: str, value: str) -> None:
+    async def _set(self, window: SessionView, name: str, value: str) -> None:
         await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.about.models))
 
-    async def _configure(self, window: Window, change: Callable[[SessionConfig], SessionConfig]) -> None:
+    async def _configure(self, window: SessionView, change: Callable[[SessionSettings], SessionSettings]) -> None:
         """Change the settings; a run under way keeps what it has begun with."""
         async with window.session.lock:
             await window.session.configure(change(window.session.config))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from acp.schema import FileEditToolCallContent, PlanEntry, ToolCallLocation
 
-from drivers.acp import KINDS as ACP_KINDS
+from drivers.acp.driver import KINDS as ACP_KINDS
 
 Kind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
 

@@ -21,10 +21,20 @@ from acp.schema import (
 )
 from acp.schema import PlanEntry as AcpPlanEntry
 
-from drivers.events import AgentToken, ContextUse, MessageEnd, OutputEvent, PlanEntry, Terminal, Thinking, ToolCall, ToolResult
-from drivers.events import Plan as PlanEvent
-from drivers.events import Usage as UsageEvent
-from drivers.messages import (
+from drivers.contract.events import (
+    AgentToken,
+    ContextUse,
+    MessageEnd,
+    OutputEvent,
+    PlanEntry,
+    Terminal,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from drivers.contract.events import Plan as PlanEvent
+from drivers.contract.events import Usage as UsageEvent
+from drivers.contract.messages import (
     AssistantMessage,
     ImageBlock,
     Message,
@@ -36,8 +46,8 @@ from drivers.messages import (
     blocks,
     text_of,
 )
-from gateway.history import CANCELLED, content_of
-from gateway.parking import DENIED, INTERRUPTED
+from gateway.events.messages import CANCELLED, content_of
+from gateway.policy.pending_calls import DENIED, INTERRUPTED
 from gateway.protocols.acp.content import shown, text
 from gateway.protocols.acp.tool_calls import Plan, diffs_of, kind_of, locations_of, title_of
 

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from drivers.acp import AcpDriver
-from drivers.agent import CliAgent
-from drivers.base import (
-    SessionSpec,
-    ToolGrant,
-)
-from drivers.process import Spawner
-from drivers.process_tree import living, marked
+from drivers.acp.driver import AcpDriver
+from drivers.contract.info import ToolGrant
+from drivers.contract.specs import SessionSpec
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.process import Spawner
+from drivers.runtime.process_tree import living, marked
 from tests.drivers.acp.talk import ARGS, LIMITS, MARK, Open, environment
 
 

@@ -11,17 +11,15 @@ from typing import Any
 
 import psutil
 
-from drivers.acp_codec import AcpCodec
-from drivers.acp_manner import Manner
-from drivers.acp_opening import Wanted
-from drivers.acp_permissions import Grants
-from drivers.agent import CliAgent
-from drivers.base import (
-    Limits,
-    Prompt,
-)
-from drivers.events import Awaiting, OutputEvent, SessionEnd, ToolResult
-from drivers.process_tree import living, marked
+from drivers.acp.codec import AcpCodec
+from drivers.acp.handshake import Wanted
+from drivers.acp.permissions import Grants
+from drivers.acp.profile import AgentProfile
+from drivers.contract.agent import Prompt
+from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolResult
+from drivers.contract.specs import Limits
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.process_tree import living, marked
 
 ROOT = Path(__file__).parents[3]
 LIMITS = Limits(start=60, idle=60, total=120, grace=5)
@@ -77,8 +75,8 @@ def result(events: list[OutputEvent]) -> ToolResult:
 class Agent:
     """An agent's side of a codec."""
 
-    def __init__(self, manner: Manner | None = None, mode: str = "", grants: Grants | None = None) -> None:
-        self.codec = AcpCodec(Wanted("/work", mode=mode), grants or Grants(), manner)
+    def __init__(self, profile: AgentProfile | None = None, mode: str = "", grants: Grants | None = None) -> None:
+        self.codec = AcpCodec(Wanted("/work", mode=mode), grants or Grants(), profile)
         self.answer(protocolVersion=1)
 
     def answer(self, **result: Any) -> list[OutputEvent]:

@@ -10,14 +10,10 @@ from typing import Any
 
 import pytest
 
-from drivers.agent import CliAgent
-from drivers.base import (
-    Limits,
-    SessionSpec,
-    TaskSpec,
-)
-from drivers.process import Spawner
-from drivers.script import ScriptDriver
+from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.process import Spawner
+from drivers.script.driver import ScriptDriver
 from tests.drivers.script.playing import (
     LIMITS,
     Open,

@@ -10,13 +10,11 @@ from typing import Any
 
 import psutil
 
-from drivers.agent import CliAgent
-from drivers.base import (
-    Limits,
-    Prompt,
-    ToolSpec,
-)
-from drivers.events import OutputEvent, SessionEnd
+from drivers.contract.agent import Prompt
+from drivers.contract.events import OutputEvent, SessionEnd
+from drivers.contract.info import ToolSpec
+from drivers.contract.specs import Limits
+from drivers.runtime.cli_agent import CliAgent
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = sorted((ROOT / "tests" / "scenarios").glob("*.json"))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from drivers.programs.script_format import parse
-from drivers.programs.script_steps import STEPS
-from drivers.script import PROGRAM
+from drivers.script.driver import PROGRAM
+from drivers.script.program.format import parse
+from drivers.script.program.steps import STEPS
 from tests.drivers.script.playing import (
     ROOT,
     SCENARIOS,

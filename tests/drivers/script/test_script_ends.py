@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from drivers.base import (
-    Limits,
-    Prompt,
-)
-from drivers.events import SessionEnd
+from drivers.contract.agent import Prompt
+from drivers.contract.events import SessionEnd
+from drivers.contract.specs import Limits
 from tests.drivers.script.playing import (
     Open,
     alive,

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from drivers.base import (
-    AgentUnavailable,
-    Limits,
-)
-from drivers.programs.script_format import ScenarioError, parse
+from drivers.contract.errors import AgentUnavailable
+from drivers.contract.specs import Limits
+from drivers.script.program.format import ScenarioError, parse
 from tests.drivers.script.playing import (
     Open,
     ask,

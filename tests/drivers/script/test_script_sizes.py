@@ -8,13 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drivers.base import (
-    Limits,
-    Prompt,
-)
-from drivers.events import AgentToken
-from drivers.messages import ImageBlock, TextBlock
-from drivers.script import PROGRAM
+from drivers.contract.agent import Prompt
+from drivers.contract.events import AgentToken
+from drivers.contract.messages import ImageBlock, TextBlock
+from drivers.contract.specs import Limits
+from drivers.script.driver import PROGRAM
 from tests.drivers.script.playing import (
     Open,
     ask,

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from drivers.base import (
-    Prompt,
-)
-from drivers.events import AgentToken
-from drivers.messages import AssistantMessage, ImageBlock, TextBlock, UserMessage
+from drivers.contract.agent import Prompt
+from drivers.contract.events import AgentToken
+from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, UserMessage
 from tests.drivers.script.playing import (
     Open,
     ask,

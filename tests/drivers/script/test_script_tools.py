@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from drivers.base import (
-    PermissionReply,
-    Prompt,
-    ToolGrant,
-    ToolReply,
-)
-from drivers.messages import ImageBlock, TextBlock, UserMessage
+from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from drivers.contract.info import ToolGrant
+from drivers.contract.messages import ImageBlock, TextBlock, UserMessage
 from tests.drivers.script.playing import (
     CLOCK,
     ROOT,

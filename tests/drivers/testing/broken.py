@@ -7,26 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drivers.agent import CliAgent
-from drivers.base import (
-    Agent,
-    AgentSpec,
-    AgentUnavailable,
-    DriverInfo,
-    Limits,
-    Option,
-    Probe,
-    ResumeFailed,
-    SessionSpec,
-    TaskSpec,
-    ToolSpec,
-)
-from drivers.codec import Command, Launch
-from drivers.driver import Driver
-from drivers.echo import EchoDriver
-from drivers.event_lines import EventLineCodec, open_request
-from drivers.events import AgentToken, NativeSession, OutputEvent, SessionEnd
-from drivers.process import Spawner
+from drivers.codecs.event_lines import EventLineCodec, open_request
+from drivers.contract.agent import Agent
+from drivers.contract.codec import Command, Launch
+from drivers.contract.errors import AgentUnavailable, ResumeFailed
+from drivers.contract.events import AgentToken, NativeSession, OutputEvent, SessionEnd
+from drivers.contract.info import DriverInfo, Option, Probe, ToolSpec
+from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
+from drivers.echo.driver import EchoDriver
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.cli_driver import Driver
+from drivers.runtime.process import Spawner
 
 
 class With(EchoDriver):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drivers.event_lines import EventLineCodec
-from drivers.events import AgentToken, Error, OutputEvent, SessionEnd, Stdout, ToolResult
+from drivers.codecs.event_lines import EventLineCodec
+from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stdout, ToolResult
 
 
 class Coming(EventLineCodec):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from drivers.acp import AcpDriver
-from drivers.driver import Driver
-from drivers.echo import EchoDriver
-from drivers.script import ScriptDriver
+from drivers.acp.driver import AcpDriver
+from drivers.echo.driver import EchoDriver
+from drivers.runtime.cli_driver import Driver
+from drivers.script.driver import ScriptDriver
 from drivers.testing import CHECKS, DriverCheckFailed, Outcome, Setup, check_driver, examine
 from tests.drivers.testing import broken, broken_codecs
 from tests.drivers.testing.broken import Coded, Programmed, Resuming, Talkative, With, option, tool
-from tests.gateway.test_acp_agent import small_agent
+from tests.gateway.cli.test_acp import small_agent
 
 OBJECT = {"type": "object"}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drivers.agent import CliAgent
+from drivers.runtime.cli_agent import CliAgent
 from tests.daemon import KEY, Running, gateway_on, table
 from tests.gateway.talk import alive, error, execute, pid_in, until
 

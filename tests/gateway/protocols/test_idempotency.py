@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.idempotency import Ask
+from gateway.runs.idempotency import IdempotencyKey
 from gateway.store import RunRecord
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, table
@@ -178,7 +178,7 @@ async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(daemon: Da
 async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: Running) -> None:
     """Killed after the run was marked as ended, before its last events were written."""
     store = portico.gateway.store
-    ask = Ask.of(None, "execute", "job-1", ["echo", "x", None])
+    ask = IdempotencyKey.of(None, "execute", "job-1", ["echo", "x", None])
     await store.start_run(RunRecord("run", "exec", "ended", "end_turn", 1), key=ask.record("exec", 1))
     await store.append_events("exec", 1, 1, b'{"kind":"agent_token","text":"x"}')
     for _ in range(2):

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
-from gateway import readiness
-from gateway.metrics import Metrics
+from gateway.observability import health as readiness
+from gateway.observability.metrics import Metrics
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.talk import agents_of, create, execute, idle, opening, say, until, user
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import KEY, Running, gateway_on, table
 from tests.real.acp.clients import Editor, Refused, editor_on
 

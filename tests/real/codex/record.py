@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drivers.base import PermissionReply, Prompt, Reply, SessionSpec, TaskSpec, ToolGrant, ToolReply, ToolSpec
-from drivers.codec import Codec, Launch
-from drivers.codex import CodexDriver
-from drivers.events import AgentToken, Awaiting, OutputEvent, ToolCall
-from drivers.process import Process, Spawner
+from drivers.codex.driver import CodexDriver
+from drivers.contract.agent import PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.codec import Codec, Launch
+from drivers.contract.events import AgentToken, Awaiting, OutputEvent, ToolCall
+from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.specs import SessionSpec, TaskSpec
+from drivers.runtime.process import Process, Spawner
 from tests.model_server.openai import model_server
 from tests.real.codex.conftest import CLIS, CONFIG, DUMMY_KEY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drivers.codex import CodexDriver
+from drivers.codex.driver import CodexDriver
 from drivers.testing import Setup, examine
 from tests.real.codex.conftest import Home
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from drivers.messages import UserMessage
-from gateway.security import HOUSEHOLDER
+from drivers.contract.messages import UserMessage
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home

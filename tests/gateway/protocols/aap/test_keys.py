@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.named_keys import NamedKeys
+from gateway.security.api_keys import NamedKeys
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, table
 from tests.gateway.follow import numbered

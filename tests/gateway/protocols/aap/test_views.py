@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from drivers.events import (
+from drivers.contract.events import (
     AgentToken,
     AwaitedCall,
     Awaiting,
@@ -16,8 +16,8 @@ from drivers.events import (
     ToolResult,
     Usage,
 )
-from gateway.event_log import Entry
-from gateway.log_events import TurnStart
+from gateway.events.event_log import Entry
+from gateway.events.log_entries import TurnStart
 from gateway.protocols.aap.views import JsonView, StreamView
 from tests.gateway.talk import frames
 

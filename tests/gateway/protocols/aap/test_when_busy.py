@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import waiting_line
+from gateway.sessions import turn_queue as waiting_line
 from tests.daemon import Daemon, Running
 from tests.gateway.follow import following, numbered, replay, take
 from tests.gateway.talk import create, error, history, idle, until, user

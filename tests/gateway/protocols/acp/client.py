@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "acp_schema" / "schema.json").read_text())
 RESULTS = {

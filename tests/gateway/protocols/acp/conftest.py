@@ -10,7 +10,7 @@ import pytest
 
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running
 from tests.gateway.protocols.acp.client import Client, connect
 

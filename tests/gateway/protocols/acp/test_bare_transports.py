@@ -12,9 +12,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway.logs import TextFormatter
-from gateway.named_keys import NamedKeys
-from gateway.redaction import Redactor
+from gateway.observability.logs import TextFormatter
+from gateway.security.api_keys import NamedKeys
+from gateway.security.redaction import Redactor
 from tests.daemon import KEY, Running, gateway_on, table
 from tests.gateway.protocols.acp.conftest import Scene, set_options
 from tests.gateway.protocols.acp.wire import BEARER, initialized, rpc
@@ -88,7 +88,7 @@ async def test_a_websocket_is_refused_in_words(portico: Running, path: str, head
 async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
     portico: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "gateway.request_log")
+    caplog.set_level("INFO", "gateway.server.access_log")
     caplog.handler.setFormatter(TextFormatter(Redactor()))
 
     async def over(request: str, said: str, route: str, status: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.protocols.acp.bridge import endpoint
+from gateway.protocols.acp.transport.bridge import endpoint
 from tests.daemon import KEY, Running
 from tests.gateway.protocols.acp.transports import on_stdio
 

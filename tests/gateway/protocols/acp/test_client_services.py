@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from drivers.events import SessionEnd
-from gateway.security import HOUSEHOLDER
+from drivers.contract.events import SessionEnd
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running, gateway_on, table
+from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
-from tests.gateway.test_acp_agent import small_agent
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
 EVERYTHING = {**FILES, "terminal": True}

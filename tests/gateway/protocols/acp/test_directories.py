@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gateway.agents import MOST_DIRECTORIES, Agents
+from gateway.agents.configured import MOST_DIRECTORIES, Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
 from tests.daemon import Running, gateway_on, table
+from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
 from tests.gateway.protocols.acp.conftest import Open, Scene
 from tests.gateway.talk import say
-from tests.gateway.test_acp_agent import small_agent
 
 STEPS: list[Any] = [{"text": "<{additional_directories}>"}]
 Make = Callable[..., list[str]]

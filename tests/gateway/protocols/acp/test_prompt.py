@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened

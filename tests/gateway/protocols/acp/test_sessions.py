@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.security import HOUSEHOLDER
+from gateway.security.authentication import HOUSEHOLDER
 from tests.daemon import Running
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened

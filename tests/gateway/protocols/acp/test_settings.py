@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.daemon import Running, gateway_on, table
+from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
 from tests.gateway.talk import create, look
-from tests.gateway.test_acp_agent import small_agent
 
 
 def of(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ async def test_options(acp: Open, portico: Running) -> None:
 @pytest.fixture
 async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """Connects clients to the small ACP agent behind a gateway; `locked` is the same without a login."""
-    monkeypatch.setattr("gateway.discovery.PATIENCE", 60.0)
+    monkeypatch.setattr("gateway.agents.configured.discovery.PATIENCE", 60.0)
     agents = {"small": small_agent(tmp_path)}
     login = small_agent(tmp_path)
     login["env"]["ACP_AGENT_FLAGS"] = "nologin"
@@ -163,7 +163,7 @@ async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) 
 
 async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its models, settings and commands are told when it has answered, whenever that is."""
-    monkeypatch.setattr("gateway.discovery.PATIENCE", 0.0)
+    monkeypatch.setattr("gateway.agents.configured.discovery.PATIENCE", 0.0)
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands"
     async with gateway_on(table(tmp_path, agents={"small": agent})) as running:

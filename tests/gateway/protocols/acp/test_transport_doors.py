@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from gateway.named_keys import NamedKeys
-from gateway.protocols.acp import http, websocket
+from gateway.protocols.acp.transport import http, websocket
+from gateway.security.api_keys import NamedKeys
 from tests.daemon import KEY, Running, gateway_on, table
 from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from gateway.protocols.acp import http, http_streams, websocket
+from gateway.protocols.acp.transport import http, http_streams, websocket
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
 
@@ -97,9 +97,9 @@ async def test_an_http_client_that_reads_nothing_is_let_go(portico: Running, mon
 
 
 async def test_a_websocket_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.serve.PING_EVERY", 2.0)
-    monkeypatch.setattr("gateway.serve.PONG_WITHIN", 2.0)
-    monkeypatch.setattr("gateway.websocket_limits.LINGER", 0.1)
+    monkeypatch.setattr("gateway.server.daemon.PING_EVERY", 2.0)
+    monkeypatch.setattr("gateway.server.daemon.PONG_WITHIN", 2.0)
+    monkeypatch.setattr("gateway.server.websocket_limits.LINGER", 0.1)
     async with gateway_on(table(tmp_path)) as portico:
         async with socket_to(portico, max_size=None) as first:
             session = (await asked(first, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]

@@ -14,11 +14,19 @@ from acp.schema import (
     TextResourceContents,
 )
 
-from drivers.acp_rpc import plain
-from drivers.base import DriverInfo
-from drivers.events import AgentToken, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
-from drivers.events import Plan as PlanEvent
-from drivers.messages import AssistantMessage, ImageBlock, TextBlock, ThinkingBlock, ToolMessage, ToolUseBlock, UserMessage
+from drivers.acp.rpc import plain
+from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
+from drivers.contract.events import Plan as PlanEvent
+from drivers.contract.info import DriverInfo
+from drivers.contract.messages import (
+    AssistantMessage,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolMessage,
+    ToolUseBlock,
+    UserMessage,
+)
 from gateway.errors import BadRequest
 from gateway.protocols.acp.content import shown, user_message
 from gateway.protocols.acp.tool_calls import Plan, diffs_of, kind_of, locations_of, title_of

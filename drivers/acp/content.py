@@ -1,0 +1,87 @@
+"""Content between the gateway's messages and the Agent Client Protocol's blocks, both ways; pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from acp.schema import (
+    AudioContentBlock,
+    ContentToolCallContent,
+    EmbeddedResourceContentBlock,
+    FileEditToolCallContent,
+    ImageContentBlock,
+    ResourceContentBlock,
+    TerminalToolCallContent,
+    TextContentBlock,
+    TextResourceContents,
+)
+
+from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks
+
+Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
+ToolContent = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
+
+DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+DIFF_AT_MOST = 200_000
+"""Characters up to which an edit is shown as a diff; beyond, only its path: comparing takes time."""
+
+
+def prompt_blocks(content: Content) -> list[Any]:
+    """A user's message as the agent takes it."""
+    found: list[Any] = []
+    for block in blocks(content):
+        if isinstance(block, TextBlock):
+            found.append(TextContentBlock(type="text", text=block.text))
+        elif isinstance(block, ImageBlock) and (data := DATA_URI.match(block.url)):
+            found.append(ImageContentBlock(type="image", mime_type=data[1], data=data[2]))
+    return found
+
+
+def has_image(content: Content) -> bool:
+    return any(isinstance(block, ImageBlock) for block in blocks(content))
+
+
+def text_of_block(block: Block) -> str:
+    """A block as part of a text; what is not text is named."""
+    match block:
+        case TextContentBlock():
+            return block.text
+        case ResourceContentBlock():
+            return f"[{block.name}]({block.uri})"
+        case EmbeddedResourceContentBlock():
+            resource = block.resource
+            return resource.text if isinstance(resource, TextResourceContents) else f"[{resource.uri}]"
+        case _:
+            return f"[{block.type}: {block.mime_type}]"
+
+
+def output_of(content: Sequence[ToolContent], terminals: dict[str, str]) -> Any:
+    """A tool's content as its output: text, or blocks where there are images. `terminals` is what each last showed."""
+    parts = [_part(item, terminals) for item in content]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(item: ToolContent, terminals: dict[str, str]) -> dict[str, str]:
+    match item:
+        case FileEditToolCallContent():
+            return {"type": "text", "text": diff(item.path, item.old_text or "", item.new_text)}
+        case TerminalToolCallContent():
+            return {"type": "text", "text": terminals.get(item.terminal_id, "")}
+        case _:
+            block = item.content
+            if isinstance(block, ImageContentBlock):
+                return {"type": "image", "url": f"data:{block.mime_type};base64,{block.data}"}
+            return {"type": "text", "text": text_of_block(block)}
+
+
+def diff(path: str, old: str, new: str) -> str:
+    """An edit, as `diff -u` shows it."""
+    if len(old) + len(new) > DIFF_AT_MOST:
+        return f"{path}: {len(old)} characters became {len(new)}"
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), path, path, lineterm="")
+    return "\n".join(lines)

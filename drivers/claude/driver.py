@@ -1,0 +1,179 @@
+"""The claude driver: how the claude CLI is started, for one task and for a session. Its lines are read in claude_codec.py."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from drivers.claude.codec import ClaudeCodec
+from drivers.claude.content import native_messages, project_folder, session_file
+from drivers.claude.probe import commands, greeting, logged_in, models
+from drivers.claude.tools import OWN_TOOLS, Toolset
+from drivers.contract.codec import Command, Launch
+from drivers.contract.errors import DriverError
+from drivers.contract.info import DriverInfo, Option, Probe
+from drivers.contract.specs import AgentSpec, SessionSpec, TaskSpec
+from drivers.runtime.cli_driver import CliDriver, run_to_end
+from drivers.runtime.process import Spawner
+
+STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
+ENVIRONMENT = {
+    "DISABLE_AUTOUPDATER": "1",
+    # 10 attempts are its default: a wrong key would take more than 90 s to be told. 2 take 2 s.
+    "CLAUDE_CODE_MAX_RETRIES": "2",
+    # Else a sub-agent goes on after the turn's end, and a turn has two results.
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # Else `@/any/path` in a prompt puts that file into the request, tools or no tools.
+    "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
+    # Else the application's tools are hidden behind a search tool.
+    "ENABLE_TOOL_SEARCH": "false",
+    # Ten days and none: how long the application may take is the gateway's to say. 5 minutes without progress is the default.
+    "MCP_TOOL_TIMEOUT": "864000000",
+    "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT": "0",
+    # Else a result of more than 25,000 tokens goes to a file.
+    "MAX_MCP_OUTPUT_TOKENS": "100000000",
+}
+"""What the CLI gets unless the agent's own `env` says otherwise."""
+
+OPTIONS = (
+    Option("model", "Model", "An alias such as sonnet or opus, or a model's full name; empty is the CLI's own default."),
+    Option("api_key", "API key", "An Anthropic API key for this session; empty uses the CLI's own login.", secret=True),
+    Option(
+        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or takes its place.",
+        default="append", choices=("append", "replace"),
+    ),
+    Option(
+        "settings", "Settings", "Which of the CLI's settings files, hooks and CLAUDE.md apply.",
+        default="user,project,local", choices=("user,project,local", "user", "none"),
+    ),
+    Option(
+        "slash_commands", "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
+        default="off", choices=("off", "on"),
+    ),
+)  # fmt: skip
+
+
+class ClaudeDriver(CliDriver):
+    """Anthropic's claude CLI: one process a session, warm between turns."""
+
+    name = "claude"
+
+    def info(self) -> DriverInfo:
+        return DriverInfo(
+            title="Claude Code",
+            description="Anthropic's coding agent, by its claude CLI.",
+            program="claude",
+            install="npm install -g @anthropic-ai/claude-code",
+            tools=OWN_TOOLS,
+            options=OPTIONS,
+            env=("ANTHROPIC_*", "CLAUDE_*"),
+            image_http=True,
+            image_data=True,
+            app_tools=True,
+            compaction=True,
+            mcp=frozenset({"stdio", "http", "sse"}),
+            steers=True,
+            additional_directories=True,
+            slash_option="slash_commands",
+        )
+
+    async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
+        """The version, the login, and the models and commands that the CLI lists when a session is opened (no request is made).
+
+        Without anybody's settings: with them the hooks of SessionStart would run (2.1.329). So commands of a project or of the
+        user are not among these.
+        """
+        found = await super().probe(spec, spawner)
+        if found.problem:
+            return found
+        try:
+            code, status = await self._ask(spec, spawner, "auth", "status")
+            opening = ClaudeCodec(once=False).outbox
+            command = ("--print", "--input-format", "stream-json", *STREAM, "--setting-sources", "", "--strict-mcp-config")
+            _, said = await self._ask(spec, spawner, *command, stdin=bytes(opening))
+        except (DriverError, TimeoutError) as error:
+            return Probe(found.version, f"{spec.program} does not answer: {error or 'time is over'}")
+        answer = greeting(said.splitlines())
+        return Probe(found.version, None, logged_in(code, status), models(answer), commands=commands(answer))
+
+    async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
+        command = Command((spec.program, *arguments), spec.cwd, _environment(spec), stdin=stdin)
+        return await run_to_end(command, spawner)
+
+    def task(self, spec: TaskSpec) -> Launch:
+        model = spec.model or spec.options.get("model")
+        argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *(("--model", model) if model else ())]
+        command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
+        return Launch(command, ClaudeCodec(once=True))
+
+    def session(self, spec: SessionSpec) -> Launch:
+        fresh, tools = str(uuid.uuid4()), Toolset(spec.tools, spec.app_tools, spec.mcp_servers)
+        files: dict[Path, bytes] = {}
+        if spec.resume is not None:
+            identity = ("--resume", spec.resume)
+        elif native_messages(spec.history):
+            files = {_session_path(spec, fresh): _seed(spec, tools)}
+            identity = ("--resume", fresh)
+        else:
+            identity = ("--session-id", fresh)
+        servers = tools.server_file()
+        server_file = spec.state / "mcp-servers.json" if servers and spec.state else None
+        if servers and server_file:
+            files[server_file] = servers
+        command = Command((*_session_arguments(spec, tools, server_file), *identity), spec.cwd, _environment(spec), files=files)
+        codec = ClaudeCodec(_initialize(spec), tools=tools, verbatim=spec.options.get("slash_commands") != "on")
+        codec.native_id = identity[1]
+        return Launch(command, codec)
+
+
+def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | None) -> tuple[str, ...]:
+    model, settings = spec.options.get("model"), spec.options.get("settings", "user,project,local")
+    return (
+        spec.program,
+        *spec.args,
+        # Takes all that follows up to the next flag.
+        *(("--add-dir", *map(str, spec.additional_directories)) if spec.additional_directories else ()),
+        "--print",
+        "--input-format",
+        "stream-json",
+        *STREAM,
+        "--include-hook-events",
+        # Tells when a message is taken up that was said while it worked.
+        "--replay-user-messages",
+        "--permission-prompt-tool",
+        "stdio",
+        # No tool runs that the session does not list: none of the CLI's own, none of an MCP server in its settings.
+        *tools.arguments(server_file),
+        "--setting-sources",
+        "" if settings == "none" else settings,
+        *(("--model", model) if model else ()),
+    )
+
+
+def _initialize(spec: SessionSpec) -> dict[str, Any]:
+    # In the control request, not in the arguments: a system prompt is nobody else's to read in the process list.
+    if spec.system is None:
+        return {}
+    replaces = spec.options.get("system_prompt") == "replace"
+    return {"systemPrompt" if replaces else "appendSystemPrompt": spec.system}
+
+
+def _environment(spec: AgentSpec) -> dict[str, str]:
+    key = spec.options.get("api_key")
+    return {**ENVIRONMENT, **spec.env, **({"ANTHROPIC_API_KEY": key} if key else {})}
+
+
+def _literal(spec: TaskSpec, task: str) -> str:
+    return "\n" + task if task.startswith("/") and spec.options.get("slash_commands") != "on" else task
+
+
+def _seed(spec: SessionSpec, tools: Toolset) -> bytes:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return session_file(tools.native_history(spec.history), [str(uuid.uuid4()) for _ in spec.history], now)
+
+
+def _session_path(spec: SessionSpec, session_id: str) -> Path:
+    home = spec.env.get("CLAUDE_CONFIG_DIR") or str(Path(spec.env.get("HOME", "~")).expanduser() / ".claude")
+    return Path(home) / "projects" / project_folder(str(spec.cwd.resolve())) / f"{session_id}.jsonl"

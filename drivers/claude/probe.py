@@ -1,0 +1,44 @@
+"""What the claude CLI says of itself: whether it is logged in, which models it offers, which slash commands it has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from drivers.claude.session_metadata import commands_of
+from drivers.contract.events import SlashCommand
+from drivers.contract.lines import parse_object
+
+
+def logged_in(exit_code: int, printed: str) -> bool | None:
+    """Of `claude auth status`: a JSON object with `loggedIn`, exit code 0 or 1."""
+    status = parse_object(printed.encode())
+    if status is not None and isinstance(status.get("loggedIn"), bool):
+        return bool(status["loggedIn"])
+    return None if exit_code not in (0, 1) else exit_code == 0
+
+
+def greeting(lines: Iterable[str]) -> Mapping[str, Any]:
+    """The answer to `initialize`; empty if there is none."""
+    for line in lines:
+        answer = parse_object(line.encode())
+        if answer is None or answer.get("type") != "control_response":
+            continue
+        outer = answer.get("response")
+        inner = outer.get("response") if isinstance(outer, dict) else None
+        return inner if isinstance(inner, dict) else {}
+    return {}
+
+
+def models(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """The values that `--model` takes."""
+    offered = answer.get("models")
+    if not isinstance(offered, list):
+        return ()
+    return tuple(str(model["value"]) for model in offered if isinstance(model, dict) and model.get("value"))
+
+
+def commands(answer: Mapping[str, Any]) -> tuple[SlashCommand, ...]:
+    """The slash commands that it has without anybody's settings."""
+    listed = answer.get("commands")
+    return commands_of(listed) if isinstance(listed, list) else ()

@@ -1,0 +1,121 @@
+"""The tools of a claude session: which of the CLI's own may run, and the application's, as one MCP server over its input.
+
+Names and schemas of the CLI's own stand in tools.json, as claude 2.1.329 sends them to the model (its prose left out).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.mcp_servers import McpServer, by_safe_name
+from drivers.contract.messages import AssistantMessage, Message, ToolUseBlock
+
+Wants = Literal["result", "permission"]
+
+OWN_TOOLS = tuple(ToolSpec(**tool) for tool in json.loads((Path(__file__).parent / "tools.json").read_text()))
+SERVER = "app"
+PREFIX = f"mcp__{SERVER}__"
+LONGEST_NAME = 64
+"""Of a tool, for the model's API."""
+LARGEST_RESULT = 500_000
+"""Characters of a result that reach the model; it is the most that the CLI takes, and writes what is longer to a file."""
+
+
+class Toolset:
+    """What one session may use. Native names are those between the CLI and the model."""
+
+    def __init__(
+        self, grants: Iterable[ToolGrant] = (), app_tools: Sequence[ToolSpec] = (), servers: Sequence[McpServer] = ()
+    ) -> None:
+        self._trust = {grant.name: grant.trust for grant in grants}
+        self._servers = by_safe_name(servers, taken=(SERVER,))
+        self._app = {PREFIX + name: tool for name, tool in zip(_safe_names(app_tools), app_tools, strict=True)}
+        self._native = {tool.name: native for native, tool in self._app.items()}
+
+    def wants(self, native: str) -> Wants | None:
+        """What a call of this tool waits for, from the client; None if it runs, or is refused, without it."""
+        if native in self._app:
+            return "result"
+        trust = self._trust.get(native, False if self._of_server(native) else None)
+        return "permission" if trust is False else None
+
+    def listed(self, native: str) -> bool:
+        """Whether the session has it at all."""
+        return native in self._app or native in self._trust or self._of_server(native)
+
+    def _of_server(self, native: str) -> bool:
+        """Whether it is a tool of a server that the client has brought along: there, and asked about unless it is trusted."""
+        return any(native.startswith(f"mcp__{name}__") for name in self._servers)
+
+    def shown(self, native: str) -> str:
+        """Its name for the client."""
+        tool = self._app.get(native)
+        return tool.name if tool else native
+
+    def server_file(self) -> bytes | None:
+        """The client's servers, for a file that nobody else can read: what they are started with is nobody else's to see."""
+        if not self._servers:
+            return None
+        return json.dumps({"mcpServers": {name: server.as_json() for name, server in self._servers.items()}}).encode()
+
+    def arguments(self, server_file: Path | None = None) -> list[str]:
+        """The CLI's arguments that make these, and nothing else, its tools."""
+        asking = [name for name, trust in self._trust.items() if not trust] + [f"mcp__{name}" for name in self._servers]
+        own = [name for name in self._trust if not name.startswith("mcp__")]
+        arguments = ["--tools", ",".join(own), "--strict-mcp-config", "--permission-mode", "default"]
+        if asking:
+            # The second wall: the codec's own hook asks first. No rule, mode or hook of the user's settings goes over it.
+            arguments += ["--settings", json.dumps({"permissions": {"ask": asking}})]
+        configs = [json.dumps({"mcpServers": {SERVER: {"type": "sdk", "name": SERVER}}})] if self._app else []
+        configs += [str(server_file)] if server_file else []
+        return [*arguments, *(["--mcp-config", *configs] if configs else [])]
+
+    def mcp_list(self) -> list[dict[str, Any]]:
+        """The application's tools as MCP lists them."""
+        return [_mcp_tool(native.removeprefix(PREFIX), tool) for native, tool in self._app.items()]
+
+    def native_history(self, history: Iterable[Message]) -> list[Message]:
+        """A history with the tools' native names."""
+        return [self._native_message(message) for message in history]
+
+    def _native_message(self, message: Message) -> Message:
+        if not isinstance(message, AssistantMessage) or isinstance(message.content, str):
+            return message
+        named = [
+            block.model_copy(update={"name": self._native.get(block.name, block.name)})
+            if isinstance(block, ToolUseBlock)
+            else block
+            for block in message.content
+        ]
+        return message.model_copy(update={"content": tuple(named)})
+
+
+def _mcp_tool(name: str, tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": name,
+        **({"title": tool.title} if tool.title else {}),
+        "description": tool.description,
+        # One schema without its type, and the CLI drops the whole list.
+        "inputSchema": {**tool.input_schema, "type": "object"},
+        # Else the CLI makes one call after the other, and the client sees each only when it has answered the one before.
+        "annotations": {"readOnlyHint": True},
+        "_meta": {"anthropic/maxResultSizeChars": LARGEST_RESULT},
+    }
+
+
+def _safe_names(tools: Iterable[ToolSpec]) -> list[str]:
+    """Names that the model's API takes, each once: letters, digits, `_` and `-`, not too long."""
+    names: list[str] = []
+    for tool in tools:
+        base = re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[: LONGEST_NAME - len(PREFIX)]
+        name, n = base, 1
+        while name in names:
+            n += 1
+            name = f"{base[: LONGEST_NAME - len(PREFIX) - len(str(n)) - 1]}_{n}"
+        names.append(name)
+    return names

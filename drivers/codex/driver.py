@@ -1,0 +1,148 @@
+"""The codex driver: how the codex CLI is started, for one task and for a session, and what is found of it.
+
+Its lines are read in codex_exec.py (a task) and codex_app.py (a session).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from drivers.codex.app_server import CodexAppCodec
+from drivers.codex.exec import CodexExecCodec
+from drivers.codex.grants import TOOLS
+from drivers.codex.probe import CodexProbe
+from drivers.codex.thread_start import Opening
+from drivers.contract.codec import Command, Launch
+from drivers.contract.errors import AgentUnavailable, DriverError
+from drivers.contract.info import DriverInfo, Option, Probe
+from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.cli_driver import CliDriver
+from drivers.runtime.process import Spawner
+
+# Else, without a network, the CLI says "waiting for network" for ever. A setting, since an unknown `--disable` is an error.
+SETTINGS = ("-c", "features.unbounded_connection_retries=false", "-c", "check_for_update_on_startup=false")
+EPHEMERAL_LOGIN = ("-c", 'cli_auth_credentials_store="ephemeral"')
+ASK_SECONDS = 10.0
+
+OPTIONS = (
+    Option("model", "Model", "A model's name, such as gpt-5.5; empty is the CLI's own default."),
+    Option("effort", "Reasoning effort", "How hard the model thinks, such as low or high; empty is the CLI's own default."),
+    Option("api_key", "API key", "An OpenAI API key for this session; empty uses the CLI's own login.", secret=True),
+    Option(
+        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or takes its place.",
+        default="append", choices=("append", "replace"),
+    ),
+    Option(
+        "sandbox", "Sandbox", "What bounds commands that run without asking. The default is workspace-write for trusted tools "
+        "of a session, and for a task what the CLI's own settings say (read-only, if they say nothing).",
+        default="default", choices=("default", "read-only", "workspace-write", "danger-full-access"),
+    ),
+    Option(
+        "rules", "Command rules", "The CLI's own rules files let commands run without asking anybody. Refuse a session that is "
+        "to ask for its shell where there are such files, or let them apply.",
+        default="refuse", choices=("refuse", "apply"),
+    ),
+)  # fmt: skip
+
+
+class CodexDriver(CliDriver):
+    """OpenAI's codex CLI: one process a session, warm between turns."""
+
+    name = "codex"
+
+    def info(self) -> DriverInfo:
+        return DriverInfo(
+            title="Codex",
+            description="OpenAI's coding agent, by its codex CLI.",
+            program="codex",
+            install="npm install -g @openai/codex",
+            tools=TOOLS,
+            options=OPTIONS,
+            env=("CODEX_*", "OPENAI_*"),
+            image_data=True,
+            app_tools=True,
+            mcp=frozenset({"stdio", "http"}),
+            steers=True,
+            additional_directories=True,
+        )
+
+    async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
+        """Its version, whether it is logged in, and the models of its catalogue."""
+        spec = replace(spec, program=native_program(spec.program))
+        probe = await super().probe(spec, spawner)
+        if probe.problem is not None:
+            return probe
+        asking, limits = CodexProbe(), Limits(start=ASK_SECONDS)
+        command = Command((spec.program, *spec.args, "app-server", *SETTINGS), spec.cwd, spec.env)
+        try:
+            agent = await CliAgent.start(Launch(command, asking), spawner, limits)
+            await agent.close(0.0)
+        except DriverError as error:
+            return Probe(probe.version, f"{spec.program} does not answer: {error}")
+        has_key = bool(_api_key(spec))
+        return Probe(probe.version, None, True if has_key else asking.logged_in, asking.models)
+
+    def task(self, spec: TaskSpec) -> Launch:
+        model, effort, sandbox = spec.model or spec.options.get("model"), spec.options.get("effort"), spec.options.get("sandbox")
+        argv = [native_program(spec.program), *spec.args, "exec", "--json", "--skip-git-repo-check", *SETTINGS]
+        argv += [f"--model={model}"] if model else []
+        argv += ["-c", f"model_reasoning_effort={json.dumps(effort)}"] if effort else []
+        argv += ["--sandbox", sandbox] if sandbox and sandbox != "default" else []
+        # The CLI takes away one byte order mark.
+        task = "\ufeff" + spec.task if spec.task.startswith("\ufeff") else spec.task
+        key = _api_key(spec)
+        env = {**spec.env, **({"CODEX_API_KEY": key} if key else {})}
+        return Launch(Command((*argv, "-"), spec.cwd, env, stdin=task.encode()), CodexExecCodec())
+
+    def session(self, spec: SessionSpec) -> Launch:
+        opening = Opening.of(spec, _api_key(spec))
+        if spec.options.get("rules") != "apply" and opening.grants.asks("shell"):
+            _refuse_rules(spec)
+        login = EPHEMERAL_LOGIN if opening.api_key else ()
+        argv = (native_program(spec.program), *spec.args, "app-server", *SETTINGS, *login)
+        return Launch(Command(argv, spec.cwd, spec.env), CodexAppCodec(opening))
+
+
+def _api_key(spec: AgentSpec) -> str | None:
+    # `codex exec` takes the key from this variable itself, `codex app-server` does not.
+    return spec.options.get("api_key") or spec.env.get("CODEX_API_KEY") or None
+
+
+def native_program(program: str) -> str:
+    """The native binary behind the npm package's wrapper, where it is found; else the program as it is.
+
+    A killed wrapper leaves the binary and what that runs behind, and it costs 40 MB and 40 ms more (codex 0.169.0).
+    """
+    wrapper = Path(os.path.realpath(program))
+    if wrapper.name != "codex.js":
+        return program
+    package = wrapper.parent.parent
+    system = {"linux": "linux", "darwin": "darwin", "win32": "win32"}.get(sys.platform, sys.platform)
+    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine().lower())
+    for scope in (package.parent, package / "node_modules" / "@openai"):
+        for binary in sorted((scope / f"codex-{system}-{machine}").glob("vendor/*/bin/codex*")):
+            if os.access(binary, os.X_OK):
+                return str(binary)
+    return program
+
+
+def _refuse_rules(spec: SessionSpec) -> None:
+    for path in _rules_files(spec):
+        raise AgentUnavailable(
+            f"{path} lets commands run without asking, but the client of this session is to be asked for its shell. Remove the "
+            f"file, or give the agent a CODEX_HOME without one, or trust the shell, or set the option rules to apply"
+        )
+
+
+def _rules_files(spec: SessionSpec) -> Iterator[Path]:
+    home = Path(spec.env.get("CODEX_HOME") or Path(spec.env.get("HOME", "~")).expanduser() / ".codex")
+    folders = [home, *(folder / ".codex" for folder in (spec.cwd, *spec.cwd.parents)), Path("/etc/codex")]
+    for folder in folders:
+        yield from sorted((folder / "rules").glob("*.rules"))

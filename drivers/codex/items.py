@@ -1,0 +1,193 @@
+"""What codex's items are: its calls as tool calls, their outcomes as results; pure.
+
+`codex exec` names an item's type and fields in snake case, `codex app-server` in camel case; both are read here as snake case.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from drivers.contract.events import OutputEvent, ToolCall, ToolResult
+
+DENIED = "Tool call denied"
+_HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool: its id, its name as clients know it, its input, and a short text for people."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    detail: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not isinstance(self.name, str):
+            raise TypeError("the id and the name of a call are texts")
+
+    def started(self) -> ToolCall:
+        return ToolCall(id=self.id, name=self.name, status="started", input=self.input, detail=self.detail)
+
+    def with_reason(self, reason: str) -> Call:
+        """The same call with the model's own justification of it."""
+        return replace(self, input={**self.input, "reason": reason})
+
+    def ended(self, output: Any, *, failed: bool) -> list[OutputEvent]:
+        """Its result and its end."""
+        return [ToolResult(tool_call_id=self.id, output=output, is_error=failed), self.closed(failed=failed)]
+
+    def closed(self, *, failed: bool) -> ToolCall:
+        """Its end alone."""
+        status: Literal["completed", "failed"] = "failed" if failed else "completed"
+        return ToolCall(id=self.id, name=self.name, status=status)
+
+
+def snake(native: dict[str, Any]) -> dict[str, Any]:
+    """An item with the names of its type and its own fields in snake case."""
+    item = {_snake(key): value for key, value in native.items()}
+    return {**item, "type": _snake(str(item.get("type")))}
+
+
+def _snake(name: str) -> str:
+    return _HUMP.sub(lambda found: "_" + found[1].lower(), name)
+
+
+def call_of(item: dict[str, Any]) -> Call | None:
+    """The call that an item (in snake case) tells of; None for items that are no calls."""
+    read = _CALLS.get(item["type"])
+    return read(item) if read else None
+
+
+def outcome_of(item: dict[str, Any], denial: str | None = None, *, denied: bool = False) -> tuple[Any, bool]:
+    """The output of a call's completed item, and whether it failed. `denial` is the client's reason, where it had one."""
+    failed = item.get("status") in ("failed", "declined") or item.get("success") is False
+    if item.get("status") == "declined" or (denied and failed):
+        return f"{DENIED}: {denial}" if denial else DENIED, True
+    read = _OUTPUTS.get(item["type"])
+    return (read(item) if read else ""), failed
+
+
+def plain_command(command: str) -> str:
+    """The command that the model gave, without the shell that the CLI runs it in."""
+    if not isinstance(command, str):
+        raise TypeError("a command is a text")
+    try:
+        parts = shlex.split(command)
+    except ValueError:
+        return command
+    return parts[2] if len(parts) == 3 and parts[1] in ("-lc", "-c") else command
+
+
+def _command(item: dict[str, Any]) -> Call:
+    command = plain_command(item["command"])
+    given = {"command": command, **({"cwd": item["cwd"]} if item.get("cwd") else {})}
+    return Call(item["id"], "shell", given, command)
+
+
+def _file_change(item: dict[str, Any]) -> Call:
+    changes = [_change(change) for change in item.get("changes") or []]
+    return Call(item["id"], "apply_patch", {"changes": changes}, ", ".join(change["path"] for change in changes))
+
+
+def _change(native: dict[str, Any]) -> dict[str, Any]:
+    kind = native.get("kind")
+    kind = kind if isinstance(kind, dict) else {"type": kind}
+    moved = {"move_path": kind["move_path"]} if kind.get("move_path") else {}
+    diff = {"diff": native["diff"]} if native.get("diff") else {}
+    return {"path": str(native["path"]), "kind": kind.get("type"), **moved, **diff}
+
+
+def mcp_name(server: str, tool: str) -> str:
+    """The name of an MCP server's tool."""
+    return f"mcp__{server}__{tool}"
+
+
+def _mcp(item: dict[str, Any]) -> Call:
+    return Call(item["id"], mcp_name(item["server"], item["tool"]), _object(item.get("arguments")))
+
+
+def _dynamic(item: dict[str, Any]) -> Call:
+    return Call(item["id"], item["tool"], _object(item.get("arguments")))
+
+
+def _web_search(item: dict[str, Any]) -> Call:
+    return Call(item["id"], "web_search", {"query": item.get("query") or ""}, item.get("query") or None)
+
+
+def _todo_list(item: dict[str, Any]) -> Call:
+    return Call(item["id"], "update_plan", {"items": item.get("items") or []})
+
+
+def _image_view(item: dict[str, Any]) -> Call:
+    return Call(item["id"], "view_image", {"path": str(item.get("path"))}, str(item.get("path")))
+
+
+def _collab(item: dict[str, Any]) -> Call:
+    return Call(item["id"], str(item["tool"]), {"prompt": item["prompt"]} if item.get("prompt") else {})
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {} if value is None else {"input": value}
+
+
+def _command_output(item: dict[str, Any]) -> str:
+    output = str(item.get("aggregated_output") or "")
+    code = item.get("exit_code")
+    if code in (0, None):
+        return output
+    return f"{output.rstrip()}\n[exit code {code}]".lstrip()
+
+
+def _file_change_output(item: dict[str, Any]) -> str:
+    return "\n".join(f"{change['kind']} {change['path']}" for change in _file_change(item).input["changes"])
+
+
+def _mcp_output(item: dict[str, Any]) -> Any:
+    if error := item.get("error"):
+        return str(error.get("message") if isinstance(error, dict) else error)
+    result = item.get("result")
+    content = result.get("content") if isinstance(result, dict) else None
+    if not isinstance(content, list):
+        return result
+    return _blocks(content)
+
+
+def _blocks(content: list[Any]) -> Any:
+    blocks = [_block(part) for part in content if isinstance(part, dict)]
+    if all(block["type"] == "text" for block in blocks):
+        return "\n".join(block["text"] for block in blocks)
+    return blocks
+
+
+def _block(part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("type") == "image":
+        return {"type": "image", "url": f"data:{part.get('mimeType')};base64,{part.get('data')}"}
+    return {"type": "text", "text": str(part.get("text", part))}
+
+
+def _web_search_output(item: dict[str, Any]) -> Any:
+    return item.get("results") or ""
+
+
+_CALLS: dict[str, Callable[[dict[str, Any]], Call]] = {
+    "command_execution": _command,
+    "file_change": _file_change,
+    "mcp_tool_call": _mcp,
+    "dynamic_tool_call": _dynamic,
+    "web_search": _web_search,
+    "todo_list": _todo_list,
+    "image_view": _image_view,
+    "collab_tool_call": _collab,
+    "collab_agent_tool_call": _collab,
+}
+_OUTPUTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "command_execution": _command_output,
+    "file_change": _file_change_output,
+    "mcp_tool_call": _mcp_output,
+    "web_search": _web_search_output,
+}

@@ -1,0 +1,96 @@
+"""What a driver declares (`DriverInfo`: options, tools, capabilities) and what a probe finds of a program (`Probe`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from drivers.contract.events import SlashCommand
+from drivers.contract.mcp_servers import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A setting of an agent that a session may give. `choices` makes it a select, `secret` hides it everywhere."""
+
+    name: str
+    title: str
+    description: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool: its name, what it does, and the JSON schema of its input."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGrant:
+    """One of the agent's own tools, enabled; a trusted one runs without asking."""
+
+    name: str
+    trust: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DriverInfo:
+    """What a driver can do. Nothing stands here that is not so.
+
+    `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the
+    vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
+    session can be given a history; `system`: it can be given a system prompt. `mcp` are the kinds of MCP servers that a client
+    may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
+    `steers`: it can be told something while it is at work. `slash_option` is the option that has to be `on` for a `/` at the
+    beginning of a prompt to be a command; None if it always may be one. `additional_directories`: a session can be given folders
+    to work in besides its working folder; None where only the program itself can say so (see Probe). `asks_client`: its CLI is
+    told at its start which files and terminals the session's client does, so that it is started anew for one that offers others.
+    """
+
+    title: str
+    description: str
+    program: str | None = None
+    install: str = ""
+    version: str = "0.0.0"
+    tools: tuple[ToolSpec, ...] = ()
+    options: tuple[Option, ...] = ()
+    env: tuple[str, ...] = ()
+    image_http: bool = False
+    image_data: bool = False
+    app_tools: bool = False
+    seeds: bool = True
+    system: bool = True
+    compaction: bool = False
+    mcp: frozenset[Transport] = frozenset()
+    steers: bool = False
+    slash_option: str | None = None
+    additional_directories: bool | None = False
+    asks_client: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was found of an agent's program: its version, or the problem and what to do about it.
+
+    `logged_in` is None where the CLI cannot say; `models` are the values that the option `model` may have, where it can.
+    `images` is False where the program says that it takes none, whatever the driver's info says. `commands` are the slash
+    commands that it has in every folder, where it tells them without being prompted. `additional_directories` is whether it
+    takes folders besides the working folder, None where it does not say. `options` are settings that the program itself
+    offers, each with its choices: over the driver's option of that name, or beside those.
+    """
+
+    version: str | None = None
+    problem: str | None = None
+    logged_in: bool | None = None
+    models: tuple[str, ...] = ()
+    images: bool | None = None
+    commands: tuple[SlashCommand, ...] = ()
+    additional_directories: bool | None = None
+    options: tuple[Option, ...] = ()

@@ -1,0 +1,72 @@
+"""What is to be started: a session or a task, with its program, folder, environment, options, tools and time limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drivers.contract.client_services import ClientServices
+from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.mcp_servers import McpServer
+from drivers.contract.messages import Message
+from drivers.contract.tool_server import ToolHost, ToolServer
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """Where and as what an agent runs: program and arguments, working folder, and its whole environment.
+
+    `state` is a folder of its own, for what the CLI keeps of this session or task; it is removed with it. The driver makes
+    it if it needs one; None where nothing is to be kept.
+    """
+
+    program: str
+    cwd: Path
+    env: Mapping[str, str]
+    args: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    state: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec(AgentSpec):
+    """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with.
+
+    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `additional_directories` are all
+    the folders that it may work in besides `cwd`, absolute and real; a native session that is resumed has these and no others.
+    `services` is what the session's client does itself for a CLI that asks its client for files and terminals.
+    """
+
+    system: str | None = None
+    tools: tuple[ToolGrant, ...] = ()
+    app_tools: tuple[ToolSpec, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
+    resume: str | None = None
+    history: tuple[Message, ...] = ()
+    tool_host: ToolHost | None = None
+    tool_server: ToolServer | None = None
+    additional_directories: tuple[Path, ...] = ()
+    services: ClientServices | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec(AgentSpec):
+    """One task, one process, one stream of events."""
+
+    task: str = ""
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time limits of an agent, in seconds; 0 is none. They rest while the agent waits for the client.
+
+    `start`: from the process' start until it takes a prompt, or until a task's first line. `idle`: without any output.
+    `total`: one run. `grace`: between asking a process to end and killing it.
+    """
+
+    start: float = 60.0
+    idle: float = 900.0
+    total: float = 7200.0
+    grace: float = 3.0

@@ -1,0 +1,36 @@
+"""The echo driver: the task verbatim as one `agent_token`, through the same path as a real CLI. For tests and first steps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from drivers.codecs.event_lines import EventLineCodec, open_request
+from drivers.contract.codec import Command, Launch
+from drivers.contract.info import DriverInfo
+from drivers.contract.specs import SessionSpec, TaskSpec
+from drivers.runtime.cli_driver import CliDriver
+
+PROGRAM = Path(__file__).with_name("program.py")
+
+
+class EchoDriver(CliDriver):
+    """Says back what it is told."""
+
+    name = "echo"
+
+    def info(self) -> DriverInfo:
+        return DriverInfo(title="Echo", description="Says back what it is told; for tests and first steps.", version="1.0.0")
+
+    def session(self, spec: SessionSpec) -> Launch:
+        command = Command((*_python(), *spec.args), spec.cwd, spec.env)
+        return Launch(command, EventLineCodec(open_request(spec)))
+
+    def task(self, spec: TaskSpec) -> Launch:
+        command = Command((*_python(), "--task", *spec.args), spec.cwd, spec.env, stdin=spec.task.encode())
+        return Launch(command, EventLineCodec(once=True))
+
+
+def _python() -> tuple[str, ...]:
+    # -I and -S: no site-packages and nothing of the user's; starts in 10 ms instead of 30.
+    return sys.executable, "-I", "-S", str(PROGRAM)

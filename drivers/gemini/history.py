@@ -1,0 +1,95 @@
+"""A history as the gemini CLI's own chat file, which `session/load` then loads. Shapes of gemini 0.61.0; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from drivers.contract.messages import (
+    AssistantMessage,
+    Content,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolMessage,
+    ToolUseBlock,
+    UserMessage,
+    blocks,
+    text_of,
+)
+
+DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+LONG_AGO = "2000-01-01T00-00"
+"""The time in a chat file's name. One of the present minute would be overwritten by the very load of it: the CLI starts a
+new file under the same name before it looks for the old one (measured with 0.61.0)."""
+CANCELLED = "Tool call cancelled"
+
+
+def chat_file(session_id: str) -> str:
+    """The name of a session's chat file, one that no new session takes."""
+    return f"session-{LONG_AGO}-{session_id[:8]}.jsonl"
+
+
+def chat(
+    history: Iterable[Message],
+    session_id: str,
+    folder: str,
+    ids: Sequence[str],
+    timestamp: str,
+    names: Mapping[str, str] | None = None,
+) -> bytes:
+    """The chat file's content: what it is about, then one message a line. `ids` are at least as many as messages; `names` are
+    the CLI's own of tools that have others in the history."""
+    about = {
+        "sessionId": session_id,
+        "projectHash": hashlib.sha256(folder.encode()).hexdigest(),
+        "startTime": timestamp,
+        "lastUpdated": timestamp,
+        "kind": "main",
+    }
+    records = [{**record, "id": ids[n], "timestamp": timestamp} for n, record in enumerate(records_of(history, names))]
+    return b"".join(to_json(line) + b"\n" for line in (about, *records))
+
+
+def records_of(history: Iterable[Message], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """The messages in the CLI's shape; a call and its result are one record, whichever message they came in."""
+    records: list[dict[str, Any]] = []
+    open_calls: dict[str, dict[str, Any]] = {}
+    for message in history:
+        if isinstance(message, UserMessage):
+            records.append({"type": "user", "content": _parts(message.content)})
+        elif isinstance(message, AssistantMessage):
+            used = [block for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
+            calls = [_call(block, (names or {}).get(block.name, block.name)) for block in used]
+            open_calls.update({call["id"]: call for call in calls})
+            content = [{"text": text}] if (text := text_of(message.content)) else []
+            records.append({"type": "gemini", "content": content, **({"toolCalls": calls} if calls else {})})
+        elif isinstance(message, ToolMessage) and (call := open_calls.pop(message.tool_call_id, None)):
+            call["result"] = _result(call, message.content)
+    return records
+
+
+def _call(block: ToolUseBlock, name: str) -> dict[str, Any]:
+    call = {"id": block.tool_call_id, "name": name, "args": block.input, "status": "success"}
+    return {**call, "result": _result(call, CANCELLED)}
+
+
+def _result(call: dict[str, Any], content: Content) -> list[dict[str, Any]]:
+    response = {"id": call["id"], "name": call["name"], "response": {"output": text_of(content)}}
+    images = [part for part in _parts(content) if "inlineData" in part]
+    return [{"functionResponse": response}, *images]
+
+
+def _parts(content: Content) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for block in blocks(content):
+        if isinstance(block, TextBlock):
+            parts.append({"text": block.text})
+        elif isinstance(block, ImageBlock):
+            data = DATA_URI.match(block.url)
+            parts.append({"inlineData": {"mimeType": data[1], "data": data[2]}} if data else {"text": f"[image: {block.url}]"})
+    return parts

@@ -1,0 +1,300 @@
+"""Host: what a CLI may ask of its client: text files and terminals, in the session's folders only. The session's client does
+what it offers, this machine the rest.
+
+The names are those of the Agent Client Protocol. Who may ask what is the codec's business; here is only where and how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from drivers.contract.client_services import (
+    CANCELLED,
+    CREATE,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    NOT_FOUND,
+    NOT_OFFERED,
+    READ,
+    WAIT,
+    ClientServices,
+    HostAnswer,
+    HostRequest,
+)
+from drivers.contract.codec import Command
+from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.process import Process, Spawner
+
+AT_ONCE = 1000
+"""How many requests may wait for a session's client: an agent that asks without end fills neither its memory nor ours."""
+MAX_FILE = 32 * 1024 * 1024
+MAX_OUTPUT = 4 * 1024 * 1024
+"""Bytes of a terminal's output that are kept, at most; the oldest go first."""
+
+
+class Refused(Exception):
+    """A request that is not done, with a code of JSON-RPC."""
+
+    def __init__(self, message: str, code: int = INVALID_PARAMS) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Terminal:
+    """A command at work for the CLI, and the end of its output."""
+
+    def __init__(self, process: Process, limit: int) -> None:
+        self.process, self.truncated = process, False
+        self.exit: dict[str, Any] | None = None
+        self._limit = limit
+        self._output = bytearray()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while lines := await self.process.read_lines():
+            self._output += b"".join(line + b"\n" for line in lines)
+            if len(self._output) > self._limit:
+                del self._output[: len(self._output) - self._limit]
+                self.truncated = True
+        code = await self.process.exit_code()
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else None
+        self.exit = {"exitCode": None, "signal": name or str(-code)} if code < 0 else {"exitCode": code, "signal": None}
+
+    @property
+    def output(self) -> str:
+        # A cut may have gone through a character: its rest is dropped.
+        kept = self._output.lstrip(bytes(range(0x80, 0xC0))) if self.truncated else self._output
+        return kept.decode("utf-8", "replace")
+
+    async def wait(self) -> dict[str, Any]:
+        await asyncio.shield(self._reader)
+        return self.exit or {"exitCode": None, "signal": None}
+
+    async def end(self) -> None:
+        await self.process.close(0.0)
+        await self.wait()
+
+
+class Host:
+    """The services for one agent, in its working folder and the `others`. `close` ends every terminal, and takes back what
+    the client was asked."""
+
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        spawner: Spawner,
+        others: Sequence[Path] = (),
+        client: ClientServices | None = None,
+    ) -> None:
+        self._folder, self._env, self._spawner, self._client = folder, env, spawner, client
+        self._folders = (folder, *others)
+        self._terminals: dict[str, Terminal] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waited: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[HostAnswer], HostRequest] = {}
+        self._closed = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether the CLI waits for a request of the run under way."""
+        return bool(self._waited)
+
+    def begin(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
+        """Do one request beside others: a terminal may be waited for while a file is read."""
+        if self._closed:
+            # The last lines of a CLI that is gone.
+            return
+        task = asyncio.create_task(self._do(request, answered))
+        for held in (self._tasks, self._waited):
+            held.add(task)
+            task.add_done_callback(held.discard)
+
+    def run_over(self) -> None:
+        """Take back what the client is still asked, and tell the CLI so; but for the end of a terminal, which may outlive the run
+        that has made it."""
+        self._waited.clear()
+        for asking, request in self._asking.items():
+            if request.method != WAIT:
+                asking.cancel()
+
+    async def _do(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
+        answer = await self.serve(request)
+        # It waits no more.
+        self._waited.discard(asyncio.current_task())
+        if not self._closed:
+            answered(request, answer)
+
+    async def serve(self, request: HostRequest) -> HostAnswer:
+        """Do one request; what goes wrong is an answer too."""
+        service = _SERVICES.get(request.method)
+        try:
+            if service is None:
+                raise Refused(f"{request.method}: not a service of this client", NOT_OFFERED)
+            if self._client is not None and self._client.serves(request):
+                return await self._ask(self._client, self._confined(request))
+            if request.client_only:
+                raise Refused(f"{request.method}: the session's client does not offer it", NOT_OFFERED)
+            return HostAnswer(await service(self, request.params))
+        except Refused as refused:
+            return HostAnswer(error=str(refused), code=refused.code)
+        except FileNotFoundError as error:
+            return HostAnswer(error=f"{error.filename!r} does not exist", code=NOT_FOUND)
+        except (OSError, AgentUnavailable) as error:
+            return HostAnswer(error=str(error), code=INTERNAL_ERROR)
+        except (KeyError, TypeError, ValueError) as error:
+            return HostAnswer(error=f"{request.method}: bad parameters: {type(error).__name__}: {error}", code=INVALID_PARAMS)
+
+    async def close(self) -> None:
+        """End every terminal. Idempotent."""
+        closed, self._closed = self._closed, True
+        self._waited.clear()
+        for asking in self._asking:
+            asking.cancel()
+        if self._client is not None and not closed:
+            # Once: the agent that comes after this one has the same client.
+            self._client.leave()
+        terminals, self._terminals = list(self._terminals.values()), {}
+        await asyncio.gather(*(terminal.end() for terminal in terminals))
+
+    def _confined(self, request: HostRequest) -> HostRequest:
+        """The request as the client gets it: for nothing that would not be done here. Raises Refused."""
+        name = "cwd" if request.method == CREATE else "path"
+        place = request.params.get(name)
+        if request.method == CREATE:
+            place = place or str(self._folder)
+        if place is None:
+            return request
+        # Without `..`: many clients take it out before they follow links, and would come to another place than `_inside`.
+        place = os.path.normpath(place)
+        self._inside(place)
+        return replace(request, params={**request.params, name: place})
+
+    async def _ask(self, client: ClientServices, request: HostRequest) -> HostAnswer:
+        """The client's answer; clients have many words for a file that is not there."""
+        if len(self._asking) >= AT_ONCE:
+            raise Refused(
+                f"{AT_ONCE} requests wait for the session's client already; wait until it has answered some", INTERNAL_ERROR
+            )
+        asking = asyncio.create_task(client.serve(request))
+        self._asking[asking] = request
+        try:
+            await asyncio.wait([asking])
+        finally:
+            del self._asking[asking]
+            asking.cancel()
+        if asking.cancelled():
+            return HostAnswer(error=f"{request.method}: the run is over", code=CANCELLED)
+        answer = asking.result()
+        if answer.error is None or request.method != READ or await asyncio.to_thread(os.path.exists, request.params["path"]):
+            return answer
+        return replace(answer, code=NOT_FOUND)
+
+    async def _read_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        text = await asyncio.to_thread(_read, self._inside(params["path"]))
+        line, limit = params.get("line"), params.get("limit")
+        if line is not None or limit is not None:
+            start = max((line or 1) - 1, 0)
+            text = "\n".join(text.split("\n")[start : None if limit is None else start + limit])
+        return {"content": text}
+
+    async def _write_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        await asyncio.to_thread(_write, self._inside(params["path"]), params["content"])
+        return {}
+
+    async def _create(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        folder = self._inside(params["cwd"]) if params.get("cwd") else self._folder
+        given = {variable["name"]: variable["value"] for variable in params.get("env") or ()}
+        argv = _shell(params["command"], params.get("args") or ())
+        asked = params.get("outputByteLimit")
+        process = await self._spawner.spawn(Command(argv, folder, {**self._env, **given}, stdin=b""))
+        terminal = Terminal(process, MAX_OUTPUT if asked is None else min(asked, MAX_OUTPUT))
+        if self._closed:
+            await terminal.end()
+            raise Refused("the session has ended", INTERNAL_ERROR)
+        terminal_id = f"term_{uuid.uuid4().hex}"
+        self._terminals[terminal_id] = terminal
+        return {"terminalId": terminal_id}
+
+    async def _output(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        terminal = self._terminal(params)
+        ended = {"exitStatus": terminal.exit} if terminal.exit is not None else {}
+        return {"output": terminal.output, "truncated": terminal.truncated, **ended}
+
+    async def _wait(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._terminal(params).wait()
+
+    async def _kill(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        await self._terminal(params).end()
+        return {}
+
+    async def _release(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        terminal = self._terminal(params)
+        del self._terminals[params["terminalId"]]
+        await terminal.end()
+        return {}
+
+    def _terminal(self, params: Mapping[str, Any]) -> Terminal:
+        if params["terminalId"] not in self._terminals:
+            raise Refused(f"there is no terminal {params['terminalId']!r}", NOT_FOUND)
+        return self._terminals[params["terminalId"]]
+
+    def _inside(self, path: str) -> Path:
+        """The real path. Raises Refused for one that is not absolute or leads out of the folders."""
+        if not os.path.isabs(path):
+            raise Refused(f"{path!r} is not an absolute path")
+        try:
+            real = Path(path).resolve()
+        except RuntimeError:
+            raise Refused(f"{path!r} leads through a link to itself") from None
+        if not any(real.is_relative_to(folder.resolve()) for folder in self._folders):
+            others = f" or in {', '.join(map(str, self._folders[1:]))}" if self._folders[1:] else ""
+            raise Refused(f"{path!r} is not in the working folder {self._folder}{others}")
+        return real
+
+
+def _shell(command: str, args: Any) -> tuple[str, ...]:
+    """Both outputs in one, as on a terminal; a command without arguments may be a whole shell line."""
+    if args:
+        return "/bin/sh", "-c", 'exec "$0" "$@" 2>&1', command, *args
+    return "/bin/sh", "-c", f"exec 2>&1\n{command}"
+
+
+def _read(path: Path) -> str:
+    # Not a FIFO, which would block, nor a link put there since the path was resolved.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"{str(path)!r} is not a regular file")
+        if found.st_size > MAX_FILE:
+            raise Refused(f"{str(path)!r} has more than {MAX_FILE // 1024 // 1024} MiB")
+        return file.read().decode("utf-8", "replace")
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o666), "wb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Refused(f"{str(path)!r} is not a regular file")
+        file.truncate()
+        file.write(content.encode())
+
+
+_SERVICES: dict[str, Callable[[Host, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
+    "fs/read_text_file": Host._read_file,
+    "fs/write_text_file": Host._write_file,
+    "terminal/create": Host._create,
+    "terminal/output": Host._output,
+    "terminal/wait_for_exit": Host._wait,
+    "terminal/kill": Host._kill,
+    "terminal/release": Host._release,
+}

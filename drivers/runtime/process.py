@@ -1,0 +1,187 @@
+"""The only spawner: starts an agent's process, moves lines both ways, and ends the whole tree.
+
+What the lines mean is the codec's business (base.py), when a run has taken too long the agent's (agent.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from drivers.contract.codec import Command
+from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.pipes import Pipes
+from drivers.runtime.process_tree import MARKER, child_runs, end_marked, family, started_at
+from drivers.runtime.traffic_recorder import TrafficRecorder
+
+
+class Ledger(Protocol):
+    """Where running agent processes are written down, so that a later daemon finds what this one left behind."""
+
+    async def started(self, marker: str, pid: int, created: float) -> None: ...
+
+    async def ended(self, marker: str) -> None: ...
+
+
+class Process:
+    """A running agent process, in a session of its own."""
+
+    def __init__(
+        self,
+        transport: asyncio.SubprocessTransport,
+        pipes: Pipes,
+        marker: str,
+        ledger: Ledger | None,
+        tap: TrafficRecorder | None = None,
+    ) -> None:
+        self._transport, self._pipes, self._tap = transport, pipes, tap
+        self._marker, self._ledger = marker, ledger
+        self._closing: asyncio.Task[None] | None = None
+        self._input_ended = False
+        self._hurry = asyncio.Event()
+        self.pid = transport.get_pid()
+
+    @property
+    def alive(self) -> bool:
+        return not self._pipes.exited.is_set() and self._closing is None
+
+    def is_there(self) -> bool:
+        """Whether it runs at this moment, asked of the system: the event loop hears of an exit a little later."""
+        return self.alive and child_runs(self.pid)
+
+    @property
+    def failure(self) -> str | None:
+        """Why its output could not be read on, if it could not."""
+        return self._pipes.failure
+
+    def stderr_tail(self) -> list[str]:
+        return self._pipes.stderr_tail()
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Queue bytes for its standard input; a process that has gone takes nothing, and says so when it is read."""
+        stdin = self._transport.get_pipe_transport(0)
+        if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
+            stdin.write(bytes(data))
+            if self._tap:
+                self._tap.sent(self.pid, bytes(data))
+
+    def end_input(self) -> None:
+        """Close its standard input once all is written."""
+        self._input_ended = True
+        stdin = self._transport.get_pipe_transport(0)
+        if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
+            stdin.write_eof() if stdin.can_write_eof() else stdin.close()
+
+    async def read_lines(self) -> list[bytes]:
+        """The lines that are ready, at least one; [] when there will be no more. Safe to cancel."""
+        await self._pipes.readable.wait()
+        lines = self._pipes.take()
+        if self._tap and lines:
+            self._tap.received(self.pid, lines)
+        return lines
+
+    async def exit_code(self, patience: float = 5.0) -> int:
+        """Its exit code, minus the signal that ended it; after its output has ended."""
+        try:
+            await asyncio.wait_for(self._pipes.exited.wait(), patience)
+        except TimeoutError:
+            await self.close(0.0)
+        return self._transport.get_returncode() or 0
+
+    async def close(self, grace: float) -> None:
+        """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between."""
+        if not grace:
+            self._hurry.set()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(grace))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, grace: float) -> None:
+        # Looked up while the process lives: of a child without the marker only its parent tells whose it is.
+        known = await asyncio.to_thread(family, self._marker)
+        if grace and not self._input_ended:
+            self.end_input()
+            await self._exited_within(grace)
+        self.end_input()
+        # Not a walk over children alone: by now a stray may have lost its parent (measured with claude, codex, gemini).
+        await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0), known)
+        await self._pipes.exited.wait()
+        if self._tap:
+            self._tap.ended(self.pid, self._transport.get_returncode() or 0, self.stderr_tail())
+        self._transport.close()
+        if self._ledger:
+            await self._ledger.ended(self._marker)
+
+    async def _exited_within(self, seconds: float) -> None:
+        """Until it has exited, or somebody is in a hurry, or the time is over."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._pipes.exited, self._hurry)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+class Spawner:
+    """Starts processes; every one carries the marker of this gateway's `instance` and is written in the ledger."""
+
+    def __init__(self, instance: str = "", ledger: Ledger | None = None, tap: TrafficRecorder | None = None) -> None:
+        self._instance = instance or uuid.uuid4().hex
+        self._ledger, self._tap = ledger, tap
+
+    def tapped(self, tap: TrafficRecorder) -> Spawner:
+        """The same, with a tap on every process."""
+        return Spawner(self._instance, self._ledger, tap)
+
+    async def spawn(self, command: Command) -> Process:
+        """Start a command. Raises AgentUnavailable with what to do if it cannot be started."""
+        marker = f"{self._instance}.{uuid.uuid4().hex}"
+        await asyncio.to_thread(_prepare, command)
+        # Not to be cancelled in the middle: asyncio would reap a child that its own watcher waits for.
+        starting = asyncio.ensure_future(self._start(command, marker))
+        try:
+            process = await asyncio.shield(starting)
+            if self._ledger:
+                await self._ledger.started(marker, process.pid, started_at(process.pid) or 0.0)
+        except BaseException:
+            await asyncio.shield(_undo(starting))
+            raise
+        return process
+
+    async def _start(self, command: Command, marker: str) -> Process:
+        loop = asyncio.get_running_loop()
+        env = {**command.env, MARKER: marker}
+        try:
+            transport, pipes = await loop.subprocess_exec(Pipes, *command.argv, cwd=command.cwd, env=env, start_new_session=True)
+        except (OSError, ValueError) as error:
+            raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
+        process = Process(transport, pipes, marker, self._ledger, self._tap)
+        if self._tap:
+            self._tap.started(process.pid, command.argv)
+        if command.stdin is not None:
+            process.write(command.stdin)
+            process.end_input()
+        return process
+
+
+async def _undo(starting: asyncio.Future[Process]) -> None:
+    with suppress(AgentUnavailable):
+        await (await starting).close(0.0)
+
+
+def _prepare(command: Command) -> None:
+    if not command.cwd.is_dir():
+        raise AgentUnavailable(f"the working folder {command.cwd} is not there; make it, or set the agent's cwd to one that is")
+    for path, content in command.files.items():
+        try:
+            _write_private(path, content)
+        except OSError as error:
+            raise AgentUnavailable(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)

@@ -1,0 +1,235 @@
+"""The configured agents: each entry with its driver, its program, its folder, its environment and its options."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from drivers import registry
+from drivers.contract.info import DriverInfo, Option, Probe
+from drivers.contract.specs import AgentSpec
+from drivers.runtime.cli_driver import Driver
+from gateway.config import AgentSettings, Settings
+from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
+from gateway.policy.rules import Policy, glob
+
+log = logging.getLogger(__name__)
+
+ALLOWED_ENV = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "XDG_*",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+)  # fmt: skip
+"""What every agent gets of the gateway's own environment, besides what its driver needs; nothing else."""
+
+CWD = Option("cwd", "Working folder", "The folder to work in; at or below the agent's own.")
+MOST_DIRECTORIES = 100
+"""Additional directories of one session: they are arguments of some CLIs, and each is looked at."""
+SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
+
+
+class ConfiguredAgent:
+    """One entry under `[agents]`."""
+
+    def __init__(
+        self, name: str, settings: AgentSettings, driver: Driver, workspace: Path, environ: Mapping[str, str], anywhere: bool
+    ) -> None:
+        self.name, self.settings, self.driver = name, settings, driver
+        self.info: DriverInfo = driver.info()
+        self.policy = Policy(settings.policy)
+        self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
+        self._has_own_cwd = settings.cwd is not None
+        self._anywhere = anywhere and settings.cwd is None
+        self._environ = environ
+
+    def learn(self, probe: Probe) -> None:
+        """Take what its program says of itself over what its driver says of all such programs."""
+        if probe.images is False:
+            self.info = replace(self.info, image_http=False, image_data=False)
+        if probe.additional_directories is not None and self.driver.info().additional_directories is None:
+            self.info = replace(self.info, additional_directories=probe.additional_directories)
+        if probe.options:
+            own = {option.name: option for option in self.driver.info().options}
+            self.info = replace(self.info, options=tuple({**own, **{o.name: o for o in probe.options}}.values()))
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The driver's options and the working folder, with the config's defaults."""
+        defaults = self.settings.options
+        return tuple(
+            Option(o.name, o.title, o.description, defaults.get(o.name, o.default), o.choices, o.secret)
+            for o in (*self.info.options, CWD)
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The whole environment of its processes."""
+        patterns = (*ALLOWED_ENV, *self.info.env)
+        kept = {
+            name: value
+            for name, value in self._environ.items()
+            if not name.startswith("PORTICO_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        }
+        return {**kept, **self.settings.env}
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values in its configuration and environment that must not be shown."""
+        hidden = {option.name for option in self.info.options if option.secret}
+        named = [v for n, v in self.environment.items() if any(fnmatch.fnmatch(n.upper(), p) for p in SECRET_NAMES)]
+        return named + [value for name, value in self.settings.options.items() if name in hidden]
+
+    def problem(self) -> str | None:
+        """Why it cannot be used, and what to do about it; None if it can."""
+        try:
+            self.program()
+        except AgentProblem as problem:
+            return str(problem)
+        return None
+
+    def program(self) -> str:
+        """Its program's path; empty for a driver that brings its own. Raises AgentProblem."""
+        wanted = self.settings.program or self.info.program
+        if wanted is None:
+            return ""
+        found = shutil.which(os.path.expanduser(wanted), path=self.environment.get("PATH"))
+        if found is None:
+            install = f"; install it with `{self.info.install}`" if self.info.install else ""
+            raise AgentProblem(
+                f"agent {self.name!r} cannot start: its program {wanted!r} is not on PATH{install}, "
+                f"or set agents.{self.name}.program to where it is"
+            )
+        return os.path.abspath(found)
+
+    def refuse_unasked(self) -> None:
+        """Raises Forbidden for a task without a client to ask: its CLI decides by itself, and no rule would be in force."""
+        if self.policy.restricts:
+            rules = f"agent {self.name!r} has rules that ask or deny (agents.{self.name}.policy)"
+            raise Forbidden(f"{rules}, which a one-shot task cannot keep; use a session, or an agent without such rules")
+
+    def check_options(self, given: Mapping[str, str]) -> None:
+        """Raises BadRequest that names an option that is unknown or has a bad value."""
+        known = {option.name: option for option in self.options}
+        for name, value in given.items():
+            if name not in known:
+                raise BadRequest(f"agent {self.name!r} has no option {name!r}; its options are {', '.join(sorted(known))}")
+            choices = known[name].choices
+            if choices and value not in choices:
+                known_ones = ", ".join(choice or "empty" for choice in choices)
+                raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
+        self.folder(given.get("cwd"))
+
+    def folder(self, chosen: str | None) -> Path:
+        """The working folder of a session that chose one, relative to the agent's or absolute. Raises BadRequest."""
+        chosen = chosen or self.settings.options.get("cwd")
+        base = self._base()
+        try:
+            return self._below(base, chosen) if chosen else base
+        except BadRequest as error:
+            raise BadRequest(f"option 'cwd': {error}") from error
+
+    def additional_directories(self, given: Sequence[str]) -> tuple[Path, ...]:
+        """The folders of a session besides its working folder: absolute, by the same rule. Raises BadRequest that names one."""
+        if given and self.info.additional_directories is False:
+            raise BadRequest(f"additionalDirectories: agent {self.name!r} works in one folder a session; give none")
+        if len(given) > MOST_DIRECTORIES:
+            raise BadRequest(f"additionalDirectories: {len(given)} are too many; a session has {MOST_DIRECTORIES} at most")
+        base, found = self._base(), dict[Path, None]()
+        for n, path in enumerate(given):
+            try:
+                if not os.path.isabs(path):
+                    raise BadRequest(f"{path[:200]!r} is not an absolute path")
+                found[self._below(base, path)] = None
+            except BadRequest as error:
+                raise BadRequest(f"additionalDirectories[{n}]: {error}") from error
+        return tuple(found)
+
+    def _base(self) -> Path:
+        """Its own folder, made if it is the gateway's to make."""
+        if not self._has_own_cwd:
+            self._cwd.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self._cwd
+
+    def _below(self, base: Path, chosen: str) -> Path:
+        """A folder of a session, real. Raises BadRequest unless it is there and the session may work in it."""
+        try:
+            # Resolved, so that neither `..` nor a link leads out.
+            wanted = (base / Path(chosen).expanduser()).resolve()
+            there = wanted.is_dir()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
+        if not self._anywhere and not wanted.is_relative_to(base.resolve()):
+            raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it")
+        if not there:
+            where = "" if os.path.isabs(chosen) else f" in {base}"
+            raise BadRequest(f"there is no folder {chosen!r}{where}; make it first")
+        return wanted
+
+    def spec(self, options: Mapping[str, str]) -> AgentSpec:
+        """What its driver needs to know of it, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
+        merged = {option.name: option.default for option in self.options if option.name != "cwd"} | dict(options)
+        chosen = merged.pop("cwd", None)
+        return AgentSpec(self.program(), self.folder(chosen), self.environment, self.settings.args, merged)
+
+
+class Agents:
+    """All entries by name: the config's, and out of the box `echo` and every CLI that Portico knows, found or not.
+
+    `workspace` is where agents without a folder of their own work; by default one each in the data directory. With `anywhere`
+    a session of those may choose any folder: who asks for it has started this process himself.
+    """
+
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str] = os.environ, workspace: Path | None = None, anywhere: bool = False
+    ) -> None:
+        self.drivers = drivers = registry.load()
+        entries = {name: AgentSettings(driver=name) for name in registry.OUT_OF_THE_BOX if name in drivers} | settings.agents
+        self._agents: dict[str, ConfiguredAgent] = {}
+        for name, entry in entries.items():
+            if entry.driver not in drivers:
+                raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
+            folder = workspace or settings.data_dir / "workspaces" / name
+            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, anywhere)
+            _check_defaults(agent)
+            _warn_of_idle_rules(agent)
+            self._agents[name] = agent
+
+    def __iter__(self) -> Iterator[ConfiguredAgent]:
+        return iter(self._agents.values())
+
+    def get(self, name: str) -> ConfiguredAgent:
+        """The agent of that name. Raises BadRequest that lists the known ones."""
+        if name not in self._agents:
+            raise BadRequest(f"there is no agent {name!r} here; there are {', '.join(sorted(self._agents))}")
+        return self._agents[name]
+
+    def only(self, name: str) -> Agents:
+        """That agent alone. Raises BadRequest."""
+        alone = copy.copy(self)
+        alone._agents = {name: self.get(name)}
+        return alone
+
+    def find(self, name: str) -> ConfiguredAgent | None:
+        return self._agents.get(name)
+
+
+def _warn_of_idle_rules(agent: ConfiguredAgent) -> None:
+    """A rule about a misspelt tool would never be in force; the application's tools may have any name."""
+    names = sorted(tool.name for tool in agent.info.tools)
+    for n, rule in enumerate(agent.policy.rules):
+        if names and not any(glob(rule.tool, name) for name in names):
+            known = ", ".join(names)
+            log.warning("agents.%s.policy.%d.tool: %r is no tool of the agent; its own are %s", agent.name, n, rule.tool, known)
+
+
+def _check_defaults(agent: ConfiguredAgent) -> None:
+    try:
+        agent.check_options({name: value for name, value in agent.settings.options.items() if name != "cwd"})
+    except BadRequest as error:
+        raise ConfigError(f"agents.{agent.name}.options: {error}") from None

@@ -1,0 +1,1 @@
+"""The command line, one module a command: serve, run, acp, key, audit."""

@@ -1,0 +1,200 @@
+"""The log of a session or an execution: numbered events, followed by any number of readers from any number.
+
+The newest events are held in memory, all of them are written to the store behind the readers' backs; a reader that is
+further back than the memory reads from the store. Nothing is ever dropped: when too much is unwritten, the writer of
+events waits, and with it the agent's pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from drivers.contract.events import Awaiting, SessionEnd
+from gateway.events.log_entries import LogEvent, decode
+from gateway.store import EventRow, Store
+
+log = logging.getLogger(__name__)
+
+OVERHEAD = 600
+"""Bytes that an event takes in memory besides its JSON, about; counted in both limits below."""
+KEPT_BYTES = 2 * 1024 * 1024
+"""How much of the newest events, as JSON, stays in memory once it is stored."""
+UNWRITTEN_BYTES = 16 * 1024 * 1024
+"""How much may wait to be stored before the agent has to."""
+ROW_BYTES = 1024 * 1024
+"""About how much one stored row holds; a larger single event has a row of its own."""
+RETRY, LAST_TRY = 1.0, 5.0
+"""Seconds between tries of a store that fails; seconds that a shutdown waits for it."""
+READ_EVENTS = 2048
+"""The most that one read gives, so that many readers take turns."""
+
+
+class Entry(NamedTuple):
+    """A numbered event with its JSON."""
+
+    seq: int
+    event: LogEvent
+    data: bytes
+
+
+class EventLog:
+    """`append` and `room` are its writer's, `read` is for everybody."""
+
+    def __init__(self, log_id: str, store: Store, last: int = 0) -> None:
+        self.log_id = log_id
+        self._store = store
+        self._recent: deque[Entry] = deque()
+        self._kept = 0
+        self._unwritten: list[Entry] = []
+        self._unwritten_bytes = 0
+        self._stored = self.last = last
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def append(self, events: Iterable[LogEvent]) -> None:
+        """Number the events, show them to the readers, and have them written."""
+        for event in events:
+            entry = Entry(self.last + 1, event, event.encode())
+            self._hold(entry)
+            self._unwritten.append(entry)
+            self._unwritten_bytes += len(entry.data) + OVERHEAD
+        self._wake()
+        if self._writer is None and self._unwritten:
+            self._writer = asyncio.create_task(self._write())
+
+    async def following(self, event: LogEvent) -> Entry:
+        """The entry of an event that its writer stores by itself, with what belongs to it, and then gives to `show`.
+
+        All before it is on disk by now: who has seen it finds the same after a kill. Nothing may be appended in between.
+        """
+        await self.written()
+        return Entry(self.last + 1, event, event.encode())
+
+    def row(self, entry: Entry) -> EventRow:
+        """The row of a single entry."""
+        return EventRow(self.log_id, entry.seq, entry.seq, entry.data)
+
+    async def store_stop(self, run_id: str, event: Awaiting | SessionEnd, now: float) -> Entry:
+        """Put the last event of a turn on disk, and with it that the run waits (since `now`) or is over; it is not shown yet."""
+        entry = await self.following(event)
+        if isinstance(event, SessionEnd):
+            await self._store.stop_run(run_id, "ended", event.stop_reason, self.row(entry))
+        else:
+            await self._store.stop_run(run_id, "waiting", None, self.row(entry), waiting_since=now)
+        return entry
+
+    def show(self, entry: Entry) -> None:
+        """Show what is stored already."""
+        self._hold(entry)
+        if not self._unwritten:
+            self._stored = entry.seq
+        self._wake()
+
+    def _hold(self, entry: Entry) -> None:
+        self.last = entry.seq
+        self._recent.append(entry)
+        self._kept += len(entry.data) + OVERHEAD
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes that wait to be stored, about."""
+        return self._unwritten_bytes
+
+    async def room(self) -> None:
+        """Wait until there is room for more; at once unless the store is far behind."""
+        while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None:
+            await asyncio.shield(self._writer)
+
+    async def written(self) -> None:
+        """Wait until all that was appended is on disk, or the store has failed for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_TRY):
+                while self._writer is not None:
+                    await asyncio.shield(self._writer)
+
+    async def read(self, after: int) -> list[Entry]:
+        """Events after a number, in order, as many as are there (up to a bound); waits for the first. Safe to cancel.
+
+        None only once the log is closed, and nothing more will come.
+        """
+        while after >= self.last:
+            if self._closed:
+                return []
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
+        if self._recent and self._recent[0].seq <= after + 1:
+            return self._from_memory(after)
+        return await self._from_store(after)
+
+    def _from_memory(self, after: int) -> list[Entry]:
+        if self._recent[-1].seq - after <= READ_EVENTS:
+            # The common case: a reader that keeps up wants the last few, and a deque is quick from its ends only.
+            newest = [self._recent[-n] for n in range(self._recent[-1].seq - after, 0, -1)]
+            return newest
+        skip = after + 1 - self._recent[0].seq
+        return [entry for n, entry in enumerate(self._recent) if skip <= n < skip + READ_EVENTS]
+
+    async def _from_store(self, after: int) -> list[Entry]:
+        rows = await self._store.events(self.log_id, after, rows=4)
+        found = [
+            Entry(seq, decode(line), line)
+            for first, body in rows
+            for seq, line in enumerate(body.split(b"\n"), first)
+            if seq > after
+        ]
+        return found or self._from_memory(after)
+
+    def close(self) -> None:
+        """Nothing more will come: the readers that have everything are done."""
+        self._closed = True
+        self._wake()
+
+    async def _write(self) -> None:
+        try:
+            while self._unwritten:
+                batch = self._next_batch()
+                await self._store_batch(batch)
+                self._stored = batch[-1].seq
+                self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
+                self._trim()
+        finally:
+            self._writer = None
+
+    async def _store_batch(self, batch: list[Entry]) -> None:
+        """Store until it succeeds: the readers have everything from memory meanwhile, and `room` bounds that."""
+        body = b"\n".join(entry.data for entry in batch)
+        while True:
+            try:
+                return await self._store.append_events(self.log_id, batch[0].seq, batch[-1].seq, body)
+            except Exception:
+                log.exception("the events of %s cannot be stored; trying again in %g s", self.log_id, RETRY)
+                await asyncio.sleep(RETRY)
+
+    def _next_batch(self) -> list[Entry]:
+        size = 0
+        for n, entry in enumerate(self._unwritten):
+            size += len(entry.data)
+            if size > ROW_BYTES and n:
+                batch, self._unwritten = self._unwritten[:n], self._unwritten[n:]
+                return batch
+        batch, self._unwritten = self._unwritten, []
+        return batch
+
+    def _trim(self) -> None:
+        while self._kept > KEPT_BYTES and self._recent and self._recent[0].seq <= self._stored:
+            self._kept -= len(self._recent.popleft().data) + OVERHEAD
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,41 @@
+"""What the log of a session holds: what its agent does (`OutputEvent`), and between that what its clients said."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from drivers.contract.agent import PermissionReply
+from drivers.contract.events import Event, OutputEvent
+from drivers.contract.messages import ToolMessage, UserMessage
+
+
+class TurnStart(Event):
+    """A turn begins: with the user's message, or with the client's answers to the open calls."""
+
+    kind: Literal["turn_start"] = "turn_start"
+    messages: tuple[Annotated[UserMessage | ToolMessage, Field(discriminator="role")], ...] = ()
+    permissions: tuple[PermissionReply, ...] = ()
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
+class Steered(Event):
+    """The user said something to the agent at work."""
+
+    kind: Literal["steered"] = "steered"
+    message: UserMessage
+
+    def seed_json(self, encoded: bytes) -> bytes | None:
+        return None
+
+
+LogEvent = Annotated[OutputEvent | TurnStart | Steered, Field(discriminator="kind")]
+_EVENT: TypeAdapter[LogEvent] = TypeAdapter(LogEvent)
+
+
+def decode(data: bytes) -> LogEvent:
+    """The event that `encode()` wrote. Raises pydantic.ValidationError for anything else."""
+    return _EVENT.validate_json(data)

@@ -1,0 +1,138 @@
+"""Events to messages: the one fold, pure. Every protocol's history and every JSON answer come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from drivers.contract.events import AgentToken, Awaiting, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
+from drivers.contract.messages import (
+    AssistantMessage,
+    Content,
+    ContentBlock,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolMessage,
+    ToolUseBlock,
+    UserMessage,
+)
+from gateway.events.log_entries import LogEvent, Steered
+
+CANCELLED = "Tool call cancelled"
+_CONTENT: TypeAdapter[Content] = TypeAdapter(Content)
+
+
+class Fold:
+    """Feed it a run's events in order; it gives each message as soon as that is complete.
+
+    `open_calls` are the ids of calls that started before the first of these events.
+    """
+
+    def __init__(self, open_calls: Iterable[str] = ()) -> None:
+        self._blocks: list[ContentBlock] = []
+        self._text: list[str] = []
+        self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
+        self._open: dict[str, None] = dict.fromkeys(open_calls)
+        self._said: list[UserMessage] = []
+
+    def feed(self, event: LogEvent) -> list[Message]:
+        """The messages that this event completes."""
+        kind = type(event)
+        # Not isinstance: these two come by the thousand, and it is slow through pydantic's metaclass.
+        if (kind is AgentToken or kind is Thinking) and isinstance(event, AgentToken | Thinking):
+            if kind is not self._text_kind:
+                self._close_block()
+                self._text_kind = type(event)
+            self._text.append(event.text)
+            return []
+        if isinstance(event, Steered):
+            self._said.append(event.message)
+            return self._take_said()
+        done = self._complete(event)
+        return done + self._take_said() if self._said else done
+
+    def _complete(self, event: LogEvent) -> list[Message]:
+        if isinstance(event, ToolCall):
+            return self._call(event)
+        if isinstance(event, ToolResult):
+            return self._result(event)
+        if isinstance(event, MessageEnd) and event.discarded:
+            self.discard()
+        elif isinstance(event, MessageEnd | Awaiting):
+            return self.flush()
+        if isinstance(event, SessionEnd):
+            return self.flush() + self.cancel_open()
+        return []
+
+    def _take_said(self) -> list[Message]:
+        """What the user said meanwhile: it stands between messages, and never between a call and its result."""
+        if self._blocks or self._text or self._open:
+            return []
+        said: list[Message] = [*self._said]
+        self._said.clear()
+        return said
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The calls without a result."""
+        return tuple(self._open)
+
+    def answer(self, call_id: str) -> None:
+        """The client has given this call's result itself: the message is stored already, an echo is not a second one."""
+        self._open.pop(call_id, None)
+
+    def cancel_open(self) -> list[Message]:
+        """Tool messages for the calls that will get no result any more."""
+        cancelled: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in self._open]
+        self._open.clear()
+        return cancelled
+
+    def discard(self) -> None:
+        """Forget the assistant message so far: the agent begins it anew."""
+        for block in self._blocks:
+            if isinstance(block, ToolUseBlock):
+                self._open.pop(block.tool_call_id, None)
+        self._blocks.clear()
+        self._text.clear()
+
+    def flush(self) -> list[Message]:
+        """The assistant message so far, if there is anything in it."""
+        self._close_block()
+        found, self._blocks = self._blocks, []
+        if not found:
+            return []
+        if len(found) == 1 and isinstance(found[0], TextBlock):
+            return [AssistantMessage(content=found[0].text)]
+        return [AssistantMessage(content=tuple(found))]
+
+    def _call(self, event: ToolCall) -> list[Message]:
+        if event.status == "started" and event.parent_id is None:
+            self._close_block()
+            given = event.input if isinstance(event.input, dict) else {} if event.input is None else {"input": event.input}
+            self._blocks.append(ToolUseBlock(tool_call_id=event.id, name=event.name, input=given))
+            self._open[event.id] = None
+        return []
+
+    def _result(self, event: ToolResult) -> list[Message]:
+        if event.tool_call_id not in self._open:
+            return []
+        del self._open[event.tool_call_id]
+        return [*self.flush(), ToolMessage(tool_call_id=event.tool_call_id, content=content_of(event.output))]
+
+    def _close_block(self) -> None:
+        text = "".join(self._text)
+        self._text.clear()
+        if text:
+            self._blocks.append(TextBlock(text=text) if self._text_kind is AgentToken else ThinkingBlock(thinking=text))
+
+
+def content_of(output: Any) -> Content:
+    """A tool's output as message content: text and content blocks as they are, any other value as its JSON text."""
+    try:
+        return _CONTENT.validate_python(output)
+    except ValidationError:
+        return to_json(output).decode()

@@ -1,0 +1,76 @@
+"""The log: one form for every line, the gateway's own and its libraries', with the ids that it is about and without secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.security.redaction import Redactor, hide_shapes
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+session_id: ContextVar[str | None] = ContextVar("session_id", default=None)
+
+
+def about_session(name: str) -> None:
+    """What this task, and those that it starts, log from here on is about this session or task of `/v1/execute`."""
+    session_id.set(name)
+
+
+class LogFormatter(logging.Formatter):
+    """Cleans whole lines, tracebacks included. What a record has in `fields` (its `extra`) are fields of its own in JSON."""
+
+    default_msec_format = "%s.%03d"
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+
+    def _clean(self, text: str) -> str:
+        return hide_shapes(self._redactor.clean(text))
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        return self.formatException(record.exc_info) if record.exc_info else ""
+
+
+class TextFormatter(LogFormatter):
+    """`TIME LEVEL LOGGER [REQUEST SESSION]: MESSAGE`, with `-` for an id that there is not; a traceback's lines are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        # A text that a client or an agent has a say in must not look like a line of the log.
+        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
+        ids = f"{request_id.get() or '-'} {session_id.get() or '-'}"
+        line = f"{self.formatTime(record)} {record.levelname} {record.name} [{ids}]: {message}"
+        trace = "".join(f"\n    {row}" for row in self._trace(record).splitlines())
+        return self._clean(line + trace)
+
+
+class JsonFormatter(LogFormatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "request_id": request_id.get(),
+            "session_id": session_id.get(),
+            "message": self._clean(record.getMessage()),
+        }
+        for name, value in getattr(record, "fields", {}).items():
+            line[name] = self._clean(value) if isinstance(value, str) else value
+        if trace := self._trace(record):
+            line["exception"] = self._clean(trace)
+        return json.dumps(line)
+
+
+def set_up_logging(level: str, form: str, redactor: Redactor) -> None:
+    """Log to standard error from here on, as `text` or as `json`."""
+    handler = logging.StreamHandler()
+    handler.setFormatter((JsonFormatter if form == "json" else TextFormatter)(redactor))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    for chatty in ("aiosqlite", "sse_starlette", "asyncio", "uvicorn.error"):
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

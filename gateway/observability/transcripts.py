@@ -1,0 +1,107 @@
+"""Transcripts: what a session's CLI was told and said, line by line, for bug reports. Off unless an agent's `record` is on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from drivers.runtime.process import Spawner
+from gateway.agents.configured import ConfiguredAgent
+from gateway.security.redaction import SHORTEST, Redactor, hide_shapes
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES = 32 * 1024 * 1024
+"""A larger file becomes `NAME.1.jsonl`, in the place of the one before: two of them at most."""
+LINE_BYTES = 1024 * 1024
+"""Of a longer line only the beginning is kept."""
+PLAIN = 8
+"""Values of an agent's own variables that are shorter than this are words, not secrets."""
+
+
+class Transcripts:
+    """All transcripts of a data directory, one file for each session or task."""
+
+    def __init__(self, folder: Path, redactor: Redactor) -> None:
+        self._folder, self._redactor = folder, redactor
+
+    def spawner(self, spawner: Spawner, name: str, agent: ConfiguredAgent) -> Spawner:
+        """What starts this session's processes: recorded, if the agent's settings say so."""
+        if not agent.settings.record:
+            return spawner
+        redactor = Redactor()
+        redactor.register(value for value in agent.settings.env.values() if len(value) >= max(PLAIN, SHORTEST))
+        return spawner.tapped(Transcript(self._folder / f"{name}.jsonl", (self._redactor, redactor)))
+
+    def forget(self, name: str) -> None:
+        """Remove a session's transcript."""
+        for file in _both(self._folder / f"{name}.jsonl"):
+            file.unlink(missing_ok=True)
+
+    def forget_tasks(self, before: float) -> None:
+        """Remove transcripts of tasks that ended before a time, in seconds since the epoch."""
+        for file in self._folder.glob("exec_*.jsonl"):
+            if file.stat().st_mtime < before:
+                file.unlink(missing_ok=True)
+
+
+class Transcript:
+    """One file of JSON lines: `time`, `pid`, `direction` and `line`; drivers/runtime/traffic_recorder.py says when each comes."""
+
+    def __init__(self, file: Path, redactors: Iterable[Redactor]) -> None:
+        self._file, self._redactors = file, tuple(redactors)
+        self._broken = False
+
+    def started(self, pid: int, argv: Sequence[str]) -> None:
+        self._add(pid, "start", [" ".join(argv)])
+
+    def sent(self, pid: int, data: bytes) -> None:
+        self._add(pid, "to_agent", [_text(line) for line in data.removesuffix(b"\n").split(b"\n")])
+
+    def received(self, pid: int, lines: Sequence[bytes]) -> None:
+        self._add(pid, "from_agent", [_text(line) for line in lines])
+
+    def ended(self, pid: int, exit_code: int, stderr: Sequence[str]) -> None:
+        self._add(pid, "stderr", stderr)
+        self._add(pid, "exit", [str(exit_code)])
+
+    def _add(self, pid: int, direction: str, lines: Sequence[str]) -> None:
+        if self._broken or not lines:
+            return
+        now = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="microseconds")
+        rows = [{"time": now, "pid": pid, "direction": direction, "line": self._clean(line)} for line in lines]
+        try:
+            self._append("".join(json.dumps(row) + "\n" for row in rows))
+        except OSError as error:
+            # A transcript that cannot be written must not cost the turn.
+            self._broken = True
+            log.warning("the transcript %s cannot be written, and ends here: %s", self._file, error.strerror)
+
+    def _append(self, text: str) -> None:
+        self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):
+            if self._file.stat().st_size + len(text) > FILE_BYTES:
+                os.replace(self._file, _both(self._file)[1])
+        with open(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.write(text)
+
+    def _clean(self, line: str) -> str:
+        for redactor in self._redactors:
+            line = redactor.clean(line)
+        line = hide_shapes(line)
+        # Cut behind the cleaning: half of a secret is not found.
+        return line if len(line) <= LINE_BYTES else f"{line[:LINE_BYTES]} … and {len(line) - LINE_BYTES} more characters"
+
+
+def _both(file: Path) -> tuple[Path, Path]:
+    return file, file.with_suffix(".1.jsonl")
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace")

@@ -1,0 +1,206 @@
+"""Rules about tool calls: which run, which are refused, which the client is asked about. Pure; docs/policy.md explains them.
+
+The first rule that matches a call decides. A command line of a shell is decided command by command, and the strictest counts.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from drivers.contract.info import ToolGrant
+from gateway.policy.shell_commands import ShellCommand, ShellLine, read
+
+Verdict = Literal["allow", "ask", "deny"]
+Pattern = str | bool | int | float
+
+SHELL_ARGUMENTS = frozenset({"command", "cmd"})
+"""The last names of arguments that hold a command line."""
+OPERATOR = re.compile(r"[;&|<>`\n]|\$\(")
+_STRICT: Sequence[Verdict | None] = ("deny", "ask", None, "allow")
+UNKNOWN_LINE = "the command line does not say all that it runs"
+
+
+class Rule(BaseModel):
+    """One rule: `tool` is a name with `*` and `?`, `when` has a pattern for each argument that counts, all must match."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str = Field(min_length=1)
+    when: dict[str, Pattern] = Field(default_factory=dict)
+    decide: Verdict
+    reason: str | None = None
+
+    @field_validator("when")
+    @classmethod
+    def _has_names(cls, when: dict[str, Pattern]) -> dict[str, Pattern]:
+        if any(not part for name in when for part in name.split(".")):
+            raise ValueError('an argument is named by its path, such as command or "options.force"')
+        return when
+
+    @model_validator(mode="after")
+    def _can_match(self) -> Rule:
+        for name, pattern in self.when.items():
+            if self.decide == "allow" and _is_shell(name) and isinstance(pattern, str) and OPERATOR.search(pattern):
+                raise ValueError(
+                    f"when.{name}: {pattern!r} has an operator of the shell, and each command of a line is allowed by itself; "
+                    "write a rule for each command"
+                )
+        return self
+
+    def names(self, tool: str) -> bool:
+        """Whether it is about that tool, with some arguments at least."""
+        return glob(self.tool, tool)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the rules say of one call, and which of them (its number from 0); None where none matches."""
+
+    verdict: Verdict | None = None
+    rule: int | None = None
+    reason: str | None = None
+
+
+NO_RULE = Ruling()
+NEUTRAL = Ruling("allow")
+Value = str | ShellCommand
+_Values = Mapping[str, Sequence[Value]]
+
+
+class Policy:
+    """The rules of one agent, in their order."""
+
+    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+        self.rules = tuple(rules)
+
+    @property
+    def restricts(self) -> bool:
+        """Whether a rule could keep any call from running without the client's word."""
+        return any(rule.decide != "allow" for rule in self.rules)
+
+    def effective(self, grants: Iterable[ToolGrant]) -> tuple[ToolGrant, ...]:
+        """The grants as the agent gets them: it must ask about every tool of which some calls may not run at once."""
+        return tuple(ToolGrant(grant.name, self._trusts(grant)) for grant in grants)
+
+    def _trusts(self, grant: ToolGrant) -> bool:
+        for rule in self.rules:
+            if rule.names(grant.name):
+                if rule.decide != "allow":
+                    return False
+                if not rule.when:
+                    return True
+        return grant.trust
+
+    def rule_on(self, tool: str, given: Any) -> Ruling:
+        """What the rules say of a call with this input."""
+        rules = [(n, rule) for n, rule in enumerate(self.rules) if rule.names(tool)]
+        if not rules:
+            return NO_RULE
+        names = {name for _, rule in rules for name in rule.when}
+        values = {name: list(_values(given, name.split("."), line=_is_shell(name))) for name in names}
+        lines = {name: [read(text) for text in values[name]] for name in names if _is_shell(name)}
+        found: dict[str, Sequence[Value]] = {**values, **{name: _commands(of) for name, of in lines.items()}}
+        rulings = [_first(rules, {**found, name: (command,)}) for name in lines for command in _commands(lines[name])]
+        rulings = rulings or [_first(rules, found)]
+        rulings += [_of_line(rules, found, name, line) for name in lines for line in lines[name]]
+        last = len(self.rules)
+        return min(rulings, key=lambda ruling: (_STRICT.index(ruling.verdict), last if ruling.rule is None else ruling.rule))
+
+
+def glob(pattern: str, text: str) -> bool:
+    """Whether a text is as the pattern: `*` is any characters, `?` is one; ` *` at the end may be nothing at all."""
+    return _compiled(pattern).fullmatch(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    bare = pattern.endswith(" *")
+    parts = re.split(r"([*?])", pattern[:-2] if bare else pattern)
+    expression = "".join({"*": ".*", "?": "."}.get(part, re.escape(part)) for part in parts)
+    return re.compile(expression + ("(?: .*)?" if bare else ""), re.DOTALL)
+
+
+def _is_shell(name: str) -> bool:
+    return name.rpartition(".")[2] in SHELL_ARGUMENTS
+
+
+def _values(given: Any, path: Sequence[str], *, line: bool = False) -> Iterator[str]:
+    """The values at a path as texts, through every element of lists on the way; other than texts as compact JSON.
+
+    A list of words where a command `line` is expected is one.
+    """
+    if isinstance(given, list):
+        if line and not path and all(isinstance(item, str) for item in given):
+            yield shlex.join(given)
+            return
+        for item in given:
+            yield from _values(item, path, line=line)
+    elif path:
+        if isinstance(given, dict) and path[0] in given:
+            yield from _values(given[path[0]], path[1:], line=line)
+    else:
+        yield given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+
+
+def _commands(lines: Sequence[ShellLine]) -> list[ShellCommand]:
+    return [command for line in lines for command in line.commands]
+
+
+def _first(rules: Sequence[tuple[int, Rule]], unit: _Values) -> Ruling:
+    for n, rule in rules:
+        if _holds(rule, rule.when, unit):
+            return Ruling(rule.decide, n, rule.reason)
+    return NO_RULE
+
+
+def _holds(rule: Rule, names: Iterable[str], unit: _Values) -> bool:
+    return all(_matches(rule, name, str_of(rule.when[name]), unit.get(name, ())) for name in names)
+
+
+def _matches(rule: Rule, name: str, pattern: str, found: Sequence[Value]) -> bool:
+    """To be allowed, every value must match, as it is; for the others one is enough, in any of its forms."""
+    if rule.decide == "allow":
+        return bool(found) and all(_allowed(pattern, value) for value in found)
+    return any(glob(pattern, form) for value in found for form in _forms(value))
+
+
+def _allowed(pattern: str, value: Value) -> bool:
+    if isinstance(value, ShellCommand):
+        return glob(pattern, value.text)
+    # A path that climbs is not what it seems to be.
+    return glob(pattern, value) and (pattern == "*" or ".." in pattern or ".." not in re.split(r"[/\\]", value))
+
+
+def _forms(value: Value) -> Iterable[str]:
+    return value.forms if isinstance(value, ShellCommand) else {value, posixpath.normpath(value)}
+
+
+def _of_line(rules: Sequence[tuple[int, Rule]], unit: _Values, name: str, line: ShellLine) -> Ruling:
+    """What the rules say of a line beyond its commands: one that is not plain is allowed by no pattern."""
+    for n, rule in rules:
+        if not _holds(rule, [other for other in rule.when if other != name], unit):
+            continue
+        if name not in rule.when:
+            # The commands of a plain line are all of it, and have met this rule already.
+            return NEUTRAL if line.plain and line.commands else Ruling(rule.decide, n, rule.reason)
+        if rule.decide != "allow":
+            pattern = str_of(rule.when[name])
+            if OPERATOR.search(pattern) and glob(pattern, line.text):
+                return Ruling(rule.decide, n, rule.reason)
+            if not line.known:
+                return Ruling("ask", n, UNKNOWN_LINE)
+    return NEUTRAL if line.plain and line.commands else NO_RULE
+
+
+def str_of(pattern: Pattern) -> str:
+    """A pattern as text: true, 5 and the like stand for the JSON value."""
+    return pattern if isinstance(pattern, str) else json.dumps(pattern)

@@ -1,0 +1,171 @@
+"""What AAP clients send and get, as of the protocol's page "Schema"; what only one version has stands in its file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from drivers.contract.info import ToolSpec
+from drivers.contract.messages import Message, ToolMessage, UserMessage
+
+StreamMode = Literal["delta", "message", "none"]
+StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "error"]
+SessionState = Literal["idle", "running", "waiting"]
+HistoryType = Literal["compacted", "full"]
+
+T = TypeVar("T")
+Maybe = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
+"""A field that is left out where it has no value."""
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, serialize_by_alias=True)
+
+
+class ServerToolRef(Shape):
+    """One of the agent's own tools, enabled; `trust` lets it run without asking."""
+
+    name: str
+    trust: bool = False
+
+
+class AgentOverrides(Shape):
+    """Settings of a turn: what is left out keeps its value. A name, if given, must be the session's own."""
+
+    name: str | None = None
+    tools: tuple[ServerToolRef, ...] | None = None
+    options: dict[str, str] | None = None
+
+
+class AgentConfig(AgentOverrides):
+    """Settings of a new session."""
+
+    name: str
+
+
+class Tool(BaseModel):
+    """A tool as JSON. The versions differ in the name of its schema; unknown fields of a request are taken."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, validate_by_name=True, serialize_by_alias=True)
+    elsewhere: ClassVar[tuple[str, str]] = ("", "")
+    """The schema's name in other versions, and where those are."""
+
+    name: str = Field(min_length=1)
+    title: Maybe[str] = None
+    description: str
+    input_schema: dict[str, Any]
+
+    @classmethod
+    def of(cls, spec: ToolSpec) -> Self:
+        """A tool that the gateway knows, in this version's words."""
+        return cls(name=spec.name, title=spec.title, description=spec.description, input_schema=dict(spec.input_schema))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, given: Any) -> Any:
+        name, (other, where) = cls.model_fields["input_schema"].alias, cls.elsewhere
+        if isinstance(given, dict) and name not in given and "input_schema" not in given and other in given:
+            text = "a tool's schema is `{name}` in this version; `{other}` is of {where}"
+            raise PydanticCustomError("version", text, {"name": name, "other": other, "where": where})
+        return given
+
+
+class ApplicationTool(Tool):
+    """A tool as of versions 1 and 2."""
+
+    elsewhere = ("parameters", "AAP v3, at the base URL /aap/v3")
+
+    input_schema: dict[str, Any] = Field(alias="inputSchema")
+
+
+class ToolPermissionMessage(Shape):
+    """The client's word on a call of one of the agent's own tools; never stored."""
+
+    role: Literal["tool_permission"] = "tool_permission"
+    tool_call_id: str = Field(alias="toolCallId")
+    granted: bool
+    reason: str | None = None
+
+
+TurnMessage = Annotated[UserMessage | ToolMessage | ToolPermissionMessage, Field(discriminator="role")]
+
+
+class TurnFields(Shape):
+    """How a turn is answered. `on_disconnect` is the gateway's own: what becomes of it when the client's connection drops."""
+
+    stream: StreamMode = "none"
+    on_disconnect: Literal["continue", "cancel"] | None = None
+
+
+class TurnRequest(TurnFields):
+    """One user message, or the answers to all open tool calls. Each version adds `tools`.
+
+    `when_busy` is the gateway's own: what becomes of a user message while a run is at work.
+    """
+
+    agent: AgentOverrides | None = None
+    messages: tuple[TurnMessage, ...]
+    when_busy: Literal["refuse", "steer", "queue"] = "refuse"
+
+
+class CreateSessionRequest(TurnFields):
+    """`PUT /session` of versions 1 and 2. The last message must be the user's."""
+
+    agent: AgentConfig
+    messages: tuple[Message, ...]
+    tools: tuple[ApplicationTool, ...] | None = None
+
+
+class SessionTurnRequest(TurnRequest):
+    """`POST /session/:id` of versions 1 and 2."""
+
+    tools: tuple[ApplicationTool, ...] | None = None
+
+
+class AgentResponse(Shape):
+    """The JSON answer of `stream: none`. `error` says why, where the stop reason is `error`."""
+
+    session_id: Maybe[str] = Field(default=None, alias="sessionId")
+    stop_reason: StopReason = Field(alias="stopReason")
+    messages: list[Message]
+    error: Maybe[str] = None
+
+
+class SessionHistory(Shape):
+    """The histories that were asked for."""
+
+    compacted: Maybe[list[Message]] = None
+    full: Maybe[list[Message]] = None
+
+
+class SessionHistoryResponse(Shape):
+    """The history of a session, as of versions 2 and 3."""
+
+    history: SessionHistory
+
+
+class CancelResponse(Shape):
+    """What came of a cancel: whether there was something to cancel, and the state now."""
+
+    session_id: str = Field(alias="sessionId")
+    cancelled: bool
+    state: SessionState
+
+
+class SessionAgent(Shape):
+    """A session's settings; secret options are `***`."""
+
+    name: str
+    tools: Maybe[list[ServerToolRef]] = None
+    options: Maybe[dict[str, str]] = None
+
+
+class SessionInfo(Shape):
+    """A session. `state` and `stopReason` (of the last turn) are the gateway's own. Each version adds `tools`."""
+
+    session_id: str = Field(alias="sessionId")
+    agent: SessionAgent
+    state: SessionState
+    stop_reason: Maybe[StopReason] = Field(default=None, alias="stopReason")

@@ -1,0 +1,140 @@
+"""Builds the FastAPI app: the protocols over one gateway, and one form for every error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from gateway import __version__
+from gateway.config import ServerSettings
+from gateway.errors import GatewayError, TooMany, Unauthorized
+from gateway.gateway import Gateway
+from gateway.protocols import drivers, execute, operations
+from gateway.protocols.aap import versions
+from gateway.protocols.acp import routes as acp
+from gateway.protocols.authentication import guarded
+from gateway.server.access_log import AccessLog
+from gateway.server.body_limit import BodyLimit
+from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
+from gateway.server.openapi import describe
+
+log = logging.getLogger(__name__)
+
+_HEADERS: dict[type[GatewayError], dict[str, str]] = {Unauthorized: {"WWW-Authenticate": "Bearer"}, TooMany: {"Retry-After": "5"}}
+
+
+class App(FastAPI):
+    """Everything, failures of the innermost and the outermost included, is seen by the request log."""
+
+    gateway: Gateway
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return AccessLog(super().build_middleware_stack(), self.gateway.metrics)
+
+    def openapi(self) -> dict[str, Any]:
+        self.openapi_schema = self.openapi_schema or describe(self)
+        return self.openapi_schema
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The app; its lifespan opens and closes the gateway."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.open()
+        try:
+            yield
+        finally:
+            await gateway.close()
+
+    app = App(
+        title="Portico",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.gateway = gateway
+    _doors(app, gateway.settings.server)
+    versions.include(app, gateway)
+    app.include_router(execute.router(gateway))
+    app.include_router(drivers.router(gateway))
+    app.include_router(acp.router(gateway))
+    app.include_router(operations.router(gateway))
+
+    described = APIRouter(route_class=guarded(gateway.auth))
+
+    @described.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    app.include_router(described)
+
+    _errors(app, gateway)
+    return app
+
+
+def _doors(app: FastAPI, server: ServerSettings) -> None:
+    # The last one added is the first that a request meets.
+    origins = origin_pattern(server.origins)
+    app.add_middleware(BodyLimit, limit=server.max_body)
+    if origins is not None:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origin_regex=origins.pattern,
+            allow_methods=METHODS,
+            allow_headers=["*"],
+            expose_headers=EXPOSED,
+            allow_private_network=True,
+        )
+    app.add_middleware(HostOriginCheck, bind=server.host, hosts=server.hosts, origins=origins)
+
+
+def _errors(app: FastAPI, gateway: Gateway) -> None:
+    def refuse(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+        return JSONResponse({"error": gateway.redactor.clean(text)}, status, headers)
+
+    @app.exception_handler(GatewayError)
+    async def refused(_: Request, error: GatewayError) -> JSONResponse:
+        headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), None)
+        return refuse(error.status, str(error), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return refuse(400, "; ".join(_problem(item) for item in error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        text = str(error.detail)
+        if error.status_code in (404, 405):
+            where = versions.right_base(app, request.method, request.url.path) or "/openapi.json lists every endpoint"
+            text = f"{request.method} {request.url.path}: {text.lower()} here; {where}"
+        return refuse(error.status_code, text, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return refuse(500, "the gateway failed on this request; its log says why")
+
+
+def _problem(item: Any) -> str:
+    # Where and what, never the input itself: it may hold a secret.
+    if item["type"] == "json_invalid":
+        return f"the body is not JSON: {item.get('ctx', {}).get('error', 'syntax error')}"
+    where = item["loc"][1:] if item["loc"] and item["loc"][0] in ("body", "query", "path", "header") else item["loc"]
+    path = ".".join(str(part) for part in where)
+    if not path and item["type"] != "missing":
+        return "the body must be a JSON object, sent with Content-Type: application/json"
+    if item["type"] == "union_tag_invalid":
+        return f"{path}: {item['ctx']['discriminator'].strip(chr(39))} must be one of {item['ctx']['expected_tags']}"
+    return f"{path or 'the body'}: {str(item['msg'])[:1].lower()}{str(item['msg'])[1:]}"

@@ -1,0 +1,33 @@
+"""SharedServices: what all sessions and tasks share. `gateway.py` builds it, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from drivers.contract.specs import Limits
+from drivers.contract.tool_server import ToolHost
+from drivers.runtime.process import Spawner
+from gateway.observability.audit import Audit
+from gateway.observability.metrics import Metrics
+from gateway.observability.transcripts import Transcripts
+from gateway.security.encryption import SecretEncryption
+from gateway.security.redaction import Redactor
+from gateway.store import Store
+
+
+@dataclass(frozen=True)
+class SharedServices:
+    """`states` is the folder in which each session and each task has a private one; `answer_limit` is in seconds, 0 for none."""
+
+    store: Store
+    encryption: SecretEncryption
+    redactor: Redactor
+    spawner: Spawner
+    limits: Limits
+    states: Path
+    metrics: Metrics
+    tool_host: ToolHost
+    audit: Audit
+    transcripts: Transcripts
+    answer_limit: float = 0.0

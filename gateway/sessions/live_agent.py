@@ -1,0 +1,126 @@
+"""LiveAgent: a session's agent, started, resumed or seeded when it is needed, warm between turns, put to sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from drivers.contract.agent import Agent
+from drivers.contract.client_services import ClientServices
+from drivers.contract.errors import AgentUnavailable, ResumeFailed
+from drivers.contract.messages import Message, SystemMessage
+from drivers.contract.specs import SessionSpec
+from gateway.agents.configured import ConfiguredAgent
+from gateway.errors import AgentProblem
+from gateway.services import SharedServices
+from gateway.sessions.settings import SessionSettings
+
+log = logging.getLogger(__name__)
+
+
+class LiveAgent:
+    """`now` is the process, if there is one. Its methods are called under the session's lock."""
+
+    def __init__(
+        self, session_id: str, agent: ConfiguredAgent, native_id: str | None, shared: SharedServices, services: ClientServices
+    ) -> None:
+        self.now: Agent | None = None
+        self._told_offers: frozenset[str] = frozenset()
+        self.outdated = False
+        self._session_id, self._agent, self._shared, self._services = session_id, agent, shared, services
+        self._native_id = native_id
+        self._figures = shared.metrics.of(agent.name)
+        self._had_one = native_id is not None
+        self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent)
+        self._forgetting: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be prompted as it is: alive, and started with the settings that are in force."""
+        return self.now is not None and self.now.alive and not self.outdated and self._told_offers == self._offers
+
+    async def start(self, config: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
+        """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
+
+        Without `resume` it is always a fresh native session that is seeded.
+        """
+        await self.end()
+        await self.forgotten()
+        self._forgetting = None
+        self._told_offers = self._offers
+        try:
+            self.now = await self._open(self._spec(config, history), resume)
+        except AgentUnavailable as error:
+            self._figures.failed_to_start()
+            raise AgentProblem(self._shared.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
+        finally:
+            self.outdated = False
+        await self._note_native_id(self.now)
+        return self.now
+
+    async def end(self) -> None:
+        """End the process, if there is one; what is needed to resume its session is kept."""
+        now, self.now = self.now, None
+        if now is not None:
+            await self._note_native_id(now)
+            await now.close()
+
+    def forget(self) -> None:
+        """The process has ended in the middle of a run: its CLI may have kept less of it than the history has, or more.
+
+        So its native session is not resumed: the next one is seeded, where the agent can be given a history.
+        """
+        if self._agent.info.seeds and self._forgetting is None:
+            self._native_id = None
+            self._forgetting = asyncio.create_task(self._shared.store.update_session(self._session_id, native_id=None))
+
+    async def forgotten(self) -> None:
+        """Until what was forgotten is so in the store."""
+        if self._forgetting is not None:
+            await self._forgetting
+
+    async def _note_native_id(self, agent: Agent) -> None:
+        if self._forgetting is None and agent.native_id and agent.native_id != self._native_id:
+            self._native_id = agent.native_id
+            await self._shared.store.update_session(self._session_id, native_id=self._native_id)
+
+    async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
+        if self._native_id is not None and resume:
+            try:
+                return await self._launch(replace(spec, resume=self._native_id, history=()))
+            except ResumeFailed:
+                log.info("session %s: its native session is gone, a fresh one is seeded with the history", self._session_id)
+        return await self._launch(spec)
+
+    async def _launch(self, spec: SessionSpec) -> Agent:
+        agent = await self._agent.driver.open(spec, self._spawner, self._shared.limits)
+        self._figures.started(spec, again=self._had_one)
+        self._had_one = True
+        return agent
+
+    @property
+    def _offers(self) -> frozenset[str]:
+        """What the session's client does, where the CLI has to know it from its start."""
+        return self._services.offers() if self._agent.info.asks_client else frozenset()
+
+    def _spec(self, config: SessionSettings, history: Sequence[Message]) -> SessionSpec:
+        base = self._agent.spec({**config.options, **config.secrets})
+        system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
+        return SessionSpec(
+            base.program,
+            base.cwd,
+            base.env,
+            base.args,
+            base.options,
+            self._shared.states / self._session_id,
+            system=system or None,
+            tools=self._agent.policy.effective(config.tools or ()),
+            app_tools=config.app_tools or (),
+            mcp_servers=config.mcp_servers,
+            history=tuple(message for message in history if not isinstance(message, SystemMessage)),
+            tool_host=self._shared.tool_host,
+            services=self._services,
+            additional_directories=self._agent.additional_directories(config.additional_directories),
+        )

@@ -1,0 +1,67 @@
+"""What a client has set for a session, its form in the store, and what is told of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.mcp_servers import McpServer, from_text, to_text
+
+_SERVERS = "mcp servers"
+"""Not the name of any option: those have no space."""
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """What the client has set. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden.
+
+    `additional_directories` are the real paths of all folders that the session works in besides its working folder.
+    """
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    tools: tuple[ToolGrant, ...] | None = None
+    app_tools: tuple[ToolSpec, ...] | None = None
+    mcp_servers: tuple[McpServer, ...] = ()
+    additional_directories: tuple[str, ...] = ()
+
+    @property
+    def sealed(self) -> dict[str, str]:
+        """What is kept encrypted: the secrets, and the MCP servers, which are started with some."""
+        return {**self.secrets, **({_SERVERS: to_text(self.mcp_servers)} if self.mcp_servers else {})}
+
+    @property
+    def hidden(self) -> list[str]:
+        """The values that must not be shown."""
+        return [*self.secrets.values(), *(secret for server in self.mcp_servers for secret in server.secrets)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the secrets, as JSON data."""
+        tools = None if self.tools is None else [[grant.name, grant.trust] for grant in self.tools]
+        app_tools = (
+            None if self.app_tools is None else [[t.name, t.description, dict(t.input_schema), t.title] for t in self.app_tools]
+        )
+        data = {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
+        return {**data, "additional_directories": list(self.additional_directories)} if self.additional_directories else data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], sealed: Mapping[str, str]) -> SessionSettings:
+        tools = None if data.get("tools") is None else tuple(ToolGrant(*grant) for grant in data["tools"])
+        app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
+        secrets = {name: value for name, value in sealed.items() if name != _SERVERS}
+        servers = from_text(sealed[_SERVERS]) if _SERVERS in sealed else ()
+        directories = tuple(data.get("additional_directories", ()))
+        return cls(dict(data.get("options", {})), secrets, tools, app_tools, servers, directories)
+
+
+@dataclass(frozen=True)
+class SessionSummary:
+    """A session without its history: `waiting` is for the client, `stop_reason` is of its last run."""
+
+    id: str
+    agent: str
+    config: SessionSettings
+    state: Literal["idle", "running", "waiting"]
+    stop_reason: str | None

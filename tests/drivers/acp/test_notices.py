@@ -1,0 +1,73 @@
+"""What an agent tells of its session by the Agent Client Protocol: its plan, its commands, its title; line by line."""
+
+from __future__ import annotations
+
+from drivers.acp.profile import AgentProfile
+from drivers.contract.agent import Prompt
+from drivers.contract.events import Commands, Plan, PlanEntry, SlashCommand, Stdout, Title
+from tests.drivers.acp.talk import Agent
+
+HELP = {"name": "help", "description": "Helps."}
+FIND = {"name": "find", "description": "Finds.", "input": {"hint": "what"}}
+TOLD = Commands(commands=(SlashCommand(name="help", description="Helps."),))
+
+
+def running() -> Agent:
+    agent = Agent()
+    agent.open()
+    agent.codec.prompt(Prompt("go"))
+    return agent
+
+
+def test_a_plan_is_the_runs() -> None:
+    agent = running()
+    steps = [
+        {"content": "a", "priority": "high", "status": "in_progress"},
+        {"content": "b", "priority": "low", "status": "pending"},
+    ]
+    plan = Plan(entries=(PlanEntry(content="a", priority="high", status="in_progress"), PlanEntry(content="b", priority="low")))
+    assert agent.update("plan", entries=steps) == [plan]
+    assert agent.update("plan", entries=[]) == [Plan(entries=())]
+    # Before the session is open it is the replay of what was.
+    assert Agent().update("plan", entries=steps) == []
+
+
+def test_commands_are_told_whenever_they_come_and_once() -> None:
+    agent = Agent(mode="calm")
+    # Before `session/new` is answered, when nobody knows the session's id, and while its mode is set.
+    assert agent.commands(HELP) == [TOLD]
+    agent.open()
+    assert agent.codec.phase == "starting"
+    assert agent.commands(HELP, FIND) == [
+        Commands(commands=(*TOLD.commands, SlashCommand(name="find", description="Finds.", hint="what")))
+    ]
+    agent.answer()
+    assert agent.codec.phase == "ready"
+    assert agent.commands(HELP) == [TOLD]
+    agent.codec.prompt(Prompt("go"))
+    assert agent.commands(HELP) == []
+    assert agent.commands() == [Commands(commands=())]
+    assert agent.commands(HELP, session="another") == []
+    assert agent.codec.offer.commands == ()
+
+
+def test_commands_are_not_told_where_a_slash_is_text() -> None:
+    agent = Agent(AgentProfile(slash_commands=False))
+    agent.open()
+    assert agent.commands(HELP) == []
+    assert agent.codec.offer.commands == TOLD.commands
+
+
+def test_a_title_comes_and_goes() -> None:
+    agent = running()
+    assert agent.update("session_info_update", updatedAt="2026-01-01T00:00:00Z") == []
+    assert agent.update("session_info_update", title="One") == [Title(text="One")]
+    assert agent.update("session_info_update", title="One") == []
+    assert agent.update("session_info_update", title=None) == [Title(text=None)]
+
+
+def test_what_is_not_as_it_should_be_is_shown() -> None:
+    agent = running()
+    for events in (agent.update("session_info_update", title=7), agent.update("plan", entries=7)):
+        assert [type(event) for event in events] == [Stdout]
+    assert agent.commands({"name": 7}, HELP) == [TOLD]

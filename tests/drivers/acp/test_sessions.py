@@ -1,0 +1,162 @@
+"""Sessions of an agent by the Agent Client Protocol: their settings, resuming, logging in, closing; the probe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drivers.acp.driver import AcpDriver
+from drivers.acp.settings import asked, offered
+from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
+from drivers.contract.events import SlashCommand
+from drivers.contract.messages import UserMessage
+from drivers.contract.specs import AgentSpec, Limits, SessionSpec
+from drivers.runtime.process import Spawner
+from tests.drivers.acp.talk import ARGS, MARK, Open, environment, heard, said
+
+
+def test_what_an_agent_offers_to_choose() -> None:
+    grouped = {"type": "select", "name": "Effort", "description": "How hard.", "category": "thought_level",
+               "options": [{"group": "g", "name": "G", "options": [{"value": "low"}, {"value": "high"}]}]}  # fmt: skip
+    mode = {"type": "select", "name": "Mode", "category": "mode", "options": [{"value": "a"}, {"value": "b"}]}
+    model = {"type": "select", "name": "Model", "category": "model", "options": [{"value": "m"}]}
+    options = {"effort": grouped, "kind": mode, "model": model}
+    [modes, effort] = offered(["a", "b"], options)
+    assert (modes.name, modes.choices) == ("mode", ("", "a", "b"))
+    assert (effort.name, effort.title, effort.description) == ("config.effort", "Effort", "How hard.")
+    assert effort.choices == ("", "low", "high")
+    assert [option.name for option in offered([], options)] == ["config.effort", "config.kind"]
+    assert offered([], {}) == ()
+
+
+def test_what_a_session_sets_itself_wins_over_the_list() -> None:
+    given = {"config": "effort=low,loud=true", "config.effort": "high", "config.kind": "", "mode": "a"}
+    assert asked(given) == {"effort": "high", "loud": "true"}
+
+
+async def test_what_is_chosen_reaches_the_agent(open_agent: Open) -> None:
+    agent = await open_agent(options={"mode": "wild", "config.loud": "true"})
+    assert said(await heard(agent, "settings")) == "wild small True"
+
+
+async def test_settings_are_the_agents_own_modes_and_options(open_agent: Open) -> None:
+    agent = await open_agent(options={"mode": "wild", "model": "large", "config": "loud=true"})
+    assert said(await heard(agent, "settings")) == "wild large True"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mode": "odd"}, "it has no mode 'odd'; there are calm, wild"),
+        ({"model": "odd"}, "it has no model 'odd'; there are small, large"),
+        ({"config": "odd=1"}, "it has no config option 'odd'; there are model, loud"),
+        ({"config": "loud=1"}, "it has no value of loud '1'; there are true, false"),
+        ({"config": "loud"}, "write ID=VALUE"),
+    ],
+)
+async def test_a_setting_that_is_not_offered_is_refused(open_agent: Open, options: dict[str, str], told: str) -> None:
+    with pytest.raises(AgentUnavailable, match=told):
+        await open_agent(options=options)
+
+
+async def test_a_session_goes_on_in_another_process(open_agent: Open) -> None:
+    for flags in ("", "noresume"):
+        first = await open_agent(flags=flags)
+        await heard(first, "say one")
+        await first.close()
+        second = await open_agent(flags=flags, resume=first.native_id)
+        events = await heard(second, "recall")
+        assert said(events) == "say one | recall"
+        assert not any("replay" in event.encode().decode() for event in events)
+
+
+async def test_a_session_that_cannot_go_on_is_told_apart(open_agent: Open) -> None:
+    with pytest.raises(ResumeFailed, match="Resource not found"):
+        await open_agent(resume="nothing")
+    with pytest.raises(ResumeFailed, match="cannot resume"):
+        await open_agent(flags="noresume noload", resume="nothing")
+    with pytest.raises(AgentUnavailable, match="start a new session"):
+        await open_agent(history=(UserMessage(content="hello"),))
+
+
+async def test_additional_directories_are_passed_on_however_it_is_opened(open_agent: Open, tmp_path: Path) -> None:
+    more = (tmp_path / "one", tmp_path / "two")
+    told = f"{tmp_path / 'one'} {tmp_path / 'two'}"
+    first = await open_agent(flags="folders", additional_directories=more)
+    assert said(await heard(first, "folders")) == f"new {told}"
+    await first.close()
+    for flags, how in (("folders", "resume"), ("folders noresume", "load")):
+        again = await open_agent(flags=flags, resume=first.native_id, additional_directories=more)
+        assert said(await heard(again, "folders")) == f"{how} {told}"
+        await again.close()
+    without = await open_agent(flags="folders", resume=first.native_id)
+    assert said(await heard(without, "folders")) == "resume"
+
+
+async def test_additional_directories_that_the_agent_does_not_take_are_refused(open_agent: Open, tmp_path: Path) -> None:
+    first = await open_agent()
+    for resume in (None, first.native_id):
+        with pytest.raises(AgentUnavailable, match=f"takes no additional directories, but {tmp_path / 'one'}"):
+            await open_agent(resume=resume, additional_directories=(tmp_path / "one",))
+
+
+async def test_the_agent_is_told_when_its_session_ends(open_agent: Open, tmp_path: Path) -> None:
+    agent = await open_agent()
+    await heard(agent, "say one")
+    await agent.close()
+    assert (tmp_path / "sessions" / f"{agent.native_id}.closed").exists()
+
+
+async def test_a_log_in_is_asked_for_once(open_agent: Open) -> None:
+    with pytest.raises(AgentUnavailable, match=r"not logged in.*auth_method to one of password"):
+        await open_agent(flags="login")
+    with pytest.raises(AgentUnavailable, match="did not log in by 'password': wrong password"):
+        await open_agent(flags="nologin", options={"auth_method": "password"})
+    assert said(await heard(await open_agent(flags="login", options={"auth_method": "password"}), "say in")) == "in"
+
+
+async def test_the_probe(tmp_path: Path) -> None:
+    def spec(flags: str = "", program: str = sys.executable) -> AgentSpec:
+        return AgentSpec(program, tmp_path / "work", environment(tmp_path, flags), ARGS)
+
+    found = await AcpDriver().probe(spec(), Spawner(MARK))
+    assert (found.version, found.problem, found.logged_in, found.models) == ("1.2.3", None, True, ("small", "large"))
+    assert (found.images, found.additional_directories) == (True, False)
+    assert [(option.name, option.choices) for option in found.options] == [
+        ("mode", ("", "calm", "wild")),
+        ("config.loud", ("", "true", "false")),
+    ]
+    assert (await AcpDriver().probe(spec("folders"), Spawner(MARK))).additional_directories is True
+    found = await AcpDriver().probe(spec("login"), Spawner(MARK))
+    assert (found.version, found.logged_in) == ("1.2.3", False)
+    assert "not logged in" in (found.problem or "")
+    found = await AcpDriver().probe(spec(program="/bin/false"), Spawner(MARK))
+    assert (found.version, found.logged_in, found.additional_directories) == (None, None, None)
+    assert "ended before it took a prompt" in (found.problem or "")
+
+
+@pytest.mark.parametrize("flags", ["commands", "commands_later", "commands deaf", "commands fragile"])
+async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    monkeypatch.setattr("drivers.acp.driver.LINGER", 0.5 if "deaf" in flags else 60.0)
+    found = await AcpDriver().probe(
+        AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), ARGS), Spawner(MARK)
+    )
+    assert (found.version, found.problem, found.logged_in) == ("1.2.3", None, True)
+    assert found.commands == (SlashCommand(name="shout", description="Says it louder.", hint="what to say"),)
+
+
+@pytest.mark.parametrize(
+    ("program", "told"), [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 1 s after"), ("/bin/true", "ended before")]
+)
+async def test_a_program_that_does_not_speak_it(tmp_path: Path, program: str, told: str) -> None:
+    args = ("60",) if program == "/bin/sleep" else ()
+    with pytest.raises(DriverError, match=told):
+        await AcpDriver().open(SessionSpec(program, tmp_path, environment(tmp_path), args), Spawner(MARK), Limits(start=1.0))
+
+
+def test_the_protocol_is_imported_when_it_is_needed() -> None:
+    code = "import sys, gateway.app, gateway.cli; from drivers import registry; registry.load(); sys.exit('acp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

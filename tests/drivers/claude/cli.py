@@ -1,0 +1,99 @@
+"""A claude CLI for its codec, line by line, for questions in an order that no recording has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from drivers.claude.codec import ClaudeCodec
+from drivers.claude.tool_calls import SETTLED
+from drivers.claude.tools import Toolset
+from drivers.contract.agent import Prompt
+from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
+from drivers.contract.info import ToolGrant, ToolSpec
+
+Json = dict[str, Any]
+
+APP = (ToolSpec("weather", "The weather.", {"type": "object"}),)
+GRANTS = (ToolGrant("Bash"), ToolGrant("Read", True), ToolGrant("Agent", True))
+
+
+class Cli:
+    """The CLI's side of a codec, in the words of a test."""
+
+    def __init__(self) -> None:
+        self.codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
+        self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "init", "response": {}}})
+        self.codec.prompt(Prompt("go"))
+        self.codec.outbox.clear()
+
+    def take(self, *lines: Json) -> list[OutputEvent]:
+        return [event for line in lines for event in self.codec.receive(json.dumps(line).encode())]
+
+    def written(self) -> list[Json]:
+        lines = [json.loads(line) for line in bytes(self.codec.outbox).splitlines()]
+        self.codec.outbox.clear()
+        return lines
+
+    def answers(self) -> dict[str, Json]:
+        """What was answered to the CLI's questions since the last look."""
+        lines = [line["response"] for line in self.written() if line["type"] == "control_response"]
+        return {line["request_id"]: line.get("response", line) for line in lines}
+
+    def message(self, *calls: tuple[str, str]) -> list[OutputEvent]:
+        """A message of the model with calls (id, name)."""
+        blocks = [{"type": "tool_use", "id": call_id, "name": name, "input": {"n": call_id}} for call_id, name in calls]
+        events = self.take(stream("message_start", message={"id": "m"}))
+        for block in blocks:
+            events += self.take({"type": "assistant", "message": {"id": "m", "content": [block]}})
+        return events + self.take(stream("message_delta", delta={"stop_reason": "tool_use"}), stream("message_stop"))
+
+    def settle(self) -> list[OutputEvent]:
+        """Answer the codec's signs of life until it sends no more."""
+        events: list[OutputEvent] = []
+        for n in range(2 * SETTLED):
+            if not any(line.get("request", {}).get("subtype") == "mcp_status" for line in self.written()):
+                assert n <= SETTLED
+                return events
+            events += self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "ping"}})
+        raise AssertionError("it never stops")
+
+
+def stream(kind: str, **fields: Any) -> Json:
+    return {"type": "stream_event", "event": {"type": kind, **fields}}
+
+
+def hook(call_id: str, name: str, request: str = "", *, inner: bool = False) -> Json:
+    given = {"tool_name": name, "tool_input": {"n": call_id}, "tool_use_id": call_id, **({"agent_id": "x"} if inner else {})}
+    return control(request or f"hook-{call_id}", subtype="hook_callback", callback_id="tool", input=given)
+
+
+def permission(call_id: str, name: str) -> Json:
+    return control(f"may-{call_id}", subtype="can_use_tool", tool_name=name, input={"n": call_id}, tool_use_id=call_id)
+
+
+def call(call_id: str, name: str) -> Json:
+    params = {"name": name, "arguments": {"n": call_id}, "_meta": {"claudecode/toolUseId": call_id}}
+    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    return control(f"call-{call_id}", subtype="mcp_message", server_name="app", message=message)
+
+
+def control(request_id: str, **request: Any) -> Json:
+    return {"type": "control_request", "request_id": request_id, "request": request}
+
+
+def result_line(call_id: str, content: Any = "ok", *, failed: bool = False, parent: str | None = None) -> Json:
+    block = {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": failed}
+    return {"type": "user", "message": {"content": [block]}, "parent_tool_use_id": parent}
+
+
+RESULT: Json = {"type": "result", "subtype": "success", "is_error": False, "stop_reason": "end_turn"}
+ABORTED: Json = {"type": "result", "subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_tools"}
+
+
+def awaiting(*calls: AwaitedCall) -> Awaiting:
+    return Awaiting(calls=calls)
+
+
+def decision(answer: Json) -> str:
+    return str(answer["hookSpecificOutput"]["permissionDecision"])

@@ -1,0 +1,36 @@
+"""Writes the golden events of every transcript anew; read the diff before it is committed.
+
+python -m tests.drivers.rewrite_goldens
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.drivers.claude import recordings as claude_transcripts
+from tests.drivers.gemini import recordings as gemini_transcripts
+
+
+def main() -> None:
+    """Rewrite, and name what has changed."""
+    rewrite(claude_transcripts.GOLDEN, {t.name: claude_transcripts.golden_lines(t) for t in claude_transcripts.ALL})
+    rewrite(gemini_transcripts.GOLDEN, {t.name: gemini_transcripts.golden_lines(t) for t in gemini_transcripts.ALL})
+
+
+def rewrite(folder: Path, events: dict[str, bytes]) -> None:
+    """Make the folder hold exactly these events."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {folder / f"{name}.events.jsonl": lines for name, lines in events.items()}
+    for path in sorted(folder.glob("*.events.jsonl")):
+        if path not in wanted:
+            path.unlink()
+            sys.stdout.write(f"removed {path.name}\n")
+    for path, lines in wanted.items():
+        if not path.exists() or path.read_bytes() != lines:
+            path.write_bytes(lines)
+            sys.stdout.write(f"wrote {path.name}\n")
+
+
+if __name__ == "__main__":
+    main()

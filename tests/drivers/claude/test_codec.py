@@ -1,0 +1,298 @@
+"""What the claude codec writes, and the turns of a conversation that no transcript shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from drivers.claude.codec import ClaudeCodec
+from drivers.claude.control_channel import HOOKS
+from drivers.contract.agent import Prompt
+from drivers.contract.errors import ResumeFailed
+from drivers.contract.events import Error, Hook, NativeSession, OutputEvent, SessionEnd, ToolResult, Usage
+from drivers.contract.messages import Content, ImageBlock, TextBlock
+
+INIT = {"type": "system", "subtype": "init", "session_id": "s-1", "model": "m"}
+ABORTED = {"type": "result", "subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
+
+
+def ready(**how: Any) -> ClaudeCodec:
+    codec = ClaudeCodec(**how)
+    say(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
+    codec.outbox.clear()
+    return codec
+
+
+def say(codec: ClaudeCodec, native: dict[str, Any]) -> list[OutputEvent]:
+    return codec.receive(json.dumps(native).encode())
+
+
+def written(codec: ClaudeCodec) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in bytes(codec.outbox).splitlines()]
+    codec.outbox.clear()
+    return lines
+
+
+def test_a_session_begins_with_initialize() -> None:
+    codec = ClaudeCodec({"appendSystemPrompt": "Be kind."})
+    assert codec.phase == "starting"
+    request = {"subtype": "initialize", "hooks": HOOKS, "appendSystemPrompt": "Be kind."}
+    assert written(codec) == [{"type": "control_request", "request_id": "init", "request": request}]
+    say(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
+    assert codec.phase == "ready"
+
+
+def test_a_task_writes_nothing() -> None:
+    codec = ClaudeCodec(once=True)
+    assert (codec.phase, written(codec)) == ("running", [])
+
+
+IMAGE = ImageBlock(url="https://x/y.png")
+NATIVE_IMAGE = {"type": "image", "source": {"type": "url", "url": IMAGE.url}}
+BASE64 = {"type": "base64", "media_type": "image/png", "data": "AA"}
+
+
+@pytest.mark.parametrize(
+    ("content", "native"),
+    [
+        ("hello", "hello"),
+        ("/clear", "\n/clear"),
+        ("/", "\n/"),
+        (" /clear", " /clear"),
+        ("a /clear", "a /clear"),
+        ((TextBlock(text="/clear"), IMAGE), [{"type": "text", "text": "\n/clear"}, NATIVE_IMAGE]),
+        ((TextBlock(text="hi"), TextBlock(text="/x")), [{"type": "text", "text": "hi"}, {"type": "text", "text": "\n/x"}]),
+    ],
+)  # fmt: skip
+def test_prompts_are_kept_literal(content: Content, native: Any) -> None:
+    codec = ready()
+    codec.prompt(Prompt(content))
+    message = {"role": "user", "content": native}
+    assert written(codec) == [{"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""}]
+    assert codec.phase == "running"
+
+
+def test_a_slash_command_is_one_where_that_is_wanted() -> None:
+    codec = ready(verbatim=False)
+    codec.prompt(Prompt("/clear"))
+    assert written(codec)[0]["message"]["content"] == "/clear"
+
+
+@pytest.mark.parametrize("texts", [("/fix it", "a file"), ("a file", "/fix it")])
+def test_a_slash_command_with_a_file_that_comes_along_stands_last(texts: tuple[str, str]) -> None:
+    codec = ready(verbatim=False)
+    codec.prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
+    said = written(codec)[0]["message"]["content"]
+    assert [block["text"] for block in said] == ["a file", "/fix it"]
+
+
+def test_the_session_is_told_once_and_again_when_it_changes() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    assert say(codec, INIT) == [NativeSession(native_id="s-1", model="m")]
+    assert codec.native_id == "s-1"
+    assert say(codec, INIT) == []
+    assert say(codec, INIT | {"session_id": "s-2"}) == [NativeSession(native_id="s-2", model="m")]
+
+
+def test_an_interrupt_is_a_request() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    written(codec)
+    assert codec.interrupt() is True
+    request = {"type": "control_request", "request_id": "interrupt-1", "request": {"subtype": "interrupt"}}
+    assert written(codec) == [request]
+    assert say(codec, ABORTED) == [SessionEnd(exit_code=130, stop_reason="cancelled")]
+    assert codec.phase == "ready"
+
+
+def test_an_interrupt_before_the_turn_has_begun_is_sent_when_it_has() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    written(codec)
+    assert codec.interrupt() is True
+    assert written(codec) == []
+    say(codec, INIT)
+    assert [line["request"] for line in written(codec)] == [{"subtype": "interrupt"}]
+
+
+RESULT = {"type": "result", "subtype": "success", "result": "x", "usage": {}}
+
+
+def heard(codec: ClaudeCodec, text: str) -> list[OutputEvent]:
+    return say(codec, {"type": "user", "message": {"role": "user", "content": text}, "isReplay": True})
+
+
+@pytest.mark.parametrize("text", ["y", "x", "/clear"])
+def test_a_run_ends_when_what_was_said_in_the_middle_is_answered_too(text: str) -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    assert heard(codec, "x") == []
+    written(codec)
+    assert codec.steer(Prompt(text))
+    assert [line["message"]["content"].strip() for line in written(codec)] == [text]
+    assert [event.kind for event in say(codec, RESULT)] == ["usage"]
+    assert codec.phase == "running"
+    assert say(codec, INIT) == [] and heard(codec, text) == []
+    assert [event.kind for event in say(codec, RESULT)] == ["usage", "session_end"]
+    assert codec.phase == "ready"
+
+
+def test_what_was_taken_up_behind_a_tool_has_no_end_of_its_own() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    heard(codec, "x")
+    codec.steer(Prompt("y"))
+    heard(codec, "y")
+    assert [event.kind for event in say(codec, RESULT)] == ["usage", "session_end"]
+
+
+def test_an_interrupt_with_something_unheard_is_none() -> None:
+    """It would be answered in a turn behind the interrupt: the process is ended instead."""
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    heard(codec, "x")
+    codec.steer(Prompt("y"))
+    assert codec.interrupt() is False
+    assert not ClaudeCodec(once=True).steer(Prompt("x"))
+
+
+def test_the_next_turn_is_not_interrupted() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    codec.interrupt()
+    say(codec, INIT)
+    say(codec, ABORTED)
+    codec.prompt(Prompt("y"))
+    written(codec)
+    say(codec, INIT)
+    assert written(codec) == []
+    # An end of this sort that nobody asked for is a failure.
+    assert [event.kind for event in say(codec, ABORTED)] == ["error", "session_end"]
+
+
+def test_a_task_has_no_interrupt() -> None:
+    assert ClaudeCodec(once=True).interrupt() is False
+
+
+def test_a_turn_that_was_over_before_the_interrupt_came_is_not_cancelled() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    codec.interrupt()
+    assert say(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
+
+
+@pytest.mark.parametrize("subtype", ["can_use_tool", "hook_callback", "mcp_message", None])
+def test_every_request_of_the_cli_is_answered_and_none_is_granted(subtype: str | None) -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    written(codec)
+    assert say(codec, {"type": "control_request", "request_id": "r", "request": {"subtype": subtype}}) == []
+    (line,) = written(codec)
+    assert line["type"] == "control_response"
+    assert line["response"]["request_id"] == "r"
+    assert line["response"].get("response", {}).get("behavior") == ("deny" if subtype == "can_use_tool" else None)
+    assert line["response"]["subtype"] == ("success" if subtype in ("can_use_tool", "hook_callback") else "error")
+
+
+def test_a_session_that_is_not_there_is_a_failed_resume() -> None:
+    said = "No conversation found with session ID: x"
+    for tell in (
+        lambda codec: say(codec, {"type": "result", "is_error": True, "errors": [said]}),
+        lambda codec: codec.exited(1, [said]),
+    ):
+        codec = ClaudeCodec()
+        tell(codec)
+        assert isinstance(codec.refusal, ResumeFailed)
+
+
+def test_another_refusal_is_told_and_is_none_of_a_resume() -> None:
+    codec = ClaudeCodec()
+    assert say(codec, {"type": "result", "is_error": True, "errors": ["No disk", "left"]}) == [Error(message="No disk left")]
+    assert codec.refusal is None
+    assert codec.exited(1, []) == []
+
+
+def test_what_comes_between_turns_is_not_a_turns() -> None:
+    codec = ready()
+    text = {"type": "stream_event", "event": {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}}
+    hook = {"type": "system", "subtype": "hook_started", "hook_event": "PreToolUse", "hook_id": "h", "hook_name": "n"}
+    assert say(codec, text) == say(codec, hook) == say(codec, {"type": "result", "is_error": False}) == []
+    codec.prompt(Prompt("x"))
+    assert [event.kind for event in say(codec, text) + say(codec, hook)] == ["agent_token", "hook"]
+
+
+def test_the_end_of_a_task_in_the_background_is_not_the_turns() -> None:
+    codec = ready()
+    codec.prompt(Prompt("x"))
+    say(codec, INIT)
+    assert say(codec, {"type": "result", "is_error": False, "origin": {"kind": "task-notification"}}) == []
+    assert codec.phase == "running"
+    assert say(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("success", "completed"), ("error", "failed"), ("cancelled", "cancelled")])
+def test_hooks(outcome: str, status: str) -> None:
+    codec = ClaudeCodec(once=True)
+    line = {"type": "system", "hook_event": "PostToolUse", "hook_id": "h", "hook_name": "lint"}
+    assert say(codec, line | {"subtype": "hook_started"}) == [Hook(id="h", name="lint", status="started")]
+    assert say(codec, line | {"subtype": "hook_response", "outcome": outcome}) == [Hook(id="h", name="lint", status=status)]
+    for lifecycle in ("SessionStart", "Stop", "Notification"):
+        assert say(codec, line | {"subtype": "hook_started", "hook_event": lifecycle}) == []
+
+
+MODELS = {"a": {"inputTokens": 5, "outputTokens": 6}, "b": {"inputTokens": 7, "cacheReadInputTokens": 1}}
+TURN = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("result", "usage"),
+    [
+        ({"usage": TURN}, [Usage(input_tokens=1, output_tokens=2, cache_read=3, cache_write=4)]),
+        ({"usage": {"input_tokens": 1}}, [Usage(input_tokens=1)]),
+        # With the sub-agents, which `usage` leaves out.
+        ({"usage": TURN, "model_usage_since_last_result": MODELS}, [Usage(input_tokens=12, output_tokens=6, cache_read=1)]),
+        (
+            {"usage": TURN, "model_usage_since_last_result": {}},
+            [Usage(input_tokens=1, output_tokens=2, cache_read=3, cache_write=4)],
+        ),
+        ({}, []),
+    ],
+)
+def test_usage(result: dict[str, Any], usage: list[Usage]) -> None:
+    assert say(ClaudeCodec(once=True), {"type": "result", "is_error": False, **result}) == usage
+
+
+@pytest.mark.parametrize(
+    ("content", "output"),
+    [
+        ("text", "text"),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+        ([], ""),
+        (
+            [{"type": "text", "text": "a"}, {"type": "image", "source": BASE64}],
+            [{"type": "text", "text": "a"}, {"type": "image", "url": "data:image/png;base64,AA"}],
+        ),
+        ([NATIVE_IMAGE], [{"type": "image", "url": IMAGE.url}]),
+        ([{"type": "new", "x": 1}], [{"type": "text", "text": '{"type": "new", "x": 1}'}]),
+        (["odd"], ["odd"]),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_outputs_of_tools(content: Any, output: Any) -> None:
+    block = {"type": "tool_result", "tool_use_id": "t", "content": content}
+    (result, _) = say(ClaudeCodec(once=True), {"type": "user", "message": {"content": [block]}})
+    assert result == ToolResult(tool_call_id="t", output=output)
+
+
+def test_half_a_surrogate_pair_does_not_lose_the_line() -> None:
+    line = rb'{"type":"stream_event","event":{"type":"content_block_delta","delta":{"type":"text_delta","text":"cut \ud83d"}}}'
+    (event,) = ClaudeCodec(once=True).receive(line)
+    assert json.loads(event.encode()) == {"kind": "agent_token", "text": "cut \ufffd"}

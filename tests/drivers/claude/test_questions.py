@@ -1,0 +1,244 @@
+"""The claude codec on questions in an order that no recording has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from drivers.claude.codec import ClaudeCodec
+from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from drivers.contract.events import AwaitedCall, Awaiting, Error, Hook, SessionEnd, ToolCall, ToolResult
+from tests.drivers.claude.cli import (
+    ABORTED,
+    RESULT,
+    Cli,
+    Json,
+    awaiting,
+    call,
+    control,
+    decision,
+    hook,
+    permission,
+    result_line,
+    stream,
+)
+
+
+def test_an_answer_before_the_question_is_kept() -> None:
+    cli = Cli()
+    cli.message(("a", "Bash"), ("b", "Bash"), ("c", "mcp__app__weather"))
+    [handed] = cli.take(hook("a", "Bash"))
+    wanted = [("a", "permission"), ("b", "permission"), ("c", "result")]
+    assert handed == awaiting(*(AwaitedCall(id=i, wants=w) for i, w in wanted)) and cli.codec.phase == "waiting"  # type: ignore[arg-type]
+    cli.codec.reply(ToolReply("c", "rain"))
+    cli.codec.reply(PermissionReply("b", False, "no"))
+    assert cli.answers() == {} and cli.codec.phase == "waiting"
+    cli.codec.reply(PermissionReply("a", True))
+    assert decision(cli.answers()["hook-a"]) == "allow" and cli.codec.phase == "running"
+    cli.take(result_line("a"), hook("b", "Bash"))
+    denied = cli.answers()["hook-b"]["hookSpecificOutput"]
+    assert denied["permissionDecision"] == "deny" and denied["permissionDecisionReason"] == "Tool call denied: no"
+    cli.take(hook("c", "mcp__app__weather"), call("c", "weather"))
+    answers = cli.answers()
+    assert decision(answers["hook-c"]) == "allow"
+    assert answers["call-c"]["mcp_response"] == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {"content": [{"type": "text", "text": "rain"}]},
+    }
+
+
+def test_nothing_is_asked_in_the_middle_of_a_message() -> None:
+    cli = Cli()
+    cli.take(stream("message_start", message={"id": "m"}))
+    cli.take(
+        {"type": "assistant", "message": {"id": "m", "content": [{"type": "tool_use", "id": "a", "name": "Bash", "input": {}}]}}
+    )
+    assert cli.take(hook("a", "Bash")) == [] and cli.codec.phase == "running"
+    assert isinstance(cli.take(stream("message_stop"))[-1], Awaiting)
+
+
+def test_a_running_trusted_call_is_waited_for() -> None:
+    cli = Cli()
+    cli.message(("a", "Read"), ("b", "Bash"))
+    assert cli.take(hook("b", "Bash"), hook("a", "Read")) == []
+    told = cli.take(result_line("a"))
+    assert isinstance(told[0], ToolResult) and told[-1] == awaiting(AwaitedCall(id="b", wants="permission"))
+
+
+def test_a_trusted_call_that_does_not_begin_is_not() -> None:
+    cli = Cli()
+    cli.message(("a", "Bash"), ("b", "Read"))
+    assert cli.take(hook("a", "Bash")) == []
+    optional = AwaitedCall(id="b", wants="permission", optional=True)
+    assert cli.settle() == [awaiting(AwaitedCall(id="a", wants="permission"), optional)]
+
+
+def test_a_permission_request_asks_where_the_hook_did_not() -> None:
+    """The second wall: an ask rule, should the hook ever be left out."""
+    cli = Cli()
+    cli.message(("a", "Bash"))
+    assert isinstance(cli.take(permission("a", "Bash"))[-1], Awaiting)
+    cli.codec.reply(PermissionReply("a", False))
+    assert cli.answers() == {"may-a": {"behavior": "deny", "message": "Tool call denied"}}
+
+
+def test_a_grant_answers_both_questions() -> None:
+    cli = Cli()
+    cli.message(("a", "Bash"))
+    cli.take(hook("a", "Bash"))
+    cli.codec.reply(PermissionReply("a", True))
+    cli.take(permission("a", "Bash"))
+    assert cli.answers()["may-a"] == {"behavior": "allow", "updatedInput": {"n": "a"}}
+
+
+@pytest.mark.parametrize("name", ["Write", "mcp__app__other", "mcp__other__tool", "ExitPlanMode"])
+def test_what_is_not_listed_is_refused(name: str) -> None:
+    cli = Cli()
+    cli.message(("a", name))
+    assert cli.take(hook("a", name), permission("a", name)) == []
+    answers = cli.answers()
+    assert decision(answers["hook-a"]) == "deny" and answers["may-a"]["behavior"] == "deny"
+
+
+def test_the_clients_denial_is_told_in_its_own_words() -> None:
+    cli = Cli()
+    cli.message(("a", "Bash"))
+    cli.take(hook("a", "Bash"))
+    cli.codec.reply(PermissionReply("a", False, "no"))
+    told = cli.take(result_line("a", "PreToolUse:Bash hook error: Tool call denied: no", failed=True))
+    assert told[0] == ToolResult(tool_call_id="a", output="Tool call denied: no", is_error=True)
+
+
+def test_an_application_side_call_has_no_result_of_ours() -> None:
+    cli = Cli()
+    cli.message(("a", "mcp__app__weather"))
+    [handed] = cli.take(hook("a", "mcp__app__weather"), call("a", "weather"))
+    assert isinstance(handed, Awaiting)
+    cli.codec.reply(ToolReply("a", "rain"))
+    assert cli.take(result_line("a", [{"type": "text", "text": "rain"}])) == [
+        ToolCall(id="a", name="weather", status="completed")
+    ]
+
+
+def test_what_happens_while_it_waits_is_told_in_the_next_turn() -> None:
+    cli = Cli()
+    cli.message(("a", "Bash"), ("b", "mcp__app__weather"))
+    cli.take(hook("a", "Bash"))
+    assert cli.take(result_line("a", "timed out", failed=True), {"type": "unheard"}) == []
+    cli.codec.reply(PermissionReply("a", True))
+    cli.codec.reply(ToolReply("b", "rain"))
+    kinds = [event.kind for event in cli.take(call("b", "weather"))]
+    assert kinds == ["tool_result", "tool_call", "stdout"]
+
+
+def test_a_turn_that_ends_by_itself_is_over() -> None:
+    cli = Cli()
+    cli.message(("a", "Bash"))
+    cli.take(hook("a", "Bash"))
+    told = cli.take(result_line("a", "gone", failed=True), RESULT)
+    assert isinstance(told[-1], SessionEnd) and cli.codec.phase == "ready"
+    cli.codec.reply(PermissionReply("a", True))
+    assert cli.answers() == {}
+
+
+def test_an_interrupt_gives_the_calls_up() -> None:
+    cli = Cli()
+    cli.take({"type": "system", "subtype": "init", "session_id": "s"})
+    cli.message(("a", "Bash"), ("b", "mcp__app__weather"))
+    cli.take(hook("a", "Bash"), call("b", "weather"))
+    assert cli.codec.interrupt() and cli.codec.phase == "running"
+    cancel = {"type": "control_cancel_request", "request_id": "hook-a"}
+    note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+    cancelled = control("c", subtype="mcp_message", server_name="app", message=note)
+    told = cli.take(cancel, cancelled, result_line("a", "stop", failed=True), result_line("b", "stop", failed=True), ABORTED)
+    assert not any(isinstance(event, ToolResult) for event in told)
+    assert told[-1] == SessionEnd(exit_code=130, stop_reason="cancelled")
+
+
+def test_a_process_that_ends_while_it_waits() -> None:
+    cli = Cli()
+    cli.message(("a", "Bash"))
+    cli.take(hook("a", "Bash"))
+    error, end = cli.codec.exited(137, [])
+    assert isinstance(error, Error) and end == SessionEnd(exit_code=137, stop_reason="error")
+
+
+def test_a_subagents_call_is_asked_about_by_itself() -> None:
+    cli = Cli()
+    cli.message(("a", "Agent"), ("b", "Bash"))
+    cli.take(hook("a", "Agent"), hook("b", "Bash"))
+    inner = {"id": "i", "content": [{"type": "tool_use", "id": "c", "name": "Bash", "input": {"n": "c"}}]}
+    told = cli.take(hook("c", "Bash", inner=True), {"type": "assistant", "message": inner, "parent_tool_use_id": "a"})
+    optional = AwaitedCall(id="a", wants="permission", optional=True)
+    assert told == [awaiting(optional, AwaitedCall(id="b", wants="permission"))]
+    cli.codec.reply(PermissionReply("b", True))
+    started, handed = [*cli.take(result_line("b")), *cli.settle()][-2:]
+    assert started == ToolCall(id="c", name="Bash", status="started", input={"n": "c"})
+    assert handed == awaiting(AwaitedCall(id="c", wants="permission"))
+    cli.codec.reply(PermissionReply("c", True))
+    told = cli.take(result_line("c", parent="a"))
+    assert [event.parent_id for event in told if isinstance(event, ToolCall | ToolResult)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"subtype": "hook_callback"},
+        {"subtype": "hook_callback", "input": None},
+        {"subtype": "can_use_tool", "tool_name": "Bash"},
+        {"subtype": "mcp_message", "message": {"method": "tools/call", "id": 1}},
+        {"subtype": "mcp_message"},
+        {"subtype": "request_user_dialog"},
+        {},
+    ],
+)
+def test_no_question_stays_without_an_answer(request_: Json) -> None:
+    cli = Cli()
+    assert cli.take(control("r", **request_)) == []
+    answer = cli.answers()["r"]
+    if request_.get("subtype") == "hook_callback":
+        assert decision(answer) == "deny"
+    elif request_.get("subtype") == "can_use_tool":
+        assert answer["behavior"] == "deny"
+    else:
+        assert answer["subtype"] == "error"
+
+
+def test_mcp_messages() -> None:
+    cli = Cli()
+
+    def ask(**message: Any) -> Json:
+        cli.take(control("r", subtype="mcp_message", server_name="app", message={"jsonrpc": "2.0", **message}))
+        found: Json = cli.answers()["r"]["mcp_response"]
+        return found
+
+    opened = ask(method="initialize", id=0, params={"protocolVersion": "2025-11-25"})["result"]
+    assert opened["protocolVersion"] == "2025-11-25" and "tools" in opened["capabilities"]
+    [tool] = ask(method="tools/list", id=1)["result"]["tools"]
+    assert tool["name"] == "weather" and tool["annotations"] == {"readOnlyHint": True}
+    assert ask(method="ping", id=2)["result"] == {}
+    assert ask(method="resources/list", id=3)["error"]["code"] == -32601
+    assert "error" not in ask(method="notifications/initialized")
+
+
+def test_hooks_of_the_users_are_still_told() -> None:
+    cli = Cli()
+    started = {
+        "type": "system",
+        "subtype": "hook_started",
+        "hook_id": "h",
+        "hook_name": "PreToolUse:Bash",
+        "hook_event": "PreToolUse",
+    }
+    assert cli.take(started) == [Hook(id="h", name="PreToolUse:Bash", status="started")]
+
+
+def test_going_on_is_nobodys_words() -> None:
+    codec = ClaudeCodec()
+    codec.outbox.clear()
+    codec.prompt(Prompt("Continue", go_on=True))
+    said = json.loads(bytes(codec.outbox))["message"]["content"]
+    assert said.startswith("<system-reminder>") and said.endswith("</system-reminder>")

@@ -1,0 +1,62 @@
+"""Slash commands and titles as claude tells them, where a `/` is a command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from drivers.claude.codec import ClaudeCodec
+from drivers.contract.agent import Prompt
+from drivers.contract.events import Commands, OutputEvent, SlashCommand, Stdout, Title
+from tests.drivers.claude.recordings import TRANSCRIPTS
+
+COST = {"name": "cost", "description": "Tokens.", "argumentHint": ""}
+KNOWN = Commands(commands=(SlashCommand(name="cost", description="Tokens."),))
+
+
+def codec(*, verbatim: bool = False, **answer: Any) -> tuple[ClaudeCodec, list[OutputEvent]]:
+    found = ClaudeCodec(verbatim=verbatim)
+    response = {"subtype": "success", "request_id": "init", "response": answer}
+    return found, take(found, type="control_response", response=response)
+
+
+def take(found: ClaudeCodec, **line: Any) -> list[OutputEvent]:
+    return found.receive(json.dumps(line).encode())
+
+
+def test_they_come_with_the_opening_and_when_they_change() -> None:
+    cli, events = codec(commands=[COST, {"name": "__inner", "description": ""}])
+    assert (events, cli.phase) == ([KNOWN], "ready")
+    assert take(cli, type="system", subtype="commands_changed", commands=[COST]) == []
+    fix = {"name": "fix", "description": "Mends.", "argumentHint": "[what]", "builtin": True}
+    cli.prompt(Prompt("go"))
+    told = Commands(commands=(*KNOWN.commands, SlashCommand(name="fix", description="Mends.", hint="[what]")))
+    assert take(cli, type="system", subtype="commands_changed", commands=[COST, fix]) == [told]
+
+
+def test_where_a_slash_is_text_there_are_none() -> None:
+    cli, events = codec(verbatim=True, commands=[COST])
+    assert events == take(cli, type="system", subtype="commands_changed", commands=[]) == []
+
+
+def test_a_recorded_opening() -> None:
+    cli = ClaudeCodec(verbatim=False)
+    first = (TRANSCRIPTS / "claude" / "plain.jsonl").read_bytes().splitlines()[0]
+    (told,) = cli.receive(first)
+    assert isinstance(told, Commands)
+    names = {command.name: command.hint for command in told.commands}
+    assert names["compact"] == "<optional custom summarization instructions>" and names["context"] is None
+    assert not any(name.startswith("_") for name in names)
+
+
+def test_a_title_is_told_once() -> None:
+    cli, _ = codec()
+    assert take(cli, type="system", subtype="session_title_changed", title="One") == [Title(text="One")]
+    assert take(cli, type="system", subtype="session_title_changed", title="One") == []
+
+
+def test_what_is_not_as_it_should_be_is_shown() -> None:
+    cli, _ = codec()
+    for line in ({"subtype": "session_title_changed"}, {"subtype": "commands_changed"}):
+        assert [type(event) for event in take(cli, type="system", **line)] == [Stdout]
+    assert codec(commands=7)[1] == codec(commands=None)[1] == []

@@ -1,0 +1,214 @@
+"""Recorded conversations about tools, played again: the codec writes the same lines and tells the same events.
+
+What those events are, in order, stands here; the lines are in tests/transcripts/claude_tools.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.claude.codec import ClaudeCodec
+from drivers.claude.tools import Toolset
+from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from tests.transcripts.record_claude_tools import APP, GRANTS, WIRES
+
+HERE = Path(__file__).parents[2] / "transcripts" / "claude_tools"
+
+Json = dict[str, Any]
+
+
+def wire(name: str) -> list[Json]:
+    return [json.loads(line) for line in (HERE / f"{name}.wire.jsonl").read_text().splitlines()]
+
+
+def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
+    """What the codec writes and says when all that came from elsewhere comes again."""
+    codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
+    written: list[Json] = []
+    events: list[Json] = []
+    for found in records:
+        if "prompt" in found:
+            codec.prompt(Prompt(found["prompt"]))
+        elif "reply" in found:
+            call_id, answer = found["reply"]["id"], found["reply"]["answer"]
+            codec.reply(ToolReply(call_id, answer) if isinstance(answer, str) else PermissionReply(call_id, answer, "no"))
+        elif "interrupt" in found:
+            codec.interrupt()
+        elif "out" in found:
+            events += [json.loads(event.encode()) for event in codec.receive(json.dumps(found["out"]).encode())]
+        written += [json.loads(line) for line in bytes(codec.outbox).splitlines()]
+        codec.outbox.clear()
+    return written, events
+
+
+def short(events: list[Json]) -> list[str]:
+    """The events in few words. Calls are a, b, c, in the order of their first appearance; `?` waits for a permission, `=` for a
+    result, and what stands in parentheses need not be answered."""
+    letters: dict[str, str] = {}
+
+    def letter(call_id: str) -> str:
+        return letters.setdefault(call_id, "abcdefgh"[len(letters)])
+
+    shown: list[str] = []
+    for event in events:
+        kind = event["kind"]
+        if kind == "tool_call":
+            inner = "inner " if event.get("parent_id") else ""
+            shown.append(f"{inner}{event['status']} {letter(event['id'])} {event['name']}")
+        elif kind == "tool_result":
+            shown.append(f"{'error' if event['is_error'] else 'result'} {letter(event['tool_call_id'])} {event['output']!s:.23}")
+        elif kind == "awaiting":
+            marks = [letter(call["id"]) + {"result": "=", "permission": "?"}[call["wants"]] for call in event["calls"]]
+            optional = [f"({mark})" if call.get("optional") else mark for mark, call in zip(marks, event["calls"], strict=True)]
+            shown.append(f"awaiting {' '.join(optional)}")
+        elif kind in ("agent_token", "message_end"):
+            shown.append(event.get("text", "."))
+        elif kind == "session_end":
+            shown.append(event["stop_reason"])
+    return shown
+
+
+TOLD = {
+    "app": [
+        "Asking. ",
+        "started a get_weather",
+        "started b get time",
+        ".",
+        "awaiting a= b=",
+        "completed a get_weather",
+        "completed b get time",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "mixed": [
+        "started a get_weather",
+        "started b get time",
+        "started c Read",
+        "started d Bash",
+        ".",
+        "result c 1\ta note",
+        "completed c Read",
+        "awaiting a= b= d?",
+        "completed a get_weather",
+        "completed b get time",
+        "result d made",
+        "completed d Bash",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "serial_denied": [
+        "started a Bash",
+        "started b Bash",
+        "started c get_weather",
+        ".",
+        "awaiting a? b? c=",
+        "error a Tool call denied: no",
+        "failed a Bash",
+        "result b 2",
+        "completed b Bash",
+        "completed c get_weather",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "behind": [
+        "started a Bash",
+        "started b Write",
+        ".",
+        "awaiting a? (b?)",
+        "result a 1",
+        "completed a Bash",
+        "result b File created successful",
+        "completed b Write",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "behind_denied": [
+        "started a Bash",
+        "started b Write",
+        ".",
+        "awaiting a? (b?)",
+        "result a 1",
+        "completed a Bash",
+        "error b Tool call denied: no",
+        "failed b Write",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "unlisted": [
+        "started a WebFetch",
+        "started b Bash",
+        ".",
+        "error a <tool_use_error>Error: ",
+        "failed a WebFetch",
+        "awaiting b?",
+        "result b 1",
+        "completed b Bash",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "badinput": [
+        "started a Bash",
+        "started b Bash",
+        ".",
+        "error a <tool_use_error>InputVa",
+        "failed a Bash",
+        "awaiting b?",
+        "error b Tool call denied: no",
+        "failed b Bash",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "subagent": [
+        "started a Agent",
+        ".",
+        "started b Bash",
+        "started c get_weather",
+        "awaiting b? c=",
+        "error b Tool call denied: no",
+        "failed b Bash",
+        "completed c get_weather",
+        "result a   <tools-used-before-su",
+        "completed a Agent",
+        "Done.",
+        ".",
+        "end_turn",
+    ],
+    "interrupt": [
+        "started a get_weather",
+        "started b get time",
+        "started c Read",
+        "started d Bash",
+        ".",
+        "result c 1\ta note",
+        "completed c Read",
+        "awaiting a= b= d?",
+        "failed a get_weather",
+        "failed b get time",
+        "failed d Bash",
+        "cancelled",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_what_is_told(name: str) -> None:
+    assert short(play(wire(name))[1]) == TOLD[name]
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_the_same_lines_and_events_again(name: str) -> None:
+    records = wire(name)
+    written, events = play(records)
+    assert written == [found["in"] for found in records if "in" in found]
+    assert events == [found["event"] for found in records if "event" in found]

@@ -1,0 +1,28 @@
+"""Writes the golden events of every codex transcript anew; read the diff before it is committed.
+
+python -m tests.drivers.rewrite_codex_goldens
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.drivers.codex.recordings import ALL, GOLDEN, golden_lines
+
+
+def main() -> None:
+    """Rewrite, and name what has changed."""
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    wanted = {GOLDEN / f"{transcript.name}.events.jsonl": golden_lines(transcript) for transcript in ALL}
+    for path in sorted(GOLDEN.glob("*.events.jsonl")):
+        if path not in wanted:
+            path.unlink()
+            sys.stdout.write(f"removed {path.name}\n")
+    for path, lines in wanted.items():
+        if not path.exists() or path.read_bytes() != lines:
+            path.write_bytes(lines)
+            sys.stdout.write(f"wrote {path.name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""How the codex CLI is started, what its grants become, and how its first exchange goes."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.codex.driver import CodexDriver, native_program
+from drivers.codex.grants import Grants
+from drivers.codex.mcp_servers import ASKING
+from drivers.codex.probe import CodexProbe
+from drivers.contract.agent import GO_ON, PermissionReply, Prompt
+from drivers.contract.codec import Codec
+from drivers.contract.errors import AgentUnavailable, ResumeFailed
+from drivers.contract.events import Awaiting
+from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.mcp_servers import McpServer
+from drivers.contract.messages import AssistantMessage, ToolMessage, ToolUseBlock, UserMessage
+from drivers.contract.specs import SessionSpec, TaskSpec
+
+WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object"})
+FOLDER = Path("/nowhere/work")
+SPEC = SessionSpec("codex", FOLDER, {"HOME": "/nowhere"})
+
+
+def written(codec: Codec) -> list[dict[str, Any]]:
+    """What the codec has written, which is then gone."""
+    lines = [json.loads(line) for line in bytes(codec.outbox).splitlines()]
+    codec.outbox.clear()
+    return lines
+
+
+def opened(spec: SessionSpec, config: dict[str, Any] | None = None) -> tuple[Codec, dict[str, Any]]:
+    """A codec whose CLI has been asked for its thread, and that request."""
+    codec = CodexDriver().session(spec).codec
+    codec.receive(b'{"id":1,"result":{}}')
+    written(codec)
+    codec.receive(json.dumps({"id": 2, "result": {"config": config or {}}}).encode())
+    (asked,) = written(codec)
+    return codec, asked
+
+
+def test_a_task_goes_in_by_standard_input_alone() -> None:
+    spec = TaskSpec("codex", FOLDER, {"X": "1"}, args=("-c", "a=1"), task="-do it", model="-m", options={"api_key": "sk-1"})
+    command = CodexDriver().task(spec).command
+    assert command.argv[:6] == ("codex", "-c", "a=1", "exec", "--json", "--skip-git-repo-check")
+    assert command.argv[-2:] == ("--model=-m", "-")
+    assert command.stdin == b"-do it"
+    assert command.env == {"X": "1", "CODEX_API_KEY": "sk-1"}
+    assert "--sandbox" not in command.argv
+
+
+def test_the_options_of_a_task() -> None:
+    options = {"model": "gpt-5.5", "effort": 'hi"gh', "sandbox": "workspace-write"}
+    argv = CodexDriver().task(TaskSpec("codex", FOLDER, {}, options=options, task="x")).command.argv
+    assert argv[-6:] == ("--model=gpt-5.5", "-c", 'model_reasoning_effort="hi\\"gh"', "--sandbox", "workspace-write", "-")
+
+
+def test_a_thread_is_started_with_what_the_session_says() -> None:
+    options = {"model": "gpt-5.5", "effort": "high"}
+    codec, asked = opened(replace(SPEC, system="You are P.", options=options, app_tools=(WEATHER,)))
+    params = asked["params"]
+    assert (asked["method"], params["model"], params["developerInstructions"]) == ("thread/start", "gpt-5.5", "You are P.")
+    assert params["config"]["model_reasoning_effort"] == "high"
+    assert [tool["name"] for tool in params["dynamicTools"]] == ["get_weather"]
+    codec.receive(b'{"id":3,"result":{"thread":{"id":"T"},"model":"gpt-5.5"}}')
+    assert (codec.phase, str(codec.native_id).partition(":")[0]) == ("ready", "T")
+
+
+def test_a_key_is_given_in_the_exchange_and_kept_in_memory() -> None:
+    for spec in (replace(SPEC, options={"api_key": "sk-1"}), replace(SPEC, env={**SPEC.env, "CODEX_API_KEY": "sk-1"})):
+        launch = CodexDriver().session(spec)
+        assert 'cli_auth_credentials_store="ephemeral"' in launch.command.argv
+        assert not any("sk-1" in argument for argument in launch.command.argv)
+        written(launch.codec)
+        launch.codec.receive(b'{"id":1,"result":{}}')
+        assert written(launch.codec)[-1]["params"] == {"type": "apiKey", "apiKey": "sk-1"}
+
+
+def test_the_users_own_settings_stay_and_their_servers_do_not_start() -> None:
+    config = {
+        "mcp_servers": {"mine": {"command": "x"}},
+        "model_provider": "own",
+        "model_providers": {"own": {"request_max_retries": 9, "stream_max_retries": None}},
+    }
+    _, asked = opened(SPEC, config)
+    assert asked["params"]["config"]["mcp_servers"] == {"mine": {"enabled": False}}
+    assert asked["params"]["config"]["model_providers"] == {"own": {"stream_max_retries": 3}}
+    _, asked = opened(SPEC, {"model_provider": "openai", "model_providers": {}})
+    assert "model_providers" not in asked["params"]["config"]
+
+
+def test_the_additional_directories_are_roots_of_the_workspace() -> None:
+    more = (Path("/more"), Path("/and/more"))
+    users = {"sandbox_workspace_write": {"writable_roots": ["/users", "/more"]}}
+    _, asked = opened(replace(SPEC, additional_directories=more), users)
+    assert asked["params"]["runtimeWorkspaceRoots"] == [str(FOLDER), "/more", "/and/more", "/users"]
+    _, asked = opened(SPEC, users)
+    assert "runtimeWorkspaceRoots" not in asked["params"]
+    # A thread keeps those of before unless it is told others.
+    _, asked = opened(replace(SPEC, resume="T"), {"sandbox_workspace_write": None})
+    assert asked["params"]["runtimeWorkspaceRoots"] == [str(FOLDER)]
+
+
+def test_a_history_is_injected_and_reasoning_left_out() -> None:
+    call = ToolUseBlock(tool_call_id="c1", name="shell", input={"command": "ls"})
+    history = (UserMessage(content="hi"), AssistantMessage(content=(call,)), ToolMessage(tool_call_id="c1", content="a b"))
+    codec, _ = opened(replace(SPEC, history=history))
+    codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
+    (seed,) = written(codec)
+    assert (codec.phase, seed["method"]) == ("starting", "thread/inject_items")
+    assert [item["type"] for item in seed["params"]["items"]] == ["message", "function_call", "function_call_output"]
+    codec.receive(b'{"id":4,"result":{}}')
+    assert codec.phase == "ready"
+
+
+def test_a_thread_that_is_gone() -> None:
+    codec, asked = opened(replace(SPEC, resume="T"))
+    assert (asked["method"], asked["params"]["threadId"]) == ("thread/resume", "T")
+    codec.receive(b'{"id":3,"error":{"code":-32600,"message":"no rollout found for thread id T"}}')
+    assert isinstance(codec.refusal, ResumeFailed) and "no rollout found" in str(codec.refusal)
+
+
+def test_a_thread_with_other_tools_is_not_resumed() -> None:
+    codec, _ = opened(replace(SPEC, app_tools=(WEATHER,)))
+    codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
+    again, asked = opened(replace(SPEC, resume=codec.native_id, app_tools=(WEATHER,)))
+    assert asked["params"]["threadId"] == "T" and again.refusal is None
+    for tools in ((), (replace(WEATHER, name="other"),)):
+        other = CodexDriver().session(replace(SPEC, resume=codec.native_id, app_tools=tools)).codec
+        assert isinstance(other.refusal, ResumeFailed)
+
+
+def test_going_on_from_results_says_nothing_in_the_users_place() -> None:
+    codec, _ = opened(SPEC)
+    codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
+    codec.prompt(GO_ON)
+    assert written(codec)[0]["params"]["input"] == []
+
+
+def test_a_session_that_is_refused() -> None:
+    codec, _ = opened(SPEC)
+    codec.receive(b'{"id":3,"error":{"code":-32600,"message":"Model provider `x` not found"}}')
+    assert isinstance(codec.refusal, AgentUnavailable) and "Model provider" in str(codec.refusal)
+
+
+GRANTS = [
+    # own tools with their trust, option sandbox: the CLI's policy and sandbox
+    ({}, "default", "untrusted", "workspace-write"),
+    ({"shell": False, "apply_patch": False}, "default", "untrusted", "workspace-write"),
+    ({"shell": True, "apply_patch": True}, "default", "never", "workspace-write"),
+    ({"shell": True, "apply_patch": True}, "read-only", "never", "read-only"),
+    ({"shell": True, "apply_patch": True}, "danger-full-access", "never", "danger-full-access"),
+    ({"shell": True}, "default", "on-request", "read-only"),
+    ({"shell": True, "apply_patch": False}, "workspace-write", "on-request", "read-only"),
+    ({"shell": True}, "danger-full-access", "untrusted", "danger-full-access"),
+    ({"shell": False, "apply_patch": True}, "default", "untrusted", "workspace-write"),
+]
+
+
+@pytest.mark.parametrize(("own", "sandbox", "policy", "mode"), GRANTS)
+def test_what_grants_become(own: dict[str, bool], sandbox: str, policy: str, mode: str) -> None:
+    grants = Grants.of([ToolGrant(name, trust) for name, trust in own.items()], sandbox, ("/w", "/more"))
+    assert (grants.policy, grants.sandbox_mode) == (policy, mode)
+    assert grants.config()["features"]["shell_tool"] == ("shell" in own)
+    assert grants.config()["web_search"] == "disabled"
+
+
+@pytest.mark.parametrize(
+    ("own", "sandbox", "name", "params", "path", "verdict"),
+    [
+        ({}, "default", "shell", {}, "", "decline"),
+        ({"shell": True}, "danger-full-access", "apply_patch", {}, "/w/a", "decline"),
+        ({"shell": False}, "default", "shell", {}, "", "ask"),
+        ({"shell": False}, "default", "shell", {"kind": "writeStdin"}, "", "decline"),
+        ({"shell": True}, "danger-full-access", "shell", {}, "", "accept"),
+        ({"shell": True}, "default", "shell", {}, "", "decline"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/a", "accept"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/../a", "ask"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "a/b", "accept"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/more/a", "accept"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/../more/a", "accept"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/more/../a", "ask"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/more-of/a", "ask"),
+        ({"apply_patch": True}, "read-only", "apply_patch", {}, "/more/a", "ask"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/wide/a", "ask"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "", "ask"),
+        ({"apply_patch": True}, "read-only", "apply_patch", {}, "/w/a", "ask"),
+        ({"apply_patch": True}, "danger-full-access", "apply_patch", {}, "/etc/a", "accept"),
+    ],
+)
+def test_who_answers(own: dict[str, bool], sandbox: str, name: str, params: dict[str, Any], path: str, verdict: str) -> None:
+    grants = Grants.of([ToolGrant(tool, trust) for tool, trust in own.items()], sandbox, ("/w", "/more"))
+    assert grants.verdict(name, params, [{"path": path}] if path else []) == verdict
+
+
+def test_rules_files_are_refused_where_the_client_is_to_be_asked(tmp_path: Path) -> None:
+    rules = tmp_path / ".codex" / "rules"
+    rules.mkdir(parents=True)
+    (rules / "default.rules").write_text("")
+    asks = replace(SPEC, env={"HOME": str(tmp_path)}, tools=(ToolGrant("shell"),))
+    with pytest.raises(AgentUnavailable, match=r"default\.rules"):
+        CodexDriver().session(asks)
+    with pytest.raises(AgentUnavailable, match=r"default\.rules"):
+        CodexDriver().session(replace(asks, env={"HOME": "/nowhere", "CODEX_HOME": str(tmp_path / ".codex")}))
+    CodexDriver().session(replace(asks, options={"rules": "apply"}))
+    CodexDriver().session(replace(asks, tools=(ToolGrant("shell", trust=True),)))
+    CodexDriver().session(replace(asks, tools=()))
+
+
+def test_the_native_binary_behind_the_wrapper(tmp_path: Path) -> None:
+    scope = tmp_path / "node_modules" / "@openai"
+    wrapper = scope / "codex" / "bin" / "codex.js"
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    wrapper.parent.mkdir(parents=True)
+    wrapper.touch()
+    link = tmp_path / "codex"
+    link.symlink_to(wrapper)
+    assert native_program(str(link)) == str(link)
+    for parent in (scope / "codex" / "node_modules" / "@openai", scope):
+        binary = parent / f"codex-{sys.platform}-{machine}" / "vendor" / "some-triple" / "bin" / "codex"
+        binary.parent.mkdir(parents=True)
+        binary.touch()
+        assert native_program(str(link)) != str(binary)
+        binary.chmod(0o755)
+        assert native_program(str(link)) == str(binary)
+    other = tmp_path / "other"
+    other.touch()
+    assert native_program(str(other)) == str(other)
+
+
+def test_what_the_cli_says_of_itself() -> None:
+    probe = CodexProbe()
+    for answer in (
+        {"id": 1, "result": {}},
+        {"method": "configWarning", "params": {}},
+        {"id": 2, "result": {"account": None, "requiresOpenaiAuth": True}},
+        {"id": 3, "result": {"data": [{"model": "a", "hidden": False}, {"model": "b", "hidden": True}]}},
+    ):
+        probe.receive(json.dumps(answer).encode())
+    assert (probe.phase, probe.logged_in, probe.models) == ("ready", False, ("a",))
+    own = CodexProbe()
+    own.receive(b'{"id":1,"result":{}}')
+    own.receive(b'{"id":2,"result":{"account":null,"requiresOpenaiAuth":false}}')
+    assert own.logged_in is True
+    odd = CodexProbe()
+    odd.receive(b'{"id":1,"result":{}}')
+    odd.receive(b'{"id":2,"result":"odd"}')
+    assert isinstance(odd.refusal, AgentUnavailable)
+
+
+def at_work() -> Codec:
+    """A codec whose CLI works on a turn."""
+    codec, asked = opened(SPEC)
+    told(codec, {"id": asked["id"], "result": {"thread": {"id": "th"}, "model": "m"}})
+    assert codec.phase == "ready"
+    codec.prompt(Prompt("x"))
+    (start,) = written(codec)
+    told(codec, {"id": start["id"], "result": {"turn": {"id": "t1"}}})
+    told(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t1"}}})
+    return codec
+
+
+def told(codec: Codec, native: dict[str, Any]) -> list[str]:
+    return [event.kind for event in codec.receive(json.dumps(native).encode())]
+
+
+def completed(turn: str) -> dict[str, Any]:
+    return {"method": "turn/completed", "params": {"threadId": "th", "turn": {"id": turn, "status": "completed"}}}
+
+
+def test_it_is_told_something_in_mid_turn() -> None:
+    codec = at_work()
+    assert codec.steer(Prompt("y"))
+    (steer,) = written(codec)
+    assert steer["method"] == "turn/steer"
+    assert (steer["params"]["expectedTurnId"], steer["params"]["input"][0]["text"]) == ("t1", "y")
+    assert told(codec, {"id": steer["id"], "result": {}}) == []
+    assert told(codec, completed("t1")) == ["session_end"]
+    assert not codec.steer(Prompt("z"))
+
+
+@pytest.mark.parametrize("end_first", [False, True])
+def test_what_came_too_late_for_a_turn_is_said_in_another_of_the_same_run(end_first: bool) -> None:
+    codec = at_work()
+    codec.steer(Prompt("y"))
+    (steer,) = written(codec)
+    refused = {"id": steer["id"], "error": {"message": "no active turn to steer"}}
+    for line in (completed("t1"), refused) if end_first else (refused, completed("t1")):
+        assert "session_end" not in told(codec, line)
+    (start,) = written(codec)
+    assert (start["method"], start["params"]["input"][0]["text"]) == ("turn/start", "y")
+    told(codec, {"id": start["id"], "result": {"turn": {"id": "t2"}}})
+    told(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t2"}}})
+    assert told(codec, completed("t2")) == ["session_end"]
+
+
+SERVERS = (
+    McpServer("my server", command="serve", args=("-v",), env={"TOKEN": "t0p"}),
+    McpServer("far", "http", url="https://far.example", headers={"Authorization": "t0p"}),
+)
+
+
+def test_a_clients_servers_are_settings_of_the_thread_and_none_is_mixed_with_the_users() -> None:
+    launch = CodexDriver().session(replace(SPEC, mcp_servers=SERVERS))
+    assert "t0p" not in str(launch.command)
+    for spec in (replace(SPEC, mcp_servers=SERVERS), replace(SPEC, mcp_servers=SERVERS, resume="T")):
+        _, asked = opened(spec, {"mcp_servers": {"my_server": {"tools": {"x": {"approval_mode": "approve"}}}}})
+        told = asked["params"]["config"]["mcp_servers"]
+        assert told["my_server"] == {"enabled": False}
+        assert {name: told["my_server-2"][name] for name in ("command", "args", "env")} == {
+            "command": "serve",
+            "args": ["-v"],
+            "env": {"TOKEN": "t0p"},
+        }
+        assert (told["far"]["url"], told["far"]["http_headers"]) == ("https://far.example", {"Authorization": "t0p"})
+        assert {told[name]["default_tools_approval_mode"] for name in ("my_server-2", "far")} == {"prompt"}
+
+
+def test_calls_of_a_clients_servers_are_asked_about_where_everything_else_is_trusted() -> None:
+    trusted = (ToolGrant("shell", trust=True), ToolGrant("apply_patch", trust=True))
+    _, asked = opened(replace(SPEC, tools=trusted))
+    assert asked["params"]["approvalPolicy"] == "never"
+    _, asked = opened(replace(SPEC, tools=trusted, mcp_servers=SERVERS))
+    assert asked["params"]["approvalPolicy"] == ASKING
+
+
+def calling(*tools: ToolGrant) -> Codec:
+    """A codec whose CLI is in a turn, with a call of a server's tool begun."""
+    codec, _ = opened(replace(SPEC, mcp_servers=SERVERS, tools=tools))
+    codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
+    codec.prompt(Prompt("go"))
+    codec.receive(b'{"id":4,"result":{"turn":{"id":"U"}}}')
+    codec.receive(b'{"method":"turn/started","params":{"threadId":"T","turn":{"id":"U"}}}')
+    item = {"type": "mcpToolCall", "id": "c1", "server": "far", "tool": "get", "status": "inProgress", "arguments": {"x": 1}}
+    codec.receive(json.dumps({"method": "item/started", "params": {"item": item, "threadId": "T", "turnId": "U"}}).encode())
+    written(codec)
+    return codec
+
+
+def question(codec: Codec, request_id: int = 0, **about: Any) -> list[dict[str, Any]]:
+    """What the codec writes when the CLI asks, at once and when it is silent."""
+    meta = {"codex_approval_kind": "mcp_tool_call", "tool_name": "get", "tool_params": {"x": 1}, **about}
+    params = {"threadId": "T", "turnId": "U", "serverName": "far", "mode": "form", "_meta": meta, "message": "Allow?"}
+    codec.receive(json.dumps({"method": "mcpServer/elicitation/request", "id": request_id, "params": params}).encode())
+    return written(codec)
+
+
+@pytest.mark.parametrize(("granted", "action"), [(True, "accept"), (False, "decline")])
+def test_the_client_decides_about_a_call_of_its_server(granted: bool, action: str) -> None:
+    codec = calling()
+    assert question(codec) == []
+    (awaiting,) = codec.settle()
+    assert isinstance(awaiting, Awaiting)
+    assert [(call.id, call.wants) for call in awaiting.calls] == [("c1", "permission")]
+    codec.reply(PermissionReply("c1", granted))
+    (answer,) = written(codec)
+    assert (answer["id"], answer["result"]["action"]) == (0, action)
+
+
+def test_a_trusted_tool_of_a_server_is_not_asked_about_and_its_server_hears_no_yes() -> None:
+    codec = calling(ToolGrant("mcp__far__get", trust=True))
+    (answer,) = question(codec)
+    assert answer["result"]["action"] == "accept"
+    # The same again is a server's own question, in the words of the CLI's.
+    (answer,) = question(codec, 1)
+    assert answer["result"]["action"] == "decline"
+
+
+@pytest.mark.parametrize("about", [{"codex_approval_kind": "x"}, {"tool_name": "put"}, {"tool_params": {"x": 2}}])
+def test_a_question_about_no_open_call_is_declined(about: dict[str, Any]) -> None:
+    (answer,) = question(calling(), **about)
+    assert answer["result"]["action"] == "decline"

@@ -1,0 +1,271 @@
+"""What is gemini's own without the CLI: its task's lines, its home, its policy, and histories as its chat files."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.acp.permissions import Grants
+from drivers.contract.agent import Prompt
+from drivers.contract.errors import AgentUnavailable
+from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout
+from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.mcp_servers import McpServer
+from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
+from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.gemini.codec import GeminiCodec
+from drivers.gemini.driver import MAX_TASK, GeminiDriver
+from drivers.gemini.history import LONG_AGO, chat, chat_file, records_of
+from drivers.gemini.home import age_chats, home_of, prepare, session_settings, task_settings
+from drivers.gemini.session import MARK, profile
+from drivers.gemini.tools import NAMES, TOOLS, app_name, name_of, policy
+from drivers.runtime.process import Spawner
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def run(*lines: Any, code: int = 0, stderr: tuple[str, ...] = ()) -> list[OutputEvent]:
+    codec = GeminiCodec()
+    events = [event for line in lines for event in codec.receive(json.dumps(line).encode())]
+    return [*events, *codec.exited(code, stderr)]
+
+
+def test_the_older_shapes_of_a_task() -> None:
+    events = run({"text": "one "}, {"candidates": [{"content": {"parts": [{"text": "two"}]}}]})
+    assert events == [AgentToken(text="one "), AgentToken(text="two"), SessionEnd(exit_code=0)]
+
+
+def test_a_task_without_its_result_line_has_failed() -> None:
+    events = run({"type": "init", "session_id": "s"}, {"type": "message", "role": "assistant", "content": "half"})
+    assert isinstance(events[-2], Error)
+    assert "before it said that it was done" in events[-2].message
+    assert events[-1] == SessionEnd(exit_code=1, stop_reason="error")
+
+
+@pytest.mark.parametrize(("code", "told"), [(41, "run `gemini` once"), (55, "not trusted"), (7, "exit code 7")])
+def test_exit_codes_are_told(code: int, told: str) -> None:
+    events = run(code=code, stderr=("why",))
+    assert events[0] == Stderr(line="why")
+    assert told in events[1].message  # type: ignore[union-attr]
+    assert events[2] == SessionEnd(exit_code=code, stop_reason="error")
+
+
+def test_a_failed_result_keeps_the_exit_code() -> None:
+    events = run({"type": "result", "status": "error", "error": {"message": "[API Error: no]"}}, code=145)
+    assert events == [Error(message="gemini: [API Error: no]"), SessionEnd(exit_code=145, stop_reason="error")]
+
+
+def test_what_is_not_known_is_shown() -> None:
+    codec = GeminiCodec()
+    for line in (b"plain text", b'{"type":"new"}', b'{"type":"error","severity":"warning","message":"m"}', b'{"odd":1}', b"[1]"):
+        assert codec.receive(line) == [Stdout(line=line.decode())]
+
+
+def test_the_policy_denies_what_is_not_listed() -> None:
+    rules = tomllib.loads(policy([ToolGrant("read_file"), ToolGrant("run_shell_command", trust=True), ToolGrant("nonsense")]))[
+        "rule"
+    ]
+    assert [(rule["toolName"], rule["decision"]) for rule in rules] == [
+        ("*", "deny"), ("read_file", "ask_user"), ("run_shell_command", "allow"),
+    ]  # fmt: skip
+    assert rules[0]["priority"] < rules[1]["priority"]
+    assert rules[2]["argsPattern"] == "."
+
+
+def test_a_call_is_named_by_its_id_which_no_model_can_choose() -> None:
+    assert name_of("read_file__run_shell_command__1", "execute") == "read_file"
+    assert name_of("something_else__1", "other") == "other"
+    assert len({tool.name for tool in TOOLS}) == len(TOOLS) == len(NAMES)
+
+
+def test_prompts_that_would_be_commands_are_text() -> None:
+    prompt = profile(verbatim=True).prompt
+    assert prompt(Prompt("hello"))[0].text == "hello"
+    assert prompt(Prompt("  /help"))[0].text == MARK + "  /help"
+    assert prompt(Prompt((TextBlock(text=" "), TextBlock(text="$x"))))[1].text == MARK + "$x"
+    assert profile(verbatim=False).prompt(Prompt("/help"))[0].text == "/help"
+
+
+@pytest.mark.parametrize("texts", [("/help", "a file"), ("a file", "/help"), ("a file", "a path")])
+def test_a_command_with_a_file_that_comes_along_stands_first(texts: tuple[str, str]) -> None:
+    found = profile(verbatim=False).prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
+    assert [block.text for block in found] == (["/help\n", "a file"] if "/help" in texts else list(texts))
+
+
+def test_a_history_as_a_chat_file() -> None:
+    call = ToolUseBlock(tool_call_id="c1", name="get_weather", input={"location": "Tokyo"})
+    cut = ToolUseBlock(tool_call_id="c2", name="get_time", input={})
+    history = (
+        UserMessage(content=(TextBlock(text="Look"), ImageBlock(url=PIXEL))),
+        AssistantMessage(content=(TextBlock(text="Looking."), call, cut)),
+        ToolMessage(tool_call_id="c1", content="18C"),
+        AssistantMessage(content="It is mild."),
+    )
+    user, called, said = records_of(history)
+    assert user["content"][1] == {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
+    results = [call["result"][0]["functionResponse"]["response"]["output"] for call in called["toolCalls"]]
+    assert results == ["18C", "Tool call cancelled"]
+    assert said == {"type": "gemini", "content": [{"text": "It is mild."}]}
+    lines = chat(history, "0123456789", "/work", ["a", "b", "c", "d"], "2026-11-20T00:00:00.000Z").splitlines()
+    about = json.loads(lines[0])
+    assert (about["sessionId"], len(about["projectHash"]), len(lines)) == ("0123456789", 64, 4)
+    assert chat_file("0123456789") == f"session-{LONG_AGO}-01234567.jsonl"
+
+
+def test_chats_are_aged_so_that_a_load_of_this_minute_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / f"session-{LONG_AGO}-aaaaaaaa.jsonl").write_text("the conversation so far")
+    (tmp_path / "session-2026-11-20T20-22-aaaaaaaa.jsonl").write_text("begun")
+    (tmp_path / "session-2026-11-20T20-22-bbbbbbbb.jsonl").write_text("another")
+    age_chats(tmp_path)
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {
+        f"session-{LONG_AGO}-aaaaaaaa.jsonl": "the conversation so far",
+        f"session-{LONG_AGO}-bbbbbbbb.jsonl": "another",
+    }
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A user's own ~/.gemini, logged in."""
+    own = tmp_path / "home" / ".gemini"
+    own.mkdir(parents=True)
+    (own / "oauth_creds.json").write_text("{}")
+    (own / "commands").mkdir()
+    settings = '{\n// mine\n"ui": {"theme": "x"}, "mcpServers": {"m": {}}, "tools": {"allowed": ["glob"]},'
+    (own / "settings.json").write_text(settings + '"security": {"auth": {"selectedType": "oauth-personal"}}}')
+    return own
+
+
+def spec_of(tmp_path: Path, env: dict[str, str] | None = None, **options: str) -> SessionSpec:
+    return SessionSpec("gemini", tmp_path, {"HOME": str(tmp_path / "home"), **(env or {})}, (), options, tmp_path / "state")
+
+
+def test_a_log_in_is_found_in_a_home_of_its_own(tmp_path: Path, user: Path) -> None:
+    assert home_of(spec_of(tmp_path)) == user
+    for whole in (False, True, True):
+        prepare(user, tmp_path / "state", whole=whole)
+        own = tmp_path / "state" / ".gemini"
+        assert (own / "oauth_creds.json").resolve() == user / "oauth_creds.json"
+        assert (own / "commands").exists() is whole
+        assert not (own / "settings.json").exists()
+
+
+def test_the_settings_of_a_session_bring_no_tools(tmp_path: Path, user: Path) -> None:
+    found = session_settings(spec_of(tmp_path), user, ["read_file"])
+    assert found["tools"]["core"] == ["read_file"]
+    assert "allowed" not in found["tools"]
+    assert found["mcpServers"] == {}
+    assert found["ui"] == {"theme": "x"}
+    assert found["security"]["auth"] == {"selectedType": "oauth-personal"}
+    assert found["general"]["maxAttempts"] == 3
+    bare = session_settings(spec_of(tmp_path, settings="none"), user, [])
+    assert "ui" not in bare
+    assert bare["security"]["auth"] == {"selectedType": "oauth-personal"}
+
+
+def test_the_additional_directories_stand_in_the_settings(tmp_path: Path, user: Path) -> None:
+    (user / "settings.json").write_text('{"context": {"fileName": "X.md", "includeDirectories": ["~/mine"]}}')
+    more = (tmp_path / "a, b", tmp_path / "c")
+    spec = replace(spec_of(tmp_path), additional_directories=more)
+    context = session_settings(spec, user, [])["context"]
+    assert context == {"fileName": "X.md", "includeDirectories": [*map(str, more), "~/mine"]}
+    bare = session_settings(replace(spec, options={"settings": "none"}), user, [])
+    assert bare["context"] == {"includeDirectories": [*map(str, more)]}
+    assert session_settings(spec_of(tmp_path), user, [])["context"]["includeDirectories"] == ["~/mine"]
+    (user / "settings.json").write_text('{"context": "not an object"}')
+    assert session_settings(spec, user, [])["context"] == {"includeDirectories": [*map(str, more)]}
+
+
+@pytest.mark.parametrize("name", ["$HOME", "${X:-..", "a$b"])
+def test_a_directory_that_would_be_filled_in_is_refused(tmp_path: Path, user: Path, name: str) -> None:
+    spec = replace(spec_of(tmp_path), additional_directories=(tmp_path / name,))
+    with pytest.raises(AgentUnavailable, match=r"has a \$ in its name"):
+        session_settings(spec, user, [])
+
+
+def test_the_application_side_tools_run_and_nothing_beside_them() -> None:
+    names = ["get_weather", "n" * 80, "größe"]
+    rules = tomllib.loads(policy([], [ToolSpec(name, "", {}) for name in names]))["rule"]
+    allowed = ["mcp_portico_get_weather", f"mcp_portico_{'n' * 18}...{'n' * 30}", "mcp_portico_gr__e"]
+    assert [(rule["toolName"], rule["decision"]) for rule in rules] == [("*", "deny"), *((name, "allow") for name in allowed)]
+    assert [rule["priority"] for rule in rules] == [900, 999, 999, 999]
+    assert max(map(len, map(app_name, names))) == 63
+
+
+def test_a_seeded_call_has_the_clis_name_of_the_tool() -> None:
+    called = AssistantMessage(content=(ToolUseBlock(tool_call_id="c1", name="get_weather", input={}),))
+    done = ToolMessage(tool_call_id="c1", content="18")
+    (record,) = records_of([called, done], {"get_weather": "mcp_portico_get_weather"})
+    call = record["toolCalls"][0]
+    assert (call["name"], call["result"][0]["functionResponse"]["name"]) == ("mcp_portico_get_weather",) * 2
+
+
+def test_the_settings_of_a_task_are_the_users(tmp_path: Path, user: Path) -> None:
+    found = task_settings(spec_of(tmp_path), user)
+    assert found["mcpServers"] == {"m": {}}
+    assert found["tools"] == {"allowed": ["glob"]}
+
+
+def test_the_way_to_log_in_is_named(tmp_path: Path, user: Path) -> None:
+    def chosen(env: dict[str, str], **options: str) -> Any:
+        return task_settings(spec_of(tmp_path, env, **options), user)["security"].get("auth", {}).get("selectedType")
+
+    assert chosen({"GEMINI_API_KEY": "k"}) == "oauth-personal"
+    assert chosen({}, api_key="k") == "gemini-api-key"
+    (user / "settings.json").write_text("not JSON")
+    assert chosen({"GEMINI_API_KEY": "k"}) == "gemini-api-key"
+    assert chosen({"GOOGLE_GENAI_USE_VERTEXAI": "true"}) == "vertex-ai"
+    assert chosen({}) == "oauth-personal"
+    (user / "oauth_creds.json").unlink()
+    assert chosen({}) is None
+
+
+def test_no_prompt_or_secret_stands_in_the_arguments(tmp_path: Path) -> None:
+    driver, options = GeminiDriver(), {"api_key": "s3cret", "model": "m"}
+    task = driver.task(TaskSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", task="/do")).command
+    assert task.argv == ("gemini", "--output-format", "stream-json", "--model", "m")
+    assert task.stdin == b"\n/do"
+    session = driver.session(SessionSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", system="be kind")).command
+    assert "s3cret" not in str(session.argv)
+    assert "be kind" not in str(session.argv)
+    assert session.env["GEMINI_API_KEY"] == "s3cret"
+    assert session.env["TMPDIR"] == str(tmp_path / "state" / "tmp")
+    assert session.files[tmp_path / "state" / ".gemini" / "GEMINI.md"] == b"be kind"
+
+
+async def test_a_task_that_would_be_cut_is_refused(tmp_path: Path) -> None:
+    spec = TaskSpec("/bin/true", tmp_path, {"HOME": str(tmp_path)}, state=tmp_path / "state", task="x" * (MAX_TASK + 1))
+    with pytest.raises(AgentUnavailable, match="8 MiB"):
+        await GeminiDriver().execute(spec, Spawner(), Limits())
+
+
+def test_servers_of_a_client_are_allowed_by_name_and_their_tools_ask(tmp_path: Path) -> None:
+    (tmp_path / ".gemini").mkdir()
+    (tmp_path / ".gemini" / "settings.json").write_text('{"mcpServers": {/* mine */ "mine": {"command": "x"}}}')
+    servers = tuple(McpServer(name, command="serve", env={"TOKEN": "t0p"}) for name in ("Portico", "mine", "my_ser ver"))
+    trusted = (ToolGrant("mcp__mine-2__get_it", trust=True), ToolGrant("mcp__portico__x", trust=True))
+    spec = SessionSpec("gemini", tmp_path, {"HOME": "/nowhere"}, state=tmp_path, mcp_servers=servers, tools=trusted)
+    launch = GeminiDriver().session(spec)
+    names = ["portico-2", "mine-2", "my-ser-ver"]
+    assert [arg for arg in launch.command.argv if "mcp" in arg] == [f"--allowed-mcp-server-names={name}" for name in names]
+    assert "t0p" not in str(launch.command.argv) + str(launch.command.files)
+    rules = tomllib.loads(launch.command.files[tmp_path / ".gemini" / "policies" / "portico.toml"].decode())["rule"]
+    assert {rule["toolName"]: (rule["decision"], rule["priority"]) for rule in rules} == {
+        "*": ("deny", 900),
+        "mcp_*": ("ask_user", 950),
+        "mcp_mine-2_get_it": ("allow", 999),
+    }
+
+
+def test_a_call_of_a_clients_server_is_named_by_server_and_tool() -> None:
+    assert name_of("mcp_my-server_get_it__mcp_my-server_get_it_17_0", "other") == "mcp__my-server__get_it"
+    assert name_of("17_0", "other") == "other"
+    grants = Grants([ToolGrant("glob")], asked=("mcp__my-server__",))
+    names = ("mcp__my-server__get", "mcp__other__get", "glob", "x")
+    assert [grants.verdict(name) for name in names] == ["ask", "deny", "ask", "deny"]
+    assert Grants([]).verdict("x") == "deny"

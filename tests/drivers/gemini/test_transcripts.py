@@ -1,0 +1,54 @@
+"""The gemini codecs over recorded output: the golden events, and what must hold for every one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from drivers.contract.events import SessionEnd, Stdout, ToolCall, ToolResult
+from tests.drivers.gemini.recordings import ALL, GOLDEN, PATHS, Transcript, golden_lines, play
+
+BY_NAME = {transcript.name: transcript for transcript in ALL}
+every = pytest.mark.parametrize("transcript", ALL, ids=BY_NAME)
+
+
+@every
+def test_the_events_are_the_golden_ones(transcript: Transcript) -> None:
+    golden = (GOLDEN / f"{transcript.name}.events.jsonl").read_bytes()
+    assert golden_lines(transcript).splitlines() == golden.splitlines()
+
+
+def test_every_golden_file_has_its_transcript() -> None:
+    assert {path.name.removesuffix(".events.jsonl") for path in GOLDEN.iterdir()} == BY_NAME.keys()
+    assert all(path.stat().st_size < 60_000 for path in PATHS)
+
+
+@every
+def test_every_prompt_has_one_session_end(transcript: Transcript) -> None:
+    events = play(transcript)
+    prompts = 1 if transcript.once else sum(line.startswith(b"#prompt") for line in transcript.lines)
+    assert sum(isinstance(event, SessionEnd) for event in events) == prompts
+    assert isinstance(events[-1], SessionEnd)
+
+
+@every
+def test_every_line_is_understood(transcript: Transcript) -> None:
+    assert [event for event in play(transcript) if isinstance(event, Stdout)] == []
+
+
+@every
+def test_every_result_is_between_the_start_and_the_end_of_its_call(transcript: Transcript) -> None:
+    steps: dict[str, list[str]] = {}
+    for event in play(transcript):
+        if isinstance(event, ToolCall):
+            steps.setdefault(event.id, []).append(event.status)
+        elif isinstance(event, ToolResult):
+            steps[event.tool_call_id].append("result")
+    for taken in steps.values():
+        assert taken in (["started"], ["started", "result", "completed"], ["started", "result", "failed"])
+
+
+def test_a_session_that_is_loaded_gives_none_of_its_past() -> None:
+    replayed = b"\n".join(BY_NAME["resume"].lines)
+    assert b'"sessionUpdate":"user_message_chunk"' in replayed
+    assert b"Hello from the model" in replayed
+    assert b"Hello from the model" not in golden_lines(BY_NAME["resume"])

@@ -1,0 +1,175 @@
+"""The time limits of an agent: each ends the run with its own text, and all rest while the client is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from drivers.contract.agent import Prompt, ToolReply
+from drivers.contract.client_services import ClientServices, HostAnswer, HostRequest
+from drivers.contract.errors import AgentUnavailable
+from drivers.contract.events import OutputEvent
+from drivers.contract.specs import Limits
+from drivers.runtime.cli_agent import TIMED_OUT
+from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
+
+AWAIT = "say('awaiting', calls=[{'id': 'a', 'wants': 'result'}])"
+
+
+async def test_silence(open_agent: OpenAgent) -> None:
+    agent = await open_agent(
+        "say('native_session'); hear(); say('agent_token', text='a'); stray(); time.sleep(600)", Limits(idle=0.5, grace=30)
+    )
+    events = await ask(agent)
+    assert shown(events)[-2:] == [
+        {"kind": "error", "message": "the agent was stopped: it was silent for 0.5 s (limits.idle)"},
+        {"kind": "session_end", "exit_code": 124, "stop_reason": "error"},
+    ]
+    assert 500 <= end_of(events).duration_ms < 20_000
+    assert gone(agent.pid) and not agent.alive
+    (stray,) = [event["line"] for event in shown(events) if event["kind"] == "stdout"]
+    assert gone(int(stray))
+
+
+async def test_a_run_that_takes_too_long(open_agent: OpenAgent) -> None:
+    code = "say('native_session'); hear()\nwhile True: say('agent_token', text='.'); time.sleep(0.05)"
+    agent = await open_agent(code, Limits(idle=30, total=0.7, grace=30))
+    events = await ask(agent)
+    assert shown(events)[-2:] == [
+        {"kind": "error", "message": "the agent was stopped: the run took more than 0.7 s (limits.total)"},
+        {"kind": "session_end", "exit_code": TIMED_OUT, "stop_reason": "error"},
+    ]
+    assert len(text_in(events)) > 2
+
+
+async def test_a_start_that_takes_too_long(open_agent: OpenAgent) -> None:
+    with pytest.raises(AgentUnavailable) as caught:
+        await open_agent("print('not yet', flush=True); print(os.getpid(), file=sys.stderr); time.sleep(600)", Limits(start=0.7))
+    assert str(caught.value) == (
+        "the agent ended before it took a prompt: the agent was stopped: it was not ready 0.7 s after its start (limits.start)"
+    )
+
+
+async def test_a_task_has_the_limits_of_a_run(open_agent: OpenAgent) -> None:
+    events = await to_end(await open_agent("time.sleep(600)", Limits(idle=0.5, grace=30), task="do"))
+    assert "limits.idle" in shown(events)[0]["message"]
+    assert end_of(events).exit_code == TIMED_OUT
+
+
+class Slow(ClientServices):
+    """A client that does everything, when `go` is set."""
+
+    def __init__(self) -> None:
+        self.go, self.asked, self.left = asyncio.Event(), asyncio.Event(), False
+
+    def offers(self) -> frozenset[str]:
+        return frozenset({"fs/read_text_file"})
+
+    def serves(self, request: HostRequest) -> bool:
+        return True
+
+    async def serve(self, request: HostRequest) -> HostAnswer:
+        self.asked.set()
+        await self.go.wait()
+        return HostAnswer({"content": "text"})
+
+    def leave(self) -> None:
+        self.left = True
+
+
+ASKS = """
+say('native_session'); hear()
+say('client_request', id=1, method='fs/read_text_file', params={})
+say('agent_token', text=hear()['result']['content']); say('session_end', exit_code=0)
+hear()
+"""
+
+
+async def test_an_agent_that_waits_for_its_clients_file_may_be_silent(open_agent: OpenAgent) -> None:
+    slow = Slow()
+    agent = await open_agent(ASKS, Limits(idle=2, total=60), services=slow)
+    await agent.prompt(Prompt("go"))
+    reading = asyncio.create_task(to_end(agent))
+    await slow.asked.wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(reading), 3)
+    slow.go.set()
+    events = await reading
+    assert (text_in(events), end_of(events).exit_code) == ("text", 0)
+
+
+async def test_what_the_client_is_asked_is_taken_back_with_the_agent(open_agent: OpenAgent) -> None:
+    slow = Slow()
+    agent = await open_agent(ASKS, services=slow)
+    await agent.prompt(Prompt("go"))
+    reading = asyncio.create_task(to_end(agent))
+    await slow.asked.wait()
+    await agent.close(0.0)
+    assert end_of(await reading).exit_code
+    assert slow.left
+
+
+async def test_every_line_is_a_sign_of_life(open_agent: OpenAgent) -> None:
+    lines = "for _ in range(15): print('.', flush=True); time.sleep(0.2)"
+    code = f"say('native_session'); hear()\n{lines}\nsay('session_end', exit_code=0)"
+    agent = await open_agent(code, Limits(idle=2, total=60))
+    assert end_of(await ask(agent)).exit_code == 0
+
+
+async def test_the_total_is_of_one_run(open_agent: OpenAgent) -> None:
+    code = "say('native_session')\nwhile True: hear(); time.sleep(0.4); say('session_end', exit_code=0)"
+    agent = await open_agent(code, Limits(idle=30, total=1.5))
+    for _ in range(5):
+        assert end_of(await ask(agent)).exit_code == 0
+
+
+async def test_none_at_all(open_agent: OpenAgent) -> None:
+    code = "say('native_session'); hear(); time.sleep(0.3); say('session_end', exit_code=0)"
+    assert end_of(await ask(await open_agent(code, Limits(start=0, idle=0, total=0)))).exit_code == 0
+
+
+async def test_they_rest_while_the_client_is_waited_for(open_agent: OpenAgent) -> None:
+    limits = Limits(idle=0.6, total=0.8)
+    turn = f"hear(); {AWAIT}; say('agent_token', text=hear()['content']); say('session_end', exit_code=0)"
+    agent = await open_agent(f"say('native_session')\nwhile True: {turn}", limits)
+    for _ in range(2):
+        await agent.prompt(Prompt("go"))
+        await until(agent, "awaiting")
+        waiting = asyncio.create_task(agent.receive())
+        await asyncio.sleep(1.2)
+        assert not waiting.done()
+        await agent.reply(ToolReply("a", "18 C"))
+        events = [*await waiting]
+        if events[-1].kind != "session_end":
+            events += await to_end(agent)
+        assert text_in(events) == "18 C"
+        assert end_of(events).exit_code == 0
+
+
+@pytest.mark.parametrize("limits", [Limits(idle=0.5, total=60), Limits(idle=60, total=0.5)], ids=["idle", "total"])
+async def test_they_hold_again_after_the_reply(open_agent: OpenAgent, limits: Limits, request: pytest.FixtureRequest) -> None:
+    agent = await open_agent("say('native_session'); hear(); AWAIT; hear(); time.sleep(600)".replace("AWAIT", AWAIT), limits)
+    await agent.prompt(Prompt("go"))
+    await until(agent, "awaiting")
+    # A read that is under way since before the reply, and that no line wakes.
+    reading = asyncio.create_task(to_end(agent))
+    await asyncio.sleep(0.1)
+    await agent.reply(ToolReply("a", "18 C"))
+    events = await asyncio.wait_for(reading, 20)
+    assert f"limits.{request.node.callspec.id}" in shown(events)[0]["message"]
+    assert end_of(events).exit_code == TIMED_OUT
+
+
+async def test_a_limit_that_passes_while_nobody_listens_is_told_to_the_next(open_agent: OpenAgent) -> None:
+    agent = await open_agent("say('native_session'); hear(); time.sleep(600)", Limits(idle=0.4))
+    await agent.prompt(Prompt("go"))
+    events: list[OutputEvent] = []
+    for _ in range(10_000):
+        try:
+            events += await asyncio.wait_for(agent.receive(), 0.01)
+        except TimeoutError:
+            continue
+        if events[-1].kind == "session_end":
+            break
+    assert end_of(events).exit_code == TIMED_OUT

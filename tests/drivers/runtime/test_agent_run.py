@@ -1,0 +1,196 @@
+"""A run of an agent over a real process: its events, its end, and what is left after it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from drivers.contract.errors import AgentGone
+from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, Stdout
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.pipes import DRAIN_AT_MOST
+from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
+
+SAYS_BACK = """
+hear_open = say("native_session", native_id="n-1", model="m")
+while True:
+    asked = hear()
+    say("agent_token", text=asked["content"])
+    say("session_end", exit_code=0)
+"""
+
+
+async def test_a_run_after_the_other_in_one_process(open_agent: OpenAgent) -> None:
+    agent = await open_agent(SAYS_BACK)
+    assert agent.native_id == "n-1" and agent.alive
+    pid = agent.pid
+    assert shown(await ask(agent, "one")) == [
+        {"kind": "native_session", "native_id": "n-1", "model": "m"},
+        {"kind": "agent_token", "text": "one"},
+        {"kind": "session_end", "exit_code": 0, "stop_reason": "end_turn"},
+    ]
+    assert text_in(await ask(agent, "two")) == "two"
+    assert agent.pid == pid and not gone(pid)
+
+
+async def test_the_duration_counts_from_the_prompt(open_agent: OpenAgent) -> None:
+    agent = await open_agent(
+        "say('native_session'); hear(); time.sleep(0.3); say('session_end', exit_code=0, duration_ms=99_999_999)"
+    )
+    await asyncio.sleep(0.5)
+    took = end_of(await ask(agent)).duration_ms
+    assert 300 <= took < 20_000
+
+
+async def test_lines_that_are_no_events_are_shown(open_agent: OpenAgent) -> None:
+    agent = await open_agent("print('hello'); say('native_session'); hear(); print('a\\n\\n{}'); say('session_end', exit_code=0)")
+    events = await ask(agent)
+    assert [event.line for event in events if isinstance(event, Stdout)] == ["hello", "a", "{}"]
+
+
+async def test_after_its_end_a_run_has_no_more_events(open_agent: OpenAgent) -> None:
+    agent = await open_agent(
+        """
+say("native_session")
+for n in range(2):
+    hear()
+    print(json.dumps({"kind": "session_end", "exit_code": 0}), "a raw line", json.dumps({"kind": "agent_token", "text": "late"}),
+          json.dumps({"kind": "session_end", "exit_code": 9}), sep="\\n", flush=True)
+"""
+    )
+    await ask(agent)
+    # What came too late is not lost where it is only a line, and is not taken for the next run's where it is an event.
+    assert shown(await ask(agent)) == [
+        {"kind": "stdout", "line": "a raw line"},
+        {"kind": "stdout", "line": '{"kind": "session_end", "exit_code": 9}'},
+        {"kind": "session_end", "exit_code": 0, "stop_reason": "end_turn"},
+    ]
+
+
+@pytest.mark.parametrize(("crash", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("sys.exit(0)", 1)])
+async def test_a_crash_in_the_middle_of_a_run(open_agent: OpenAgent, crash: str, code: int) -> None:
+    agent = await open_agent(
+        f"say('native_session'); hear(); say('agent_token', text='half'); print('oh\\nno', file=sys.stderr, flush=True); {crash}"
+    )
+    events = await ask(agent)
+    stderr = [] if crash == "sys.exit(0)" else [{"kind": "stderr", "line": "oh"}, {"kind": "stderr", "line": "no"}]
+    exit_code = 0 if crash == "sys.exit(0)" else code
+    assert shown(events)[1:] == [
+        {"kind": "agent_token", "text": "half"},
+        *stderr,
+        {"kind": "error", "message": f"the agent ended in the middle of the run, with exit code {exit_code}"},
+        {"kind": "session_end", "exit_code": code, "stop_reason": "error"},
+    ]
+    assert not agent.alive
+    with pytest.raises(AgentGone):
+        await agent.receive()
+    with pytest.raises(AgentGone):
+        await agent.prompt(Prompt("again"))
+
+
+async def test_a_process_that_ends_between_runs_is_gone(open_agent: OpenAgent) -> None:
+    agent = await open_agent("say('native_session'); hear(); say('session_end', exit_code=0); sys.exit(1)")
+    end_of(await ask(agent))
+    with pytest.raises(AgentGone):
+        while True:
+            await asyncio.wait_for(agent.receive(), 30)
+    assert not agent.alive
+
+
+async def test_a_line_that_is_too_long_ends_the_run(open_agent: OpenAgent) -> None:
+    agent = await open_agent(
+        "say('native_session'); hear(); sys.stdout.write('x' * 70_000_000); sys.stdout.flush(); time.sleep(600)"
+    )
+    assert shown(await ask(agent))[1:] == [
+        {"kind": "error", "message": "the agent wrote a line of more than 64 MiB; the run was stopped"},
+        {"kind": "session_end", "exit_code": 1, "stop_reason": "error"},
+    ]
+    assert gone(agent.pid)
+
+
+async def test_receiving_may_be_cancelled(open_agent: OpenAgent) -> None:
+    agent = await open_agent(
+        """
+say("native_session")
+hear()
+for n in range(200): say("agent_token", text=f"{n} "); time.sleep(0.002)
+sys.exit(5)
+"""
+    )
+    await agent.prompt(Prompt("go"))
+    events: list[OutputEvent] = []
+    waits = 0
+    while not (events and events[-1].kind == "session_end"):
+        try:
+            events += await asyncio.wait_for(agent.receive(), 0.001)
+        except TimeoutError:
+            waits += 1
+    assert waits > 20
+    assert text_in(events) == "".join(f"{n} " for n in range(200))
+    assert end_of(events).exit_code == 5
+
+
+async def test_replies_reach_the_process(open_agent: OpenAgent) -> None:
+    agent = await open_agent(
+        """
+say("native_session")
+hear()
+say("tool_call", id="a", name="weather", status="started", input={})
+say("tool_call", id="b", name="shell", status="started", input={})
+say("awaiting", calls=[{"id": "a", "wants": "result"}, {"id": "b", "wants": "permission"}])
+for n in range(2): say("agent_token", text=json.dumps(hear()) + "\\n")
+say("session_end", exit_code=0)
+"""
+    )
+    await agent.prompt(Prompt("go"))
+    await until(agent, "awaiting")
+    await agent.reply(PermissionReply("b", granted=False, reason="no"))
+    await agent.reply(ToolReply("a", "18 C"))
+    assert text_in(await to_end(agent)).splitlines() == [
+        '{"type": "reply", "id": "b", "granted": false, "reason": "no"}',
+        '{"type": "reply", "id": "a", "content": "18 C"}',
+    ]
+
+
+# A task: the run is under way from the start, and its end is the process' own.
+
+
+async def finish(agent: CliAgent) -> SessionEnd:
+    return end_of(await to_end(agent))
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "stop_reason"),
+    [
+        ("sys.exit(0)", 0, "end_turn"),
+        ("say('session_end', exit_code=0, stop_reason='refusal')", 0, "refusal"),
+        ("say('session_end', exit_code=0); sys.exit(6)", 6, "end_turn"),
+        ("say('session_end', exit_code=4, stop_reason='error')", 4, "error"),
+        ("sys.exit(6)", 6, "error"),
+    ],
+)
+async def test_a_task_ends_as_its_process_does(open_agent: OpenAgent, code: str, exit_code: int, stop_reason: str) -> None:
+    end = await finish(await open_agent(code, task="do"))
+    assert (end.exit_code, end.stop_reason) == (exit_code, stop_reason)
+
+
+async def test_a_task_is_on_standard_input_which_ends(open_agent: OpenAgent) -> None:
+    agent = await open_agent("say('agent_token', text=sys.stdin.read())", task="-x\n\u00e9\u0000")
+    assert shown(await to_end(agent))[0] == {"kind": "agent_token", "text": "-x\n\u00e9\u0000"}
+
+
+async def test_what_a_task_leaves_behind_ends_with_it(open_agent: OpenAgent) -> None:
+    agent = await open_agent("stray()", task="do")
+    events = await to_end(agent)
+    (pid,) = [int(event.line) for event in events if isinstance(event, Stdout)]
+    assert gone(pid)
+
+
+async def test_a_task_does_not_wait_for_what_it_leaves_behind(open_agent: OpenAgent) -> None:
+    agent = await open_agent("child('import time; time.sleep(600)'); say('agent_token', text='done')", task="do")
+    async with asyncio.timeout(DRAIN_AT_MOST + 20):
+        events = await to_end(agent)
+    assert isinstance(events[0], AgentToken)
+    assert end_of(events).exit_code == 0

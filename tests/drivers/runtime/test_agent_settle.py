@@ -1,0 +1,54 @@
+"""A codec that waits for its CLI to fall silent: what it holds back comes then, and not before."""
+
+from __future__ import annotations
+
+from drivers.codecs.event_lines import EventLineCodec
+from drivers.contract.agent import Prompt, Reply, ToolReply
+from drivers.contract.events import Awaiting, OutputEvent
+from tests.drivers.small_programs import OpenAgent, to_end, until
+
+TWO_CALLS = """
+hear(); say("native_session", native_id="n"); hear()
+say("awaiting", calls=[{"id": "a", "wants": "result"}])
+time.sleep(0.02)
+say("awaiting", calls=[{"id": "b", "wants": "result"}])
+hear(); hear()
+say("agent_token", text="on"); say("session_end", exit_code=0, duration_ms=0)
+hear()
+"""
+
+
+class Gathering(EventLineCodec):
+    """Announces all calls at once, when nothing more comes."""
+
+    def __init__(self) -> None:
+        super().__init__(b"{}\n")
+        self.held: list[Awaiting] = []
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        events = super().receive(line)
+        if events and isinstance(events[0], Awaiting):
+            self.held.append(events[0])
+            self.phase = "running"
+            return []
+        return events
+
+    def settle_after(self) -> float | None:
+        return 1.0 if self.held and self.phase == "running" else None
+
+    def settle(self) -> list[OutputEvent]:
+        calls = tuple(call for awaiting in self.held for call in awaiting.calls)
+        self.held.clear()
+        self.phase = "waiting"
+        return [Awaiting(calls=calls)]
+
+
+async def test_calls_that_come_one_after_the_other_are_announced_together(open_agent: OpenAgent) -> None:
+    agent = await open_agent(TWO_CALLS, codec=Gathering())
+    await agent.prompt(Prompt("go"))
+    *_, awaiting = await until(agent, "awaiting")
+    assert isinstance(awaiting, Awaiting) and [call.id for call in awaiting.calls] == ["a", "b"]
+    replies: list[Reply] = [ToolReply("a", "1"), ToolReply("b", "2")]
+    for reply in replies:
+        await agent.reply(reply)
+    assert [event.kind for event in await to_end(agent)] == ["agent_token", "session_end"]

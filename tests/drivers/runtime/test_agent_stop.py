@@ -1,0 +1,177 @@
+"""Starting that fails, stopping by request, and closing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from drivers.codecs.event_lines import EventLineCodec
+from drivers.contract.agent import Prompt
+from drivers.contract.errors import AgentUnavailable, ResumeFailed
+from drivers.contract.events import Error, OutputEvent, Stdout
+from drivers.contract.specs import Limits
+from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
+
+OBEYS = """
+say("native_session")
+while True:
+    asked = hear()
+    if asked["type"] == "prompt":
+        say("agent_token", text=asked["content"])
+        if asked["content"] == "short": say("session_end", exit_code=0)
+    else:
+        say("session_end", exit_code=130, stop_reason="cancelled")
+"""
+
+
+async def test_an_interrupt_that_the_program_knows(open_agent: OpenAgent) -> None:
+    agent = await open_agent(OBEYS)
+    await agent.prompt(Prompt("long"))
+    await until(agent, "agent_token")
+    await agent.interrupt()
+    end = end_of(await to_end(agent))
+    assert (end.exit_code, end.stop_reason) == (130, "cancelled")
+    assert agent.alive
+    assert text_in(await ask(agent, "short")) == "short"
+
+
+async def test_an_interrupt_twice_is_one(open_agent: OpenAgent) -> None:
+    agent = await open_agent(OBEYS)
+    await agent.prompt(Prompt("long"))
+    await until(agent, "agent_token")
+    await agent.interrupt()
+    await agent.interrupt()
+    end_of(await to_end(agent))
+    # A second request would end this run at once.
+    await agent.prompt(Prompt("long"))
+    assert [event.kind for event in await until(agent, "agent_token")] == ["agent_token"]
+    await agent.interrupt()
+    assert end_of(await to_end(agent)).stop_reason == "cancelled"
+
+
+@pytest.mark.parametrize("reading", [False, True], ids=["before the read", "while a read is under way"])
+async def test_an_interrupt_that_is_not_obeyed(open_agent: OpenAgent, reading: bool) -> None:
+    code = "signal.signal(15, signal.SIG_IGN); say('native_session'); hear(); stray(); time.sleep(600)"
+    agent = await open_agent(code, Limits(grace=0.5))
+    await agent.prompt(Prompt("go"))
+    (stray,) = [event.line for event in await until(agent, "stdout") if isinstance(event, Stdout)]
+    began = time.monotonic()
+    read = asyncio.create_task(to_end(agent)) if reading else None
+    await asyncio.sleep(0)
+    await agent.interrupt()
+    events = await (read or to_end(agent))
+    assert shown(events) == [{"kind": "session_end", "exit_code": 130, "stop_reason": "cancelled"}]
+    assert 0.4 <= time.monotonic() - began < 20
+    assert gone(agent.pid) and gone(int(stray)) and not agent.alive
+
+
+async def test_a_program_without_an_interrupt_is_ended(open_agent: OpenAgent) -> None:
+    agent = await open_agent("say('agent_token', text='a'); stray(); print('oh', file=sys.stderr); time.sleep(600)", task="do")
+    (stray,) = [event.line for event in await until(agent, "stdout") if isinstance(event, Stdout)]
+    await agent.interrupt()
+    events = await to_end(agent)
+    assert not any(isinstance(event, Error) for event in events)
+    assert end_of(events).stop_reason == "cancelled"
+    assert end_of(events).exit_code != 0
+    assert gone(agent.pid) and gone(int(stray))
+
+
+async def test_an_interrupt_while_the_client_is_waited_for(open_agent: OpenAgent) -> None:
+    code = "say('native_session'); hear(); say('awaiting', calls=[{'id': 'a', 'wants': 'result'}]); hear(); time.sleep(600)"
+    agent = await open_agent(code, Limits(grace=0.3))
+    await agent.prompt(Prompt("go"))
+    await until(agent, "awaiting")
+    reading = asyncio.create_task(to_end(agent))
+    await asyncio.sleep(0)
+    await agent.interrupt()
+    assert end_of(await asyncio.wait_for(reading, 30)).stop_reason == "cancelled"
+
+
+async def test_a_program_that_exits_by_itself_when_it_is_interrupted(open_agent: OpenAgent) -> None:
+    agent = await open_agent("say('native_session'); hear(); say('agent_token', text='a'); hear(); sys.exit(2)")
+    await agent.prompt(Prompt("go"))
+    await until(agent, "agent_token")
+    await agent.interrupt()
+    assert shown(await to_end(agent)) == [{"kind": "session_end", "exit_code": 130, "stop_reason": "cancelled"}]
+
+
+async def test_closing_ends_a_run_that_is_under_way(open_agent: OpenAgent) -> None:
+    agent = await open_agent("say('native_session'); hear(); say('agent_token', text='a'); time.sleep(600)", Limits(grace=0.2))
+    await agent.prompt(Prompt("go"))
+    await until(agent, "agent_token")
+    reading = asyncio.create_task(to_end(agent))
+    await asyncio.sleep(0)
+    await agent.close()
+    assert end_of(await asyncio.wait_for(reading, 30)).stop_reason == "error"
+    assert gone(agent.pid) and not agent.alive
+    await agent.close()
+
+
+async def test_an_idle_agent_ends_on_the_end_of_its_input(open_agent: OpenAgent) -> None:
+    agent = await open_agent("say('native_session'); stray(); hear()", Limits(grace=60))
+    await asyncio.wait_for(agent.close(), 30)
+    assert gone(agent.pid)
+
+
+# Starting
+
+
+async def refusal(open_agent: OpenAgent, code: str) -> str:
+    with pytest.raises(AgentUnavailable) as caught:
+        await open_agent(code)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("print('no login:\\nrun login first', file=sys.stderr); sys.exit(1)", "no login: run login first"),
+        ("print('usage', file=sys.stderr); say('error', message='the key is wrong'); sys.exit(1)", "the key is wrong"),
+        ("sys.exit(1)", "it said nothing"),
+        ("sys.exit(0)", "it said nothing"),
+        ("print('warning', file=sys.stderr); sys.exit(0)", "warning"),
+    ],
+)
+async def test_a_program_that_ends_before_it_takes_a_prompt(open_agent: OpenAgent, code: str, said: str) -> None:
+    assert await refusal(open_agent, code) == f"the agent ended before it took a prompt: {said}"
+
+
+async def test_what_it_said_is_told_up_to_a_length(open_agent: OpenAgent) -> None:
+    said = await refusal(open_agent, "sys.stderr.write('x' * 100_000 + 'the reason'); sys.exit(1)")
+    assert len(said) < 3000 and said.endswith("the reason")
+
+
+async def test_what_a_failed_start_leaves_behind_is_ended(open_agent: OpenAgent) -> None:
+    said = await refusal(open_agent, "os.dup2(2, 1); stray(); sys.exit(1)")
+    assert gone(int(said.rpartition(" ")[2]))
+
+
+class Picky(EventLineCodec):
+    """Refuses by an exit code."""
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        if exit_code == 44:
+            self.refusal = ResumeFailed(" ".join(stderr))
+        return super().exited(exit_code, stderr)
+
+
+async def test_a_codec_may_say_why_the_session_cannot_be_opened(open_agent: OpenAgent) -> None:
+    with pytest.raises(ResumeFailed, match=r"^gone since May$"):
+        await open_agent("print('gone since May', file=sys.stderr); sys.exit(44)", codec=Picky())
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(open_agent: OpenAgent, tmp_path: Path) -> None:
+    starting = asyncio.create_task(
+        open_agent("open('made', 'w').write(str(os.getpid())); os.rename('made', 'pid'); time.sleep(600)")
+    )
+    async with asyncio.timeout(30):
+        while not (tmp_path / "pid").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert gone(int((tmp_path / "pid").read_text()))

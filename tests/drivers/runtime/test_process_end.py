@@ -1,0 +1,201 @@
+"""How a process ends: by itself, by request, by force, and always with all that it started."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from drivers.runtime.process import Process, Spawner
+from drivers.runtime.process_tree import end_tree, marked, started_at
+from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of
+
+IGNORES_EOF = "print('up', flush=True)\nwhile True: time.sleep(60)"
+IGNORES_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + IGNORES_EOF
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("sys.exit(0)", 0), ("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 11)", -11)],
+)
+async def test_the_exit_code_is_minus_the_signal(start: StartProcess, code: str, expected: int) -> None:
+    process = await start(code)
+    await lines_of(process)
+    assert await process.exit_code() == expected
+    assert not process.alive
+
+
+async def test_a_process_that_closes_its_output_and_stays_is_ended(start: StartProcess) -> None:
+    process = await start("os.close(1); time.sleep(600)")
+    assert await lines_of(process) == []
+    assert await asyncio.wait_for(process.exit_code(0.2), 20) < 0
+    assert gone(process.pid)
+
+
+async def test_the_end_of_input_is_enough_for_one_that_heeds_it(start: StartProcess) -> None:
+    process = await start("print('up', flush=True); sys.stdin.read(); print('bye', flush=True); time.sleep(0.2); sys.exit(5)")
+    assert await first_line(process) == b"up"
+    assert process.alive
+    await asyncio.wait_for(process.close(60.0), 30)
+    assert await process.exit_code() == 5
+    assert await lines_of(process) == [b"bye"]
+
+
+@pytest.mark.parametrize(("code", "signal"), [(IGNORES_EOF, 15), (IGNORES_SIGTERM, 9)])
+async def test_else_it_is_signalled_and_then_killed(start: StartProcess, code: str, signal: int) -> None:
+    process = await start(code)
+    assert await first_line(process) == b"up"
+    began = time.monotonic()
+    await process.close(0.3)
+    took = time.monotonic() - began
+    assert await process.exit_code() == -signal
+    assert 0.3 <= took < 20
+
+
+async def test_a_task_whose_input_has_ended_is_not_waited_for(start: StartProcess) -> None:
+    process = await start(IGNORES_EOF, stdin=b"the task")
+    assert await first_line(process) == b"up"
+    await asyncio.wait_for(process.close(600.0), 30)
+    assert await process.exit_code() == -15
+
+
+async def test_without_grace_it_is_ended_at_once(start: StartProcess) -> None:
+    process = await start(IGNORES_SIGTERM)
+    assert await first_line(process) == b"up"
+    await asyncio.wait_for(process.close(0.0), 20)
+    assert await process.exit_code() == -9
+
+
+async def test_close_may_be_asked_for_again_and_together(start: StartProcess) -> None:
+    process = await start(IGNORES_SIGTERM)
+    assert await first_line(process) == b"up"
+    await asyncio.wait_for(asyncio.gather(process.close(0.2), process.close(0.2), process.close(0.0)), 20)
+    await process.close(600.0)
+    await process.close(0.0)
+    assert await process.exit_code() == -9
+
+
+async def test_a_close_that_is_cancelled_goes_on(start: StartProcess) -> None:
+    process = await start(IGNORES_EOF)
+    assert await first_line(process) == b"up"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(process.close(0.5), 0.05)
+    assert not process.alive
+    assert await asyncio.wait_for(process.exit_code(30), 30) == -15
+    await process.close(600.0)
+
+
+async def test_one_in_a_hurry_ends_a_patient_close(start: StartProcess) -> None:
+    process = await start(IGNORES_EOF)
+    assert await first_line(process) == b"up"
+    patient = asyncio.create_task(process.close(600.0))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(process.close(0.0), 30)
+    await asyncio.wait_for(patient, 30)
+
+
+async def test_a_process_that_has_ended_is_closed_without_waiting(start: StartProcess) -> None:
+    process = await start("sys.exit(4)")
+    await lines_of(process)
+    assert await process.exit_code() == 4
+    await asyncio.wait_for(process.close(600.0), 30)
+
+
+STRAYS = {
+    "a child": "print(child('import time; time.sleep(600)').pid, flush=True)",
+    "a child in its own session": "print(child('import time; time.sleep(600)', start_new_session=True).pid, flush=True)",
+    "an orphan in its own session": "stray()",
+    "a child without our environment": (
+        "print(child('import time; time.sleep(600)', env={}, start_new_session=True).pid, flush=True)"
+    ),
+    "a child that ignores SIGTERM": (
+        "child('import os, signal, time; signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(600)')"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRAYS)
+async def test_close_ends_all_that_it_started(start: StartProcess, name: str) -> None:
+    process = await start(STRAYS[name] + "; sys.stdin.read()")
+    pid = int((await asyncio.wait_for(process.read_lines(), 30))[0])
+    assert not gone(pid)
+    await process.close(0.2)
+    assert gone(pid) and gone(process.pid)
+
+
+# Of a process that has no marker and whose parent has gone, nothing tells whose it is.
+@pytest.mark.parametrize("name", [name for name in STRAYS if name != "a child without our environment"])
+async def test_also_when_it_has_gone_itself(start: StartProcess, name: str) -> None:
+    process = await start(STRAYS[name] + "; time.sleep(0.2)")
+    pid = int((await lines_of(process))[0])
+    assert not gone(pid)
+    await process.close(0.2)
+    assert gone(pid)
+
+
+async def test_other_agents_processes_are_left_alone(start: StartProcess) -> None:
+    one, other = await start(IGNORES_EOF), await start(IGNORES_EOF)
+    await first_line(one)
+    await first_line(other)
+    await one.close(0.0)
+    assert gone(one.pid)
+    assert not gone(other.pid) and other.alive
+
+
+async def test_processes_are_found_by_the_instance_that_started_them(start: StartProcess) -> None:
+    process = await start(IGNORES_EOF)
+    await first_line(process)
+    assert process.pid in {found.pid for found in marked("test.")}
+    assert process.pid not in {found.pid for found in marked("test-of-another.")}
+
+
+async def test_a_tree_is_ended_by_pid_and_start_time(start: StartProcess) -> None:
+    process = await start("print(child('import time; time.sleep(600)', start_new_session=True).pid, flush=True); time.sleep(600)")
+    pid = int(await first_line(process))
+    created = started_at(process.pid)
+    assert created is not None
+    assert await asyncio.to_thread(end_tree, process.pid, created + 100, 0.1) == 0
+    assert not gone(process.pid)
+    assert await asyncio.to_thread(end_tree, process.pid, created, 1.0) == 2
+    assert gone(pid)
+    assert await process.exit_code() == -15
+
+
+class Notes:
+    """A ledger that keeps what it was told, in order."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.told: list[tuple[object, ...]] = []
+        self._broken = broken
+
+    async def started(self, marker: str, pid: int, created: float) -> None:
+        self.told.append(("started", marker, pid, created))
+        if self._broken:
+            raise OSError("the disk is full")
+
+    async def ended(self, marker: str) -> None:
+        self.told.append(("ended", marker))
+
+
+async def test_the_ledger_is_told(start: StartProcess) -> None:
+    notes = Notes()
+    process: Process = await start(IGNORES_EOF, ledger=notes)
+    ((_, marker, pid, created),) = notes.told
+    assert isinstance(marker, str) and marker.startswith("test.")
+    assert (pid, created) == (process.pid, started_at(process.pid))
+    await process.close(0.0)
+    await process.close(0.0)
+    assert notes.told[1:] == [("ended", marker)]
+
+
+async def test_what_cannot_be_written_down_does_not_run(start: StartProcess) -> None:
+    notes = Notes(broken=True)
+    with pytest.raises(OSError, match="disk is full"):
+        await start(IGNORES_EOF, ledger=notes)
+    pid = notes.told[0][2]
+    assert isinstance(pid, int) and gone(pid)
+
+
+def test_every_gateway_has_an_instance_of_its_own() -> None:
+    assert Spawner() is not Spawner()

@@ -1,0 +1,187 @@
+"""A process' lines, both ways: whole, in order, without a deadlock, and never more of them in memory than is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import psutil
+import pytest
+
+from drivers.runtime.pipes import DRAIN_AT_MOST, HIGH_WATER, STDERR_BYTES, STDERR_LINES
+from drivers.runtime.process import Process
+from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of
+
+MB = 1024 * 1024
+LEFT_OVER = (HIGH_WATER + 600_000) // 100
+
+
+async def until_it_blocks(process: Process) -> int:
+    """Wait until the process writes no more; how many bytes it has written."""
+    written, still = -1, 0
+    async with asyncio.timeout(60):
+        while still < 5:
+            await asyncio.sleep(0.05)
+            now = psutil.Process(process.pid).io_counters().write_chars
+            written, still = now, still + 1 if now == written and now else 0
+    return written
+
+
+@pytest.mark.parametrize("size", [1, 20, 60])
+async def test_a_line_of_many_megabytes_is_whole(start: StartProcess, size: int) -> None:
+    began = time.monotonic()
+    process = await start(f"sys.stdout.write('x' * {size * MB} + '\\nafter\\n')")
+    long, after = await lines_of(process)
+    assert (len(long), after) == (size * MB, b"after")
+    assert long.count(b"x") == len(long)
+    assert time.monotonic() - began < 20
+
+
+async def test_a_line_of_more_than_64_mib_is_a_failure(start: StartProcess) -> None:
+    code = f"print('first', flush=True); sys.stdout.write('x' * {70 * MB})\nwhile True: print('\\nmore')"
+    process = await start(code)
+    assert process.failure is None
+    assert await lines_of(process) == [b"first"]
+    assert process.failure == "the agent wrote a line of more than 64 MiB; the run was stopped"
+    assert await process.read_lines() == []
+
+
+async def test_the_last_line_needs_no_newline(start: StartProcess) -> None:
+    process = await start("sys.stdout.write('one\\n\\ntwo')")
+    assert await lines_of(process) == [b"one", b"", b"two"]
+    assert await process.read_lines() == []
+
+
+async def test_what_nobody_reads_waits_in_the_process(start: StartProcess) -> None:
+    process = await start("for n in range(200_000): sys.stdout.write(f'{n:09d}' + 'x' * 1000 + '\\n')")
+    before = psutil.Process().memory_info().rss
+    # What is read ahead, one more read, and what the pipe itself holds.
+    assert await until_it_blocks(process) < HIGH_WATER + 2 * MB
+    assert psutil.Process().memory_info().rss - before < 50 * MB
+    expected = 0
+    while lines := await asyncio.wait_for(process.read_lines(), 60):
+        assert sum(map(len, lines)) < HIGH_WATER + 2 * MB
+        for line in lines:
+            assert line[:9] == b"%09d" % expected and len(line) == 1009
+            expected += 1
+    assert expected == 200_000
+    assert await process.exit_code() == 0
+
+
+@pytest.fixture
+async def left_over(start: StartProcess) -> Process:
+    """A process that is gone, with more output than is read ahead: the rest is still in its pipe."""
+    process = await start(
+        f"""
+import fcntl
+fcntl.fcntl(1, 1031, {MB})  # F_SETPIPE_SZ
+for n in range({LEFT_OVER}): print(f"{{n:09d}}" + "x" * 90)
+"""
+    )
+    assert await process.exit_code(30) == 0
+    return process
+
+
+async def test_output_that_is_read_long_after_the_exit_is_whole(left_over: Process) -> None:
+    await asyncio.sleep(DRAIN_AT_MOST + 0.5)
+    lines = await lines_of(left_over)
+    assert lines == [b"%09d" % n + b"x" * 90 for n in range(LEFT_OVER)]
+
+
+async def test_output_is_whole_though_the_reader_holds_up_the_loop(left_over: Process) -> None:
+    lines = await left_over.read_lines()
+    time.sleep(DRAIN_AT_MOST + 0.5)  # noqa: ASYNC251
+    lines += await lines_of(left_over)
+    assert lines == [b"%09d" % n + b"x" * 90 for n in range(LEFT_OVER)]
+
+
+async def test_megabytes_both_ways_at_once(start: StartProcess) -> None:
+    process = await start("for line in sys.stdin: sys.stdout.write(line)")
+    sent = [b"%06d" % n + b"y" * 994 for n in range(6_000)]
+    process.write(b"\n".join(sent) + b"\n")
+    process.end_input()
+    assert await lines_of(process) == sent
+    assert await process.exit_code() == 0
+
+
+async def test_megabytes_of_input_at_the_start(start: StartProcess) -> None:
+    process = await start(
+        "data = sys.stdin.read(); print(len(data), data[:3], data[-3:])", stdin=b"abc" + b"." * (8 * MB) + b"xyz"
+    )
+    assert await lines_of(process) == [b"%d abc xyz" % (8 * MB + 6)]
+
+
+async def test_input_for_a_process_that_takes_none_is_no_error(start: StartProcess) -> None:
+    process = await start("os.close(0); print('closed', flush=True); time.sleep(0.3)")
+    assert await first_line(process) == b"closed"
+    for _ in range(20):
+        process.write(b"z" * MB)
+    assert await lines_of(process) == []
+    process.write(b"more")
+    process.end_input()
+    assert await process.exit_code() == 0
+
+
+async def test_reading_may_be_cancelled(start: StartProcess) -> None:
+    process = await start("for n in range(200): print(n, flush=True); time.sleep(0.002)")
+    lines: list[bytes] = []
+    while True:
+        try:
+            ready = await asyncio.wait_for(process.read_lines(), 0.001)
+        except TimeoutError:
+            continue
+        if not ready:
+            break
+        lines += ready
+    assert lines == [b"%d" % n for n in range(200)]
+
+
+async def test_a_grandchild_that_holds_the_output_does_not_hold_up_the_end(start: StartProcess) -> None:
+    began = time.monotonic()
+    process = await start("print(child('import time; time.sleep(600)').pid); print('done'); sys.exit(3)")
+    pid, done = await lines_of(process)
+    assert done == b"done"
+    assert await process.exit_code() == 3
+    assert time.monotonic() - began < 10
+    assert not gone(int(pid))
+    await process.close(0.0)
+    assert gone(int(pid))
+
+
+async def test_a_grandchild_that_goes_on_writing_does_not_either(start: StartProcess) -> None:
+    process = await start("child('while True: print(1, flush=True); import time; time.sleep(0.02)'); print('done')")
+    assert b"done" in await asyncio.wait_for(lines_of(process), DRAIN_AT_MOST + 20)
+
+
+async def test_the_last_words_on_standard_error_are_there_at_the_exit(start: StartProcess) -> None:
+    for _ in range(20):
+        process = await start("os.close(1); sys.stderr.write('e' * 60_000 + '\\nlast word\\n'); sys.exit(1)")
+        assert await lines_of(process) == []
+        assert await process.exit_code() == 1
+        assert process.stderr_tail()[-1] == "last word"
+
+
+async def test_only_the_end_of_standard_error_is_kept(start: StartProcess) -> None:
+    process = await start("for n in range(20_000): print(n, 'caf\\u00e9', file=sys.stderr)", LC_ALL="C.UTF-8")
+    await lines_of(process)
+    assert await process.exit_code() == 0
+    assert process.stderr_tail() == [f"{n} caf\u00e9" for n in range(20_000 - STDERR_LINES, 20_000)]
+
+
+@pytest.mark.parametrize("part", ["'e' * 1_000_000", "'e' * 200_000 + '\\n'"])
+async def test_long_lines_of_standard_error_are_bounded_too(start: StartProcess, part: str) -> None:
+    before = psutil.Process().memory_info().rss
+    process = await start(f"for _ in range(200): sys.stderr.write({part})\nsys.stderr.write('the reason'); sys.exit(1)")
+    await lines_of(process)
+    assert psutil.Process().memory_info().rss - before < 30 * MB
+    await process.exit_code()
+    tail = process.stderr_tail()
+    assert sum(map(len, tail)) <= STDERR_BYTES
+    assert tail[-1].endswith("the reason")
+    assert tail == process.stderr_tail()
+
+
+async def test_no_standard_error_is_no_lines(start: StartProcess) -> None:
+    process = await start("")
+    await lines_of(process)
+    assert process.stderr_tail() == []

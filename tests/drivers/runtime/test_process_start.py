@@ -1,0 +1,113 @@
+"""How a process is started, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import psutil
+import pytest
+
+from drivers.contract.codec import Command
+from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.process import Spawner
+from drivers.runtime.process_tree import MARKER
+from tests.drivers.small_programs import StartProcess, lines_of, python
+
+ENV = {"GREETING": "ahoy", "LC_ALL": "C.UTF-8"}
+
+
+async def test_its_environment_is_the_given_one_and_the_marker(start: StartProcess) -> None:
+    process = await start("print(json.dumps(dict(os.environ)))", **ENV)
+    (line,) = await lines_of(process)
+    seen = json.loads(line)
+    instance, _, own = seen.pop(MARKER).partition(".")
+    assert (instance, len(own)) == ("test", 32)
+    assert seen == ENV
+
+
+async def test_every_process_has_a_marker_of_its_own(start: StartProcess) -> None:
+    code = f"print(os.environ[{MARKER!r}])"
+    assert await lines_of(await start(code)) != await lines_of(await start(code))
+
+
+async def test_it_runs_in_its_folder_and_in_a_session_of_its_own(start: StartProcess, tmp_path: Path) -> None:
+    process = await start(f"print(os.path.samefile('.', {str(tmp_path)!r})); print(os.getsid(0) == os.getpid())")
+    assert await lines_of(process) == [b"True", b"True"]
+
+
+async def test_only_its_three_pipes_are_open(start: StartProcess) -> None:
+    theirs = os.open(os.devnull, os.O_RDONLY)
+    os.set_inheritable(theirs, True)
+    process = await start(f"print([os.path.exists(f'/proc/self/fd/{{fd}}') for fd in (0, 1, 2, {theirs})])")
+    os.close(theirs)
+    assert await lines_of(process) == [b"[True, True, True, False]"]
+
+
+async def test_files_are_written_first_and_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "secret.txt"
+    code = f"print(open({str(path)!r}).read(), oct(os.stat({str(path)!r}).st_mode & 0o777))"
+    process = await Spawner().spawn(Command(python(code), tmp_path, {}, files={path: b"key"}))
+    assert await lines_of(process) == [b"key 0o600"]
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    await process.close(0.0)
+
+
+async def refusal(command: Command) -> str:
+    """Why it cannot be started; nothing is left running."""
+    before = {child.pid for child in psutil.Process().children()}
+    with pytest.raises(AgentUnavailable) as caught:
+        await Spawner().spawn(command)
+    assert {child.pid for child in psutil.Process().children()} <= before
+    return str(caught.value)
+
+
+async def test_a_missing_program_is_told(tmp_path: Path) -> None:
+    said = await refusal(Command(("no-such-program", "--version"), tmp_path, {}))
+    assert said == f"cannot start 'no-such-program' in {tmp_path}: [Errno 2] No such file or directory: 'no-such-program'"
+
+
+async def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    said = await refusal(Command(python(""), tmp_path / "gone", {}))
+    assert said == f"the working folder {tmp_path}/gone is not there; make it, or set the agent's cwd to one that is"
+
+
+async def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not there" in await refusal(Command(python(""), tmp_path / "file", {}))
+
+
+async def test_a_program_that_is_not_executable_is_told(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    said = await refusal(Command((str(program),), tmp_path, {}))
+    assert said == f"cannot start '{program}' in {tmp_path}: [Errno 13] Permission denied: '{program}'"
+
+
+async def test_a_program_of_no_known_format_is_told(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x00\x01\x02")
+    program.chmod(0o700)
+    assert "Exec format error" in await refusal(Command((str(program),), tmp_path, {}))
+
+
+async def test_an_argument_that_no_process_can_have_is_told(tmp_path: Path) -> None:
+    assert "null byte" in await refusal(Command((*python(""), "a\0b"), tmp_path, {}))
+
+
+async def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "secret.txt"
+    assert await refusal(Command(python(""), tmp_path, {}, files={path: b"key"})) == f"cannot write {path}: File exists"
+
+
+async def test_the_program_is_looked_for_on_its_own_path(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "hello-of-the-test"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho hello\n")
+    program.chmod(0o700)
+    process = await Spawner().spawn(Command((program.name,), tmp_path, {"PATH": f"{program.parent}:/usr/bin:/bin"}))
+    assert await lines_of(process) == [b"hello"]
+    await process.close(0.0)

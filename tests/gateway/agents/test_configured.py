@@ -1,0 +1,190 @@
+"""Agents as configured: their environment, their folder, and a program that is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.runtime.process_tree import MARKER
+from gateway.agents.configured import Agents
+from gateway.config import parse
+from tests.conftest import write_config
+from tests.daemon import Daemon, Running, gateway_on, table
+from tests.gateway.talk import create, error, execute, look, opening, say, user
+
+Scene = Callable[..., str]
+NAMES = [{"env": "*"}]
+
+
+async def _variables(daemon: Daemon, folder: Path, scene: Scene, *names: str) -> list[str]:
+    """What the agent says of its environment, in a session and in a task."""
+    steps = [step for name in names for step in ({"env": name}, {"text": "\n"})]
+    entry = {
+        "driver": "script",
+        "cwd": str(folder / "scenes"),
+        "env": {"VENDOR_SETTING": "configured", "LANG": "de_DE.UTF-8"},
+        "options": {"scenario": scene(steps)},
+    }
+    write_config(folder, table(folder, agents={"script": entry}))
+    await daemon.start()
+    async with daemon.client() as client:
+        session = (await create(client))["messages"][0]["content"]
+        task = "".join(frame["text"] for frame in await execute(client) if frame["kind"] == "agent_token")
+    return [session, task]
+
+
+async def test_an_agent_gets_the_least_environment(daemon: Daemon, tmp_path: Path, scene: Scene) -> None:
+    daemon.env = {
+        "PORTICO_API_KEY": "key-of-the-gateway",
+        "PORTICO_DATA_DIR": str(tmp_path / "data"),
+        "PORTICO_ANYTHING": "x",
+        "AWS_SECRET_ACCESS_KEY": "of-somebody-else",
+        "ANTHROPIC_API_KEY": "of-another-agent",
+        "ARBITRARY": "x",
+        "LC_TIME": "C",
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "XDG_CACHE_HOME": "/tmp/cache",
+    }
+    for said in await _variables(daemon, tmp_path, scene, "*"):
+        names = set(said.split())
+        assert {"PATH", "HOME", "LANG", "LC_TIME", "HTTPS_PROXY", "XDG_CACHE_HOME", "VENDOR_SETTING"} <= names
+        assert not {name for name in names if name.startswith("PORTICO_")} - {MARKER}
+        assert not names & {"AWS_SECRET_ACCESS_KEY", "ANTHROPIC_API_KEY", "ARBITRARY"}
+
+
+async def test_its_configured_variables_are_there(daemon: Daemon, tmp_path: Path, scene: Scene) -> None:
+    for said in await _variables(daemon, tmp_path, scene, "VENDOR_SETTING", "LANG", "HOME"):
+        assert said.split("\n")[:3] == ["VENDOR_SETTING=configured", "LANG=de_DE.UTF-8", f"HOME={tmp_path}"]
+
+
+async def test_a_drivers_own_variables_go_to_its_agents_only(tmp_path: Path) -> None:
+    environ = {"ANTHROPIC_API_KEY": "x", "CLAUDE_CONFIG_DIR": "y", "PORTICO_X": "z", "PATH": os.environ["PATH"]}
+    settings = parse({"agents": {"c": {"driver": "claude", "program": "true"}, "e": {"driver": "echo"}}})
+    agents = Agents(settings, environ, tmp_path)
+    assert agents.get("c").environment.keys() >= {"ANTHROPIC_API_KEY", "CLAUDE_CONFIG_DIR", "PATH"}
+    assert agents.get("e").environment == {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """The folder of the agent, with one below it, one beside it, and links."""
+    base = tmp_path / "scenes"
+    (base / "below" / "deeper").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (base / "way-out").symlink_to(tmp_path / "outside")
+    (base / "way-in").symlink_to(base / "below")
+    (base / "file").write_text("x")
+    for folder in (base, base / "below", base / "below" / "deeper"):
+        (folder / "scene.json").write_text(json.dumps({"turns": [{"steps": [{"text": folder.name}]}]}))
+    return base
+
+
+async def test_a_session_works_in_the_folder_that_it_chose(portico: Running, folders: Path) -> None:
+    used = {
+        "below": "below",
+        "below/deeper": "deeper",
+        "./below/../below": "below",
+        "way-in": "below",
+        "": "scenes",
+        ".": "scenes",
+    }
+    for chosen, name in used.items():
+        for cwd in (chosen, str(folders / chosen)):
+            answer = await create(portico.client, options={"scenario": "scene.json", "cwd": cwd})
+            assert answer["messages"][0]["content"] == name
+            assert (await look(portico.client, answer["sessionId"]))["agent"]["options"]["cwd"] == cwd
+
+
+BAD_FOLDERS = [
+    "..",
+    "../",
+    "below/../..",
+    "/",
+    "/tmp",
+    "../outside",
+    "../scenes2",
+    "way-out",
+    "way-out/..",
+    "~",
+    "~root",
+    "~nobody-of-that-name",
+    "missing",
+    "below/missing",
+    "file",
+    "file/x",
+    "x" * 5000,
+    "a/" * 3000,
+    "a\0b",
+]
+
+
+async def test_any_other_folder_is_refused(portico: Running, folders: Path) -> None:
+    session = (await create(portico.client, options={"scenario": "scene.json"}))["sessionId"]
+    before = await look(portico.client, session)
+    for cwd in BAD_FOLDERS:
+        text = await error(portico.client.put("/session", json=opening(options={"cwd": cwd})), 400)
+        assert "'cwd'" in text, (cwd, text)
+        assert len(text) < 12_000
+        body = {"messages": [user()], "agent": {"options": {"cwd": cwd}}}
+        await error(portico.client.post(f"/session/{session}", json=body), 400)
+    assert await look(portico.client, session) == before
+    assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
+    assert "make it first" in await error(portico.client.put("/session", json=opening(options={"cwd": "missing"})), 400)
+
+
+async def test_a_folder_that_became_a_way_out_is_refused(portico: Running, folders: Path) -> None:
+    answer = await create(portico.client, options={"scenario": "scene.json", "cwd": "below/deeper"})
+    (folders / "below").rename(folders.parent / "outside" / "below")
+    (folders / "below").symlink_to(folders.parent / "outside" / "below")
+    options = {"messages": [user()], "agent": {"options": {"pace": "fast"}}}
+    assert "'cwd'" in await error(portico.client.post(f"/session/{answer['sessionId']}", json=options), 400)
+
+
+async def test_an_agent_without_a_folder_has_one_of_its_own(tmp_path: Path) -> None:
+    async with gateway_on(table(tmp_path, agents={"demo": {"driver": "script"}})) as portico:
+        await create(portico.client, "demo", options={"pace": "fast"})
+    assert (tmp_path / "data" / "workspaces" / "demo").is_dir()
+
+
+MISSING: dict[str, Any] = {"driver": "claude", "program": "no-such-program"}
+
+
+async def test_an_agent_whose_program_is_missing_is_not_offered(tmp_path: Path) -> None:
+    async with gateway_on(table(tmp_path, agents={"away": MISSING})) as portico:
+        meta = (await portico.client.get("/meta")).json()
+        assert "away" not in [agent["name"] for agent in meta["agents"]]
+        for request in (
+            portico.client.put("/session", json=opening("away")),
+            portico.client.post("/v1/execute", json={"driver": "away", "task": "x"}),
+        ):
+            text = await error(request, 503)
+            assert "'no-such-program'" in text and "npm install" in text and "agents.away.program" in text
+        assert (await portico.client.get("/sessions")).json() == {"sessions": []}
+        assert not await portico.gateway.store.unfinished_runs()
+
+
+async def test_a_session_survives_that_its_program_goes_and_comes(tmp_path: Path, scene: Scene) -> None:
+    config = table(tmp_path)
+    async with gateway_on(config) as portico:
+        session = (await create(portico.client, "script", "one", options={"scenario": scene([{"remember": True}])}))["sessionId"]
+    gone = config | {"agents": {"script": config["agents"]["script"] | {"program": "no-such-program"}}}
+    async with gateway_on(gone) as portico:
+        before = await look(portico.client, session)
+        assert "no-such-program" in await error(portico.client.post(f"/session/{session}", json={"messages": [user()]}), 503)
+        assert await look(portico.client, session) == before
+    async with gateway_on(config) as portico:
+        assert (await say(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
+
+
+async def test_a_session_whose_agent_left_the_configuration_says_so(tmp_path: Path) -> None:
+    config = table(tmp_path, agents={"demo": {"driver": "script", "options": {"pace": "fast"}}})
+    async with gateway_on(config) as portico:
+        session = (await create(portico.client, "demo"))["sessionId"]
+    async with gateway_on(table(tmp_path)) as portico:
+        assert "'demo'" in await error(portico.client.get(f"/session/{session}"), 503)
+        assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}

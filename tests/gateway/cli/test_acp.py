@@ -1,0 +1,110 @@
+"""An agent that speaks the Agent Client Protocol behind a gateway: a small one, made with the protocol's official package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.daemon import Running, gateway_on, table
+
+ROOT = Path(__file__).parents[3]
+GRANT = {"name": "execute", "trust": False}
+
+
+def small_agent(folder: Path, **more: Any) -> dict[str, Any]:
+    """Its entry in the configuration."""
+    for name in ("work", "sessions"):
+        (folder / name).mkdir(exist_ok=True)
+    env = {"PYTHONPATH": str(ROOT), "ACP_AGENT_SESSIONS": str(folder / "sessions")}
+    agent = {"driver": "acp", "program": sys.executable, "args": ["-m", "tests.acp_agent"], "env": env}
+    return {**agent, "cwd": str(folder / "work"), **more}
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Running]:
+    """A gateway in this process with the small agent as `small`."""
+    async with gateway_on(table(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
+        yield running
+
+
+async def create(client: httpx.AsyncClient, *messages: dict[str, Any], **agent: Any) -> httpx.Response:
+    return await client.put("/session", json={"agent": {"name": "small", **agent}, "messages": list(messages)})
+
+
+def user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+async def test_a_conversation(small: Running) -> None:
+    answer = await create(small.client, user("say hello"))
+    assert answer.status_code == 201, answer.text
+    said = answer.json()["messages"][0]["content"]
+    assert [block["type"] for block in said] == ["thinking", "text"]
+    session = answer.json()["sessionId"]
+    answer = await small.client.post(f"/session/{session}", json={"messages": [user("recall")]})
+    assert answer.json()["messages"] == [{"role": "assistant", "content": "say hello | recall"}]
+
+
+async def test_what_it_cannot_be_given_is_refused(small: Running) -> None:
+    history = [user("one"), {"role": "assistant", "content": "two"}, user("three")]
+    answer = await create(small.client, *history)
+    assert (answer.status_code, "cannot be given a history" in answer.text) == (400, True)
+    answer = await create(small.client, {"role": "system", "content": "be kind"}, user("one"))
+    assert (answer.status_code, "takes no system message" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_a_permission_over_two_requests(small: Running, tmp_path: Path, granted: bool) -> None:
+    answer = await create(small.client, user("run touch made.txt"), tools=[GRANT])
+    assert answer.json()["stopReason"] == "tool_use", answer.text
+    session, (message,) = answer.json()["sessionId"], answer.json()["messages"]
+    (call,) = message["content"]
+    assert (call["name"], call["input"]) == ("execute", {"command": "touch made.txt"})
+    assert not (tmp_path / "work" / "made.txt").exists()
+    reply = {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted}
+    answer = await small.client.post(f"/session/{session}", json={"messages": [reply]})
+    assert answer.json()["stopReason"] == "end_turn"
+    assert answer.json()["messages"][-1]["content"] == ("exit code 0" if granted else "not run")
+    assert (tmp_path / "work" / "made.txt").exists() is granted
+
+
+async def test_two_permissions_are_two_turns(small: Running) -> None:
+    answer = await create(small.client, user("both"), tools=[GRANT])
+    session = answer.json()["sessionId"]
+    for _ in range(2):
+        assert answer.json()["stopReason"] == "tool_use", answer.text
+        call = answer.json()["messages"][-1]["content"][-1]
+        reply = {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": True}
+        answer = await small.client.post(f"/session/{session}", json={"messages": [reply]})
+    assert answer.json()["messages"][-1]["content"] == "both: [True, True]"
+    history = (await small.client.get(f"/session/{session}")).json()["history"]["full"]
+    assert [message["role"] for message in history].count("tool") == 2
+
+
+async def test_a_task(small: Running) -> None:
+    answer = await small.client.post("/v1/execute", json={"driver": "small", "task": "say -hello"})
+    assert '"kind":"agent_token","text":"-hello"' in answer.text
+    assert '"kind":"session_end","exit_code":0' in answer.text
+
+
+@pytest.mark.parametrize("flags", ["", "noimage"])
+async def test_images_are_offered_and_taken_as_the_agent_itself_says(tmp_path: Path, flags: str) -> None:
+    agent = small_agent(tmp_path)
+    agent["env"]["ACP_AGENT_FLAGS"] = flags
+    image = {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}
+    message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "look"}, image]}
+    for _ in range(2):
+        async with gateway_on(table(tmp_path, agents={"small": agent})) as running:
+            (offered,) = [a for a in (await running.client.get("/meta")).json()["agents"] if a["name"] == "small"]
+            assert offered["capabilities"].get("image") == (None if flags else {"data": {}})
+            answer = await create(running.client, message)
+            assert answer.status_code == (400 if flags else 201)
+            if flags:
+                assert answer.json() == {"error": "agent 'small' takes no images by data: address; /meta says what it takes"}
+            else:
+                assert "saw 1 image" in answer.text

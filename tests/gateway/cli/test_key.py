@@ -1,0 +1,106 @@
+"""`portico key` and where keys come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli.main import main
+from gateway.config import parse
+from gateway.errors import ConfigError
+from gateway.security.api_keys import NamedKeys
+from gateway.security.authentication import HOUSEHOLDER, Authenticator, api_keys, is_loopback
+from gateway.security.encryption import read_or_create
+from tests.conftest import write_config
+from tests.gateway.command import Command
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PORTICO_API_KEY", "PORTICO_CONFIG", "PORTICO_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+
+
+def key(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, ["key", *arguments], env=env)
+
+
+def test_a_key_is_made_once_and_is_its_owners_only(tmp_path: Path) -> None:
+    first, second = key(), key()
+    assert (first.exit_code, first.stderr) == (0, "")
+    assert first.stdout == second.stdout
+    assert len(first.stdout.strip()) >= 32
+    (file,) = tmp_path.rglob("api-key")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o077 == 0
+    assert file.read_text() == first.stdout
+    assert [other.name for other in file.parent.iterdir()] == ["api-key"]
+
+
+def test_the_data_directory_may_be_chosen(tmp_path: Path) -> None:
+    by_option = key("--data-dir", str(tmp_path / "a")).stdout
+    by_env = key(env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
+    by_both = key("--data-dir", str(tmp_path / "a"), env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
+    assert (tmp_path / "a" / "api-key").read_text() == by_option == by_both
+    assert (tmp_path / "b" / "api-key").read_text() == by_env != by_option
+
+
+def test_given_keys_win_over_a_made_one(tmp_path: Path) -> None:
+    config = str(write_config(tmp_path, {"auth": {"keys": ["first-of-config", "second-of-config"]}}))
+    assert key("--config", config).stdout == "first-of-config\n"
+    assert key("--config", config, env={"PORTICO_API_KEY": " from-env\n"}).stdout == "from-env\n"
+    assert key(env={"PORTICO_API_KEY": "from-env"}).stdout == "from-env\n"
+    assert not list(tmp_path.rglob("api-key"))
+    made = key(env={"PORTICO_API_KEY": " "}).stdout
+    assert made == key().stdout
+
+
+def test_all_given_keys_are_valid(tmp_path: Path) -> None:
+    settings = parse({"auth": {"keys": ["first-of-config", "second-of-config"]}})
+    assert api_keys(settings, {"PORTICO_API_KEY": "from-env"}) == ("from-env", "first-of-config", "second-of-config")
+    auth = Authenticator(api_keys(settings, {}), NamedKeys(tmp_path))
+    for valid in ("first-of-config", "second-of-config"):
+        assert auth.check(f"Bearer {valid}") == HOUSEHOLDER
+
+
+def test_a_file_that_was_left_empty_is_no_key(tmp_path: Path) -> None:
+    file = tmp_path / "api-key"
+    for left in ("", "\n"):
+        file.write_text(left)
+        assert len(key("--data-dir", str(tmp_path)).stdout.strip()) >= 32
+        assert file.read_text() == key("--data-dir", str(tmp_path)).stdout
+
+
+def test_of_two_that_make_a_key_one_wins(tmp_path: Path) -> None:
+    file = tmp_path / "api-key"
+
+    def slow() -> str:
+        read_or_create(file, lambda: "of the quicker one")
+        return "of the slower one"
+
+    assert read_or_create(file, slow) == "of the quicker one"
+    assert [other.name for other in tmp_path.iterdir()] == ["api-key"]
+
+
+def test_a_short_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"auth\.keys\.1: .*8"):
+        parse({"auth": {"keys": ["long-enough", "short"]}})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_addresses(host: str) -> None:
+    assert is_loopback(host)
+
+
+async def test_the_daemon_takes_the_key_that_the_command_prints(tmp_path: Path) -> None:
+    async with Command(tmp_path, "serve", "--port", "0", config=False).serving() as daemon:
+        _, printed, _ = await Command(tmp_path, "key", config=False).run()
+        async with httpx.AsyncClient(base_url=daemon.url) as client:
+            answers = [await client.get("/sessions", headers={"Authorization": f"Bearer {k}"}) for k in (printed.strip(), "x")]
+    assert [answer.status_code for answer in answers] == [200, 401]

@@ -1,0 +1,155 @@
+"""The log of a run: any number of readers, from any number, at any time; what memory does not hold comes from the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.contract.events import AgentToken, SessionEnd
+from gateway.events import event_log
+from gateway.events.event_log import EventLog
+from gateway.store import RunRecord, Store
+from gateway.store.sqlite import sqlite_url
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    found = await Store.open(sqlite_url(tmp_path))
+    yield found
+    await found.close()
+
+
+def tokens(numbers: Iterable[int], size: int = 0) -> list[AgentToken]:
+    return [AgentToken(text=f"{number} {'x' * size}") for number in numbers]
+
+
+async def read_all(log: EventLog, last: int, after: int = 0) -> list[int]:
+    """The numbers of all events up to the last, which must say the same number."""
+    found: list[int] = []
+    while after < last:
+        entries = await asyncio.wait_for(log.read(after), 10)
+        for entry in entries:
+            assert isinstance(entry.event, AgentToken)
+            assert entry.event.text.split()[0] == str(entry.seq)
+            assert entry.data == entry.event.encode()
+        found += [entry.seq for entry in entries]
+        after = found[-1]
+    return found
+
+
+@pytest.mark.parametrize("kept", [0, 5_000, 10**9])
+async def test_a_reader_from_the_start_gets_all(store: Store, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    monkeypatch.setattr(event_log, "KEPT_BYTES", kept)
+    monkeypatch.setattr(event_log, "ROW_BYTES", 10_000)
+    log = EventLog("log", store)
+    for start in range(1, 5001, 500):
+        log.append(tokens(range(start, start + 500), 20))
+    await log.written()
+    for after in (0, 1, 2500, 4990, 4999):
+        assert await read_all(log, 5000, after) == list(range(after + 1, 5001))
+    assert await read_all(EventLog("log", store, await store.last_seq("log")), 5000) == list(range(1, 5001))
+
+
+async def test_memory_holds_the_newest_only(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "KEPT_BYTES", 10_000)
+    asked: list[int] = []
+    events = store.events
+
+    async def noting(log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
+        asked.append(after)
+        return await events(log_id, after, rows)
+
+    monkeypatch.setattr(store, "events", noting)
+    log = EventLog("log", store)
+    log.append(tokens(range(1, 1001), 100))
+    await log.written()
+    assert await read_all(log, 1000, 990) == list(range(991, 1001))
+    assert not asked
+    assert await read_all(log, 1000) == list(range(1, 1001))
+    assert asked[0] == 0
+
+
+async def test_many_readers_while_it_grows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "KEPT_BYTES", 2_000)
+    monkeypatch.setattr(event_log, "ROW_BYTES", 1_000)
+    log = EventLog("log", store)
+    readers = [asyncio.create_task(read_all(log, 3000, after)) for after in (0, 0, 100, 2999)]
+    for number in range(1, 3001):
+        log.append(tokens([number]))
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+    readers += [asyncio.create_task(read_all(log, 3000))]
+    for reader, after in zip(readers, (0, 0, 100, 2999, 0), strict=True):
+        assert await reader == list(range(after + 1, 3001))
+
+
+async def test_a_read_that_is_cancelled_loses_nothing(store: Store) -> None:
+    log = EventLog("log", store)
+    for _ in range(3):
+        reader = asyncio.create_task(log.read(0))
+        await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.wait([reader])
+    log.append(tokens([1]))
+    assert await read_all(log, 1) == [1]
+
+
+async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> None:
+    await store.start_run(RunRecord("run", "log", "running", None, 1))
+    log = EventLog("log", store)
+    log.append(tokens([1, 2]))
+    reader = asyncio.create_task(log.read(2))
+    entry = await log.store_stop("run", SessionEnd(exit_code=0, stop_reason="refusal"), 1.0)
+    assert (entry.seq, await store.last_seq("log")) == (3, 3)
+    assert [first for first, _ in await store.events("log", 0)] == [1, 3]
+    assert await store.last_run("log") == RunRecord("run", "log", "ended", "refusal", 1)
+    assert not reader.done()
+    log.show(entry)
+    assert await reader == [entry]
+    assert [e.event for e in await EventLog("log", store, 3).read(2)] == [entry.event]
+
+
+async def test_the_writer_of_events_waits_when_the_store_is_far_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "UNWRITTEN_BYTES", 10_000)
+    go = asyncio.Event()
+    append = store.append_events
+
+    async def slow(*row: Any) -> None:
+        await go.wait()
+        await append(*row)
+
+    monkeypatch.setattr(store, "append_events", slow)
+    log = EventLog("log", store)
+    log.append(tokens(range(1, 3)))
+    await asyncio.wait_for(log.room(), 1)
+    log.append(tokens(range(3, 1001), 100))
+    waiting = asyncio.create_task(log.room())
+    assert await read_all(log, 1000) == list(range(1, 1001)), "readers do not wait for the store"
+    assert not waiting.done()
+    go.set()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_store_that_fails_for_a_while_loses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log, "RETRY", 0.01)
+    append, failures = store.append_events, 3
+
+    async def failing(*row: Any) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise OSError("disk full")
+        await append(*row)
+
+    monkeypatch.setattr(store, "append_events", failing)
+    log = EventLog("log", store)
+    log.append(tokens(range(1, 101)))
+    await log.written()
+    assert caplog.text.count("cannot be stored") == 3
+    assert await read_all(EventLog("log", store, 100), 100) == list(range(1, 101))

@@ -1,0 +1,172 @@
+"""The MCP endpoint of the application-side tools: who may come in, for how long, and what a caller gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from drivers.contract.info import ToolSpec
+from drivers.contract.tool_server import ToolAnswer, ToolRequest, ToolServer
+from gateway.mcp import server as mcp_server
+from gateway.mcp.host import McpHost
+from gateway.security.redaction import Redactor
+from tests.daemon import KEY
+
+TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {"n": {"type": "number"}}})
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[McpHost]:
+    found = McpHost(Redactor())
+    yield found
+    await found.close()
+
+
+@asynccontextmanager
+async def client_of(server: ToolServer, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+    authorization = {"Authorization": f"Bearer {server.token}"}
+    async with httpx.AsyncClient(headers={**ACCEPT, **authorization, **headers}, timeout=30, verify=False) as client:
+        yield client
+
+
+async def opened(client: httpx.AsyncClient, url: str) -> None:
+    """Begin an MCP session; the client's further requests are of it."""
+    answer = await client.post(url, json=INITIALIZE)
+    assert answer.status_code == 200, answer.text
+    client.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+    await client.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+
+def call(number: int, name: str = "look_up", **meta: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": {"n": number}, "_meta": meta}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+def messages(answer: httpx.Response) -> list[dict[str, Any]]:
+    """What a stream of server-sent events holds."""
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ") and line[6:]]
+
+
+async def refusal(url: str, **headers: str) -> tuple[int, str]:
+    async with httpx.AsyncClient(headers={**ACCEPT, **headers}, verify=False) as client:
+        answer = await client.post(url, json=INITIALIZE)
+        return answer.status_code, answer.text
+
+
+async def test_only_the_token_lets_in(host: McpHost) -> None:
+    server = await host.open([TOOL])
+    assert server.url.startswith("http://127.0.0.1:")
+    wrong = ("", "Bearer", "Bearer x", f"Bearer {KEY}", f"Basic {server.token}", f"Bearer {server.token}x")
+    for authorization in wrong:
+        status, text = await refusal(server.url, Authorization=authorization)
+        assert (status, server.token in text) == (401, False)
+        assert "token" in json.loads(text)["error"]
+    assert (await refusal(server.url))[0] == 401
+    assert (await refusal(f"{server.url}?token={server.token}"))[0] == 401
+    assert (await refusal(server.url, Authorization=f"Bearer {server.token}"))[0] == 200
+    assert (await refusal(server.url.replace("/mcp", "/sessions"), Authorization=f"Bearer {server.token}"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("header", "value"), [("Host", "evil.example"), ("Host", "127.0.0.1.evil.example:80"), ("Origin", "http://evil.example")]
+)
+async def test_no_page_in_a_browser_comes_in(host: McpHost, header: str, value: str) -> None:
+    server = await host.open([TOOL])
+    status, _ = await refusal(server.url, Authorization=f"Bearer {server.token}", **{header: value})
+    assert status in (403, 421)
+
+
+async def test_a_token_dies_with_its_session(host: McpHost) -> None:
+    first, second = await host.open([TOOL]), await host.open([TOOL])
+    assert first.token != second.token and len(first.token) > 40
+    async with client_of(first) as client:
+        await opened(client, first.url)
+        await first.close()
+        assert (await client.post(first.url, json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"})).status_code == 401
+    assert (await refusal(second.url, Authorization=f"Bearer {second.token}"))[0] == 200
+
+
+async def test_another_sessions_token_leads_to_the_others_tools_only(host: McpHost) -> None:
+    first, second = await host.open([TOOL]), await host.open([ToolSpec("other", "Another.", {})])
+    heard: list[str] = []
+    for server in (first, second):
+        server.listen(lambda request: heard.append(request.name), lambda _: None)
+    async with client_of(first) as client, client_of(second) as stranger:
+        await opened(client, first.url)
+        # The MCP session of the first is none of the second's.
+        session = {"mcp-session-id": client.headers["mcp-session-id"]}
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        assert (await stranger.post(second.url, json=listing, headers=session)).status_code == 404
+        await opened(stranger, second.url)
+        (told,) = messages(await stranger.post(second.url, json=listing))
+        assert [tool["name"] for tool in told["result"]["tools"]] == ["other"]
+        (told,) = messages(await stranger.post(second.url, json=call(3)))
+        assert told["result"]["isError"] is True and "no tool 'look_up'" in told["result"]["content"][0]["text"]
+    assert heard == []
+
+
+async def test_a_call_is_answered_when_the_application_answers(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_server, "SIGN_OF_LIFE", 0.05)
+    server = await host.open([TOOL])
+    calls: asyncio.Queue[ToolRequest] = asyncio.Queue()
+    server.listen(calls.put_nowait, lambda _: None)
+    async with client_of(server) as client:
+        await opened(client, server.url)
+        async with client.stream("POST", server.url, json=call(7, progressToken="p", callId="mine")) as answer:
+            request = await asyncio.wait_for(calls.get(), 20)
+            assert (request.name, request.input, request.call_id) == ("look_up", {"n": 7}, "mine")
+            lines = answer.aiter_lines()
+            # Signs of life come while it waits.
+            while "notifications/progress" not in await anext(lines):
+                pass
+            server.answer(ToolAnswer(request.id, "seven"))
+            server.answer(ToolAnswer(request.id, "twice"))
+            rest = [json.loads(line[6:]) async for line in lines if line.startswith("data: ")]
+    assert rest[-1]["result"]["content"] == [{"type": "text", "text": "seven"}]
+
+
+async def test_an_open_call_ends_with_the_session(host: McpHost) -> None:
+    server = await host.open([TOOL])
+    called = asyncio.Event()
+    server.listen(lambda _: called.set(), lambda _: None)
+    async with client_of(server) as client:
+        await opened(client, server.url)
+        waiting = asyncio.create_task(client.post(server.url, json=call(1)))
+        await asyncio.wait_for(called.wait(), 20)
+        await server.close()
+        # Told so, or hung up on.
+        with suppress(httpx.HTTPError):
+            answer = await asyncio.wait_for(waiting, 20)
+            assert all(message["result"]["isError"] for message in messages(answer))
+        assert waiting.done()
+
+
+async def test_a_token_is_hidden_while_it_is_of_use() -> None:
+    redactor = Redactor()
+    host = McpHost(redactor)
+    server = await host.open([TOOL])
+    assert redactor.clean(f"a {server.token} b") == "a *** b"
+    await server.close()
+    assert redactor.clean(server.token) == server.token
+    await host.close()
+
+
+def test_nothing_of_it_is_imported_at_the_start() -> None:
+    code = "import sys, gateway.app, gateway.gateway; print(*[name for name in ('mcp', 'acp') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,170 @@
+"""The log: an id on every line, one form for all of it, and no secret in any."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatter, about_session, request_id
+from gateway.security.redaction import HIDDEN, Redactor, hide_shapes
+from tests.conftest import write_config
+from tests.daemon import KEY, Daemon, Running, table
+from tests.gateway.talk import create, execute, opening, say, user
+
+Scene = Callable[..., str]
+SECRET = "registered-secret-1"
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ \[\S+ \S+\]: .+")
+
+
+def record(text: str, *args: object, **fields: object) -> logging.LogRecord:
+    made = logging.LogRecord("gateway.x", logging.INFO, __file__, 1, text, args, None)
+    made.fields = fields
+    return made
+
+
+def raised(error: Exception) -> logging.LogRecord:
+    made = record("failed")
+    try:
+        raise error
+    except Exception:
+        made.exc_info = sys.exc_info()
+    return made
+
+
+def formatters() -> list[LogFormatter]:
+    redactor = Redactor()
+    redactor.register([SECRET, 'qu"ote-secret-é', KEY])
+    return [TextFormatter(redactor), JsonFormatter(redactor)]
+
+
+@pytest.mark.parametrize("formatter", formatters(), ids=["text", "json"])
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (record("key %s end", SECRET), "end"),
+        (record("%r", {"Authorization": f"Bearer {KEY}"}), "Authorization"),
+        (record("Authorization: Bearer never-seen-before-77"), "Authorization"),
+        (record("GET /x?api_key=never-seen-before-77&after=12"), "after=12"),
+        (record("GET /x?token=never-seen-before-77"), "token="),
+        (record("sk-ant-never-seen-before-77 was refused"), "was refused"),
+        (record("proxy http://me:never-seen-before-77@host:80/"), "@host:80/"),
+        (record('body {"authToken": "never-seen-before-77", "n": 1}'), '"n": 1'),
+        (record("field", note=f"a {SECRET} b"), "field"),
+        (record("%s", 'qu"ote-secret-é'), ""),
+        (raised(ValueError(f"no login with {SECRET}")), "ValueError"),
+        (raised(RuntimeError("Bearer never-seen-before-77")), "RuntimeError"),
+    ],
+)
+def test_no_secret_stands_in_a_line(formatter: LogFormatter, line: logging.LogRecord, kept: str) -> None:
+    written = formatter.format(line)
+    seen = json.dumps(json.loads(written), ensure_ascii=False) if written.startswith("{") else written
+    for secret in (SECRET, KEY, "never-seen-before-77", "ote-secret"):
+        assert secret not in seen
+    if isinstance(formatter, JsonFormatter) or not vars(line)["fields"]:
+        assert HIDDEN in seen
+    assert kept in seen.replace('\\"', '"')
+
+
+@pytest.mark.parametrize(
+    "text", ["a key = value", "monkey business", "tokens: 12", '{"input_tokens": 12}', "http://host:80/x", "skill"]
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert hide_shapes(text) == text
+
+
+@pytest.mark.parametrize("word", ["a", "a-", "ab://", "key", '"secret": "', "bearer ", "sk-", "://a:"])
+def test_a_long_text_takes_no_longer_than_its_length(word: str) -> None:
+    began = time.process_time()
+    hide_shapes(word * 100_000)
+    assert time.process_time() - began < 5
+
+
+async def test_the_ids_stand_on_every_line_of_a_task_and_of_those_that_it_starts() -> None:
+    text, structured = formatters()
+
+    async def later() -> str:
+        return structured.format(record("x"))
+
+    async def work() -> tuple[str, str]:
+        request_id.set("req_1")
+        about_session("sess_1")
+        return text.format(record("x")), await asyncio.create_task(later())
+
+    line, other = await asyncio.create_task(work())
+    assert line.endswith("INFO gateway.x [req_1 sess_1]: x")
+    assert {"request_id": "req_1", "session_id": "sess_1"}.items() <= json.loads(other).items()
+    assert text.format(record("x")).endswith("[- -]: x")
+
+
+def test_a_text_cannot_look_like_a_line() -> None:
+    text, structured = formatters()
+    for line in (text.format(record("a\n2026-11-20 INFO forged\r")), structured.format(record("a\nb"))):
+        assert "\n" not in line
+    trace = text.format(raised(ValueError("a\nERROR forged"))).splitlines()
+    assert all(row.startswith("    ") for row in trace[1:])
+
+
+async def test_every_answer_has_the_id_of_its_request(portico: Running) -> None:
+    for path in ("/healthz", "/nothing", "/session/none", "/sessions?limit=x"):
+        made = (await portico.client.get(path)).headers["x-request-id"]
+        assert re.fullmatch(r"req_[0-9a-f]{16}", made)
+    refused = await portico.client.put("/session", json={}, headers={"X-Request-Id": "mine-1:2/3"})
+    assert refused.headers["x-request-id"] == "mine-1:2/3"
+    for odd in ("", "a b", "x" * 129, "é", "a;b", '"'):
+        answer = await portico.client.get("/healthz", headers={"X-Request-Id": odd.encode("latin-1")})
+        assert answer.headers["x-request-id"].startswith("req_"), odd
+
+
+async def test_a_failure_of_the_gateway_is_logged_once_with_its_ids(
+    portico: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(portico.gateway.sessions, "page", broken)
+    answer = await portico.client.get("/sessions", headers={"X-Request-Id": "mine-1"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine-1")
+    assert sum("out of order" in str(line.exc_info) for line in caplog.records) == 1
+    labels = {"method": "GET", "route": "/sessions", "status": "500"}
+    assert portico.gateway.metrics.registry.get_sample_value("portico_http_requests_total", labels) == 1
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_a_daemon_logs_in_one_form(daemon: Daemon, tmp_path: Path, scene: Scene, form: str) -> None:
+    name = scene({"when": "fail", "steps": [{"stop": {"reason": "error", "message": "bad {options.token}"}}]}, [{"text": "ok"}])
+    write_config(tmp_path, table(tmp_path, server={"log_format": form, "log_level": "debug"}))
+    await daemon.start()
+    async with daemon.client() as client:
+        session = (await create(client, options={"scenario": name, "token": SECRET}))["sessionId"]
+        await say(client, session, "fail", agent={"options": {"token": "later-secret-22"}})
+        await say(client, session, "x", headers={})
+        await execute(client, "x", "echo")
+        await client.get(f"/session/{session}?api_key=in-the-query-333", headers={"Authorization": "Bearer unknown-key-4444"})
+        await client.put("/session", json=opening(options={"scenario": "later-secret-22"}))
+        await client.post(f"/session/{session}", json={"messages": [user("x")]}, headers={"X-Request-Id": "mine-5"})
+    # Not HTTP at all: what the server itself says of it.
+    _, writer = await asyncio.open_connection("127.0.0.1", int(daemon.url.rsplit(":", 1)[1]))
+    writer.write(b"\x00\x01 nonsense\r\n\r\n")
+    await writer.drain()
+    writer.close()
+    assert await daemon.stop() == 0
+    lines = daemon.stderr.decode().splitlines()
+    for secret in (KEY, SECRET, "later-secret-22", "in-the-query-333", "unknown-key-4444"):
+        assert secret not in daemon.stderr.decode()
+    if form == "text":
+        assert all(LINE.fullmatch(line) or line.startswith("    ") for line in lines), lines
+        assert any(f"[mine-5 {session}]: POST /session/{session}: 200" in line for line in lines)
+        return
+    found = [json.loads(line) for line in lines]
+    assert all({"time", "level", "logger", "request_id", "session_id", "message"} <= line.keys() for line in found)
+    (turn,) = [line for line in found if line["request_id"] == "mine-5" and line["logger"] == "gateway.server.access_log"]
+    assert (turn["session_id"], turn["route"], turn["status"]) == (session, "/session/{session_id}", 200)
+    assert any(line["logger"].startswith("uvicorn") for line in found)

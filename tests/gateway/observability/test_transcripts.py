@@ -1,0 +1,124 @@
+"""Transcripts of CLIs: off by default, both directions, without secrets, bounded, and gone with their session."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.observability import transcripts
+from gateway.observability.transcripts import Transcript
+from gateway.security.redaction import HIDDEN, Redactor
+from tests.daemon import KEY, Running, gateway_on, table
+from tests.gateway.talk import create, execute, say
+
+Scene = Callable[..., str]
+OF_ENV, OF_SESSION, LATER, SHAPE = "value-of-env-11", "secret-of-session-22", "secret-of-later-33", "sk-ant-never-registered-44"
+
+
+def recording(folder: Path, **agents: Any) -> dict[str, Any]:
+    entry = {
+        "driver": "script",
+        "cwd": str(folder / "scenes"),
+        "record": True,
+        "env": {"VENDOR_BASE_URL": OF_ENV, "MODE": "fast"},
+    }
+    return table(folder, agents={"script": entry, "echo": {"driver": "echo"}, **agents})
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def lines(found: list[dict[str, Any]], direction: str) -> str:
+    return "\n".join(row["line"] for row in found if row["direction"] == direction)
+
+
+async def test_nothing_is_recorded_unless_it_is_wanted(portico: Running) -> None:
+    await create(portico.client, "echo")
+    await execute(portico.client, driver="echo")
+    assert not (portico.gateway.settings.data_dir / "transcripts").exists()
+
+
+async def test_both_directions_of_a_session_are_recorded_without_secrets(tmp_path: Path, scene: Scene) -> None:
+    name = scene(
+        {"when": "crash", "steps": [{"stderr": f"no login with {{options.token}} or {SHAPE}"}, {"exit": 3}]},
+        [{"line": "junk {options.token}"}, {"env": "VENDOR_BASE_URL"}, {"env": "MODE"}],
+    )
+    async with gateway_on(recording(tmp_path)) as running:
+        folder = running.gateway.settings.data_dir / "transcripts"
+        session = (await create(running.client, "script", "first words", options={"scenario": name, "token": OF_SESSION}))[
+            "sessionId"
+        ]
+        await say(running.client, session, f"crash with {KEY}", agent={"options": {"token": LATER}})
+        await say(running.client, session, "third words")
+        file = folder / f"{session}.jsonl"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert [path.name for path in folder.iterdir()] == [file.name]
+        found = rows(file)
+        assert (await running.client.delete(f"/session/{session}")).status_code == 204
+        assert not list(folder.iterdir())
+    assert all(row.keys() == {"time", "pid", "direction", "line"} for row in found)
+    assert [row["time"] for row in found] == sorted(row["time"] for row in found)
+    assert len({row["pid"] for row in found}) == 3
+    assert "first words" in lines(found, "to_agent") and "third words" in lines(found, "to_agent")
+    assert f"junk {HIDDEN}" in lines(found, "from_agent")
+    assert f"no login with {HIDDEN} or {HIDDEN}" in lines(found, "stderr")
+    assert "3" in lines(found, "exit").split()
+    assert "script.py" in lines(found, "start")
+    assert "MODE=fast" in lines(found, "from_agent")
+    for secret in (OF_ENV, OF_SESSION, LATER, SHAPE, KEY):
+        assert secret not in json.dumps(found)
+
+
+async def test_a_task_is_recorded_and_forgotten_with_its_stream(tmp_path: Path) -> None:
+    config = recording(tmp_path, echo={"driver": "echo", "record": True})
+    async with gateway_on(config) as running:
+        await execute(running.client, "a task", "echo")
+        (file,) = (running.gateway.settings.data_dir / "transcripts").glob("exec_*.jsonl")
+    assert lines(rows(file), "to_agent") == "a task"
+    assert "a task" in lines(rows(file), "from_agent")
+    async with gateway_on(config):
+        assert file.exists()
+    os.utime(file, (0, time.time() - 8 * 86400))
+    async with gateway_on(config):
+        assert not file.exists()
+
+
+def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcripts, "FILE_BYTES", 5000)
+    monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
+    transcript = Transcript(tmp_path / "x.jsonl", [Redactor()])
+    for n in range(200):
+        transcript.received(1, [b"%d" % n])
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["x.1.jsonl", "x.jsonl"]
+    assert all(file.stat().st_size <= 5000 for file in files)
+    kept = [row["line"] for file in files for row in rows(file)]
+    assert kept == [str(n) for n in range(200 - len(kept), 200)], "the newest are kept, in order"
+    transcript.received(1, [b"y" * 500])
+    assert rows(tmp_path / "x.jsonl")[-1]["line"] == "y" * 100 + " … and 400 more characters"
+
+
+def test_a_secret_at_the_cut_is_hidden_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
+    redactor = Redactor()
+    redactor.register([OF_SESSION])
+    Transcript(tmp_path / "x.jsonl", [redactor]).sent(1, b"x" * 95 + OF_SESSION.encode() + b"\n")
+    assert OF_SESSION[:5] not in (tmp_path / "x.jsonl").read_text()
+
+
+async def test_a_transcript_that_cannot_be_written_costs_no_turn(
+    tmp_path: Path, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway_on(recording(tmp_path)) as running:
+        (running.gateway.settings.data_dir / "transcripts").write_text("in the way")
+        answer = await create(running.client, options={"scenario": scene([{"text": "ok"}])})
+    assert answer["messages"][0]["content"] == "ok"
+    assert sum("cannot be written, and ends here" in line.message for line in caplog.records) == 1

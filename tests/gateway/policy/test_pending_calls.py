@@ -1,0 +1,73 @@
+"""Calls that wait for the client while their agent goes away: the history says what is open, and the answers still count."""
+
+from __future__ import annotations
+
+from drivers.contract.agent import PermissionReply, ToolReply
+from drivers.contract.events import AwaitedCall, ToolCall, ToolResult
+from drivers.contract.info import ToolSpec
+from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, UserMessage
+from gateway.policy.pending_calls import APPROVED, INTERRUPTED, NO_RESULT, Approvals, settle, unanswered, waiting_calls
+
+WEATHER = ToolSpec("weather", "", {})
+
+
+def use(call_id: str, name: str, **given: object) -> ToolUseBlock:
+    return ToolUseBlock(tool_call_id=call_id, name=name, input=given)
+
+
+HISTORY: list[Message] = [
+    UserMessage(content="Go"),
+    AssistantMessage(content=(use("agent", "Agent"),)),
+    AssistantMessage(content=(use("app", "weather"), use("shell", "Bash", command="ls"), use("file", "Write"))),
+]
+
+
+def runs_at_once(call: ToolUseBlock) -> bool:
+    return call.name in ("Agent", "Write")
+
+
+def test_what_waits_and_for_what() -> None:
+    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
+    assert list(calls.values()) == [
+        AwaitedCall(id="app", wants="result"),
+        AwaitedCall(id="shell", wants="permission"),
+        AwaitedCall(id="file", wants="permission", optional=True),
+    ]
+    answered = [*HISTORY, ToolMessage(tool_call_id="app", content="x")]
+    assert set(waiting_calls(answered, runs_at_once, [WEATHER])) == {"shell", "file"}
+    assert list(unanswered(answered)) == ["agent", "shell", "file"]
+
+
+def test_there_is_always_something_to_answer() -> None:
+    [call] = waiting_calls([AssistantMessage(content=(use("file", "Write"),))], runs_at_once, None).values()
+    assert not call.optional
+    assert waiting_calls([UserMessage(content="Go")], runs_at_once, None) == {}
+
+
+def test_every_open_call_is_settled() -> None:
+    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
+    settled = settle(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", True)])
+    assert settled.results == (
+        ToolMessage(tool_call_id="agent", content=INTERRUPTED),
+        ToolMessage(tool_call_id="shell", content=APPROVED),
+        ToolMessage(tool_call_id="file", content=INTERRUPTED),
+    )
+    assert [call.tool_call_id for call in settled.approved] == ["shell"]
+    ended = {event.id: event.status for event in settled.events if isinstance(event, ToolCall)}
+    assert ended == {"agent": "failed", "app": "completed", "shell": "failed", "file": "failed"}
+    assert [e.tool_call_id for e in settled.events if isinstance(e, ToolResult)] == ["agent", "shell", "file"]
+
+
+def test_a_denial_says_why() -> None:
+    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
+    replies = [PermissionReply("app", True), PermissionReply("shell", False, "no"), PermissionReply("file", False)]
+    results = settle(HISTORY, calls, replies).results
+    said = [message.content for message in results]
+    assert said == [INTERRUPTED, NO_RESULT, "Tool call denied: no", "Tool call denied"]
+
+
+def test_a_granted_call_passes_once() -> None:
+    approvals = Approvals([use("old", "Bash", command="ls")])
+    assert not approvals.take(use("a", "Bash", command="rm"))
+    assert approvals.take(use("b", "Bash", command="ls"))
+    assert not approvals.take(use("c", "Bash", command="ls"))

@@ -1,0 +1,185 @@
+"""What a client is told of a session beside its runs: its slash commands and its title."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.gateway import Gateway
+from gateway.security.authentication import HOUSEHOLDER
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.cli.test_acp import small_agent
+from tests.gateway.protocols.acp.client import Client, connect
+from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+from tests.gateway.protocols.acp.test_sessions import load
+
+SHOUT = {"name": "shout", "description": "Says it louder.", "hint": "what"}
+SHOWN = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what"}}
+HUSH = {"name": "hush", "description": ""}
+
+
+def lists(client: Client, session: str | None = None, since: int = 0) -> list[list[dict[str, Any]]]:
+    """The lists of commands that the client was told."""
+    found = [u for u in client.updates(session, since) if u["sessionUpdate"] == "available_commands_update"]
+    return [update["availableCommands"] for update in found]
+
+
+def titles(client: Client, since: int = 0) -> list[str | None]:
+    return [u.get("title") for u in client.updates(since=since) if u["sessionUpdate"] == "session_info_update"]
+
+
+async def listed(client: Client) -> list[str | None]:
+    return [one.get("title") for one in (await client.request("session/list", {}))["sessions"]]
+
+
+@asynccontextmanager
+async def client_of(gateway: Gateway, agent: str) -> AsyncIterator[Client]:
+    client, connection = connect(gateway, agent)
+    await client.initialize()
+    yield client
+    await connection.close()
+
+
+async def test_commands_are_told_when_they_change_and_again_to_who_opens_the_session(
+    acp: Open, portico: Running, scene: Scene
+) -> None:
+    client = await acp()
+    both = {"commands": [{"name": "hush"}, SHOUT]}
+    loud = {"when": "^/shout .", "steps": [{"text": "LOUD"}]}
+    session = await opened(client, portico.gateway, scene(loud, [{"commands": [{"name": "hush"}]}, both, both, {"text": "ok"}]))
+    assert lists(client) == []
+    await client.prompt(session, "one")
+    assert lists(client) == [[HUSH], [HUSH, SHOWN]]
+    since = len(client.got)
+    await client.prompt(session, "/shout it")
+    assert (client.text(since=since), lists(client, since=since)) == ("LOUD", [])
+    for method in ("session/load", "session/resume"):
+        other = await acp()
+        await other.request(method, load(session))
+        assert other.got[-1].get("method") is None
+        await other.until(lambda _, other=other: lists(other))
+        assert lists(other) == [[HUSH, SHOWN]]
+    # The first prompt's agent is gone: a fresh one tells its commands, which are others.
+    found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+    async with found.lock:
+        await found.sleep()
+    since = len(client.got)
+    await client.prompt(session, "two")
+    assert lists(client, since=since) == [[HUSH], [HUSH, SHOWN]]
+
+
+async def test_they_are_known_after_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "scene.json").write_text(json.dumps({"turns": [{"steps": [{"commands": [SHOUT]}, {"title": " A\n name "}]}]}))
+    agents = {"script": {"driver": "script", "cwd": str(tmp_path), "options": {"scenario": "scene.json"}}}
+    async with gateway_on(table(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
+        session = await client.new()
+        await client.prompt(session, "go")
+        assert titles(client) == ["A name", "A name"]
+    async with gateway_on(table(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
+        assert await listed(client) == ["A name"]
+        await client.request("session/resume", load(session))
+        await client.until(lambda _: lists(client))
+        assert lists(client) == [[SHOWN]]
+        await client.request("session/delete", {"sessionId": session})
+        assert await running.gateway.store.notes(session) == (None, None)
+
+
+async def test_the_agents_title_wins_over_the_first_prompt(acp: Open, portico: Running, scene: Scene) -> None:
+    client = await acp()
+    turns = ([{"text": "."}], [{"title": "About {prompt}"}, {"title": "About {prompt}"}], [{"text": "."}], [{"title": ""}])
+    session = await opened(client, portico.gateway, scene(*turns))
+    for text, told, kept in (
+        ("one", ["one"], "one"),
+        ("two", ["About two", "About two"], "About two"),
+        ("three", ["About two"], "About two"),
+        ("four", ["one", "one"], "one"),
+    ):
+        since = len(client.got)
+        await client.prompt(session, text)
+        assert (titles(client, since), (await listed(client))[0]) == (told, kept)
+
+
+async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_first_prompt(tmp_path: Path) -> None:
+    agent = small_agent(tmp_path)
+    agent["env"]["ACP_AGENT_FLAGS"] = "commands_later"
+    shown = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what to say"}}
+    async with gateway_on(table(tmp_path, agents={"small": agent})) as running, client_of(running.gateway, "small") as client:
+        session = await client.new()
+        # Behind the answer: before that the client does not know the session.
+        assert "result" in client.got[-1]
+        await client.until(lambda _: lists(client, session))
+        assert lists(client) == [[shown]]
+        since = len(client.got)
+        await client.prompt(session, "/shout hello")
+        assert (client.text(since=since), lists(client, since=since)) == ("HELLO", [])
+        # A plan and a title of such an agent, too.
+        await client.prompt(session, "plan")
+        (plan,) = [u for u in client.updates(session) if u["sessionUpdate"] == "plan"]
+        assert plan["entries"] == [{"content": "think", "priority": "high", "status": "pending"}]
+        assert lists(client) == [[shown], [{"name": "help", "description": "Helps."}]]
+        assert titles(client)[-2:] == ["A plan", "A plan"]
+        # What comes between two runs is told with the next.
+        await client.prompt(session, "late")
+        await client.prompt(session, "say on")
+        assert [command["name"] for command in lists(client)[-1]] == ["whisper"]
+
+
+@pytest.mark.parametrize("session", [{}, {"compaction": None}, {"compaction": {}}])
+async def test_compactions_are_told_to_a_client_that_takes_them(portico: Running, scene: Scene, session: dict[str, Any]) -> None:
+    client, connection = connect(portico.gateway)
+    await client.initialize(session=session)
+    bare = json.dumps({"kind": "compacted"})
+    steps = [{"compact": "What was said."}, {"text": "."}, {"line": bare}]
+    session_id = await opened(client, portico.gateway, scene(steps))
+    await client.prompt(session_id, "go")
+    await connection.close()
+    told = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
+    assert [update.get("summary") for update in told] == (
+        [[{"type": "text", "text": "What was said."}], None] if session.get("compaction") == {} else []
+    )
+    assert len({update["compactionId"] for update in told}) == len(told)
+
+
+@pytest.fixture
+def claude(tmp_path: Path) -> dict[str, Any]:
+    """An entry for a program that tells its models and commands as the claude CLI does, and takes no prompt."""
+    commands = [{"name": "cost", "description": "Tokens.", "argumentHint": ""}, {"name": "__inner", "description": "no"}]
+    commands += [{"name": "review", "description": "Looks.", "argumentHint": "[what]", "builtin": True}]
+    answer = {"type": "control_response", "response": {"request_id": "init", "response": {"commands": commands}}}
+    program = tmp_path / "claude"
+    program.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo 2.1.329;; auth) echo \'{"loggedIn": true}\';; '
+        f"*) cat > /dev/null; echo '{json.dumps(answer)}';; esac\n"
+    )
+    program.chmod(0o755)
+    return {"driver": "claude", "program": str(program)}
+
+
+async def test_commands_are_told_while_the_option_for_them_is_on(tmp_path: Path, claude: dict[str, Any]) -> None:
+    shown = [{"name": "cost", "description": "Tokens."}, {"name": "review", "description": "Looks.", "input": {"hint": "[what]"}}]
+    on = {**claude, "options": {"slash_commands": "on"}}
+    for _ in range(2):
+        # The second time they are known from the file.
+        config = table(tmp_path, agents={"claude": claude, "always": on})
+        async with gateway_on(config) as running:
+            async with client_of(running.gateway, "claude") as client:
+                session = await client.new()
+                for value, told in (("on", shown), ("off", []), ("on", shown)):
+                    since = len(client.got)
+                    choice = {"sessionId": session, "configId": "slash_commands", "value": value}
+                    await client.request("session/set_config_option", choice)
+                    assert lists(client, since=since) == [told]
+                assert len(lists(client)) == 3
+                forked = await client.request("session/fork", {"sessionId": session, "cwd": ".", "mcpServers": []})
+                await client.until(lambda _: lists(client, forked["sessionId"]))  # noqa: B023
+            async with client_of(running.gateway, "always") as client:
+                session = await client.new()
+                await client.until(lambda _: lists(client, session))  # noqa: B023
+                assert lists(client) == [shown]
+        kept = json.loads((tmp_path / "data" / "discovery.json").read_text())
+        assert any(probe["commands"] for key, probe in kept.items() if key.startswith("claude|"))

@@ -1,0 +1,206 @@
+"""Open calls, and a gateway or an agent that goes away while they wait: the same answers are taken afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from gateway.security.authentication import HOUSEHOLDER
+from tests.daemon import Daemon, Running
+from tests.gateway.aap_client import Aap, Base
+
+Json = dict[str, Any]
+
+WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
+NOTE = {"path": "note.txt", "text": "Tokyo"}
+STEPS = [
+    {"text": "I ask around."},
+    {
+        "parallel": [
+            {"app_tool": {"id": "weather", "name": "get_weather", "input": {"location": "Tokyo"}}},
+            {"tool_call": {"name": "lookup", "input": {"query": "x"}, "result": "3 hits"}},
+            {"tool_call": {"id": "note", "name": "write_note", "input": NOTE, "result": "written", "write_file": NOTE}},
+        ]
+    },
+    {"text": "Weather: {results.weather}. Note: {results.note}."},
+]
+ALL = [
+    {"role": "tool", "toolCallId": "weather", "content": "rain"},
+    {"role": "tool_permission", "toolCallId": "note", "granted": True},
+]
+DENIED = [ALL[0], {"role": "tool_permission", "toolCallId": "note", "granted": False, "reason": "no"}]
+
+Scene = Callable[..., str]
+
+
+@asynccontextmanager
+async def aap_of(daemon: Daemon, base: Base) -> AsyncIterator[Aap]:
+    async with daemon.client() as client:
+        yield Aap(client, base)
+
+
+async def begin(aap: Aap, scenario: str) -> str:
+    """A session that waits for the weather and for a permission."""
+    grants = [{"name": "lookup", "trust": True}, {"name": "write_note"}]
+    answer = await aap.create("script", "Go", grants=grants, options={"scenario": scenario}, tools=[WEATHER])
+    assert answer["stopReason"] == "tool_use", answer
+    return str(answer["sessionId"])
+
+
+async def post(aap: Aap, session: str, messages: list[Json]) -> httpx.Response:
+    return await aap.post(session, {"messages": messages})
+
+
+async def went_on(aap: Aap, session: str, folder: Path) -> None:
+    """The answers are taken; the call that was granted is made again, and runs without asking."""
+    assert (await aap.look(session))["state"] == "waiting"
+    assert not (folder / "note.txt").exists()
+    response = await post(aap, session, ALL)
+    answer = response.json()
+    assert (response.status_code, answer["stopReason"]) == (200, "end_turn"), answer
+    assert (folder / "note.txt").read_text() == "Tokyo"
+    approved, again, written, said = answer["messages"]
+    assert approved["toolCallId"] == "note" and "approved" in approved["content"]
+    assert again["content"][0] == {"type": "tool_use", "toolCallId": "note_again", "name": "write_note", "input": NOTE}
+    assert written == {"role": "tool", "toolCallId": "note_again", "content": "written"}
+    assert said == {"role": "assistant", "content": "Weather: rain. Note: written."}
+    history = await aap.history(session)
+    assert [message["role"] for message in history] == [
+        "user", "assistant", "tool", "tool", "tool", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    twice = await post(aap, session, ALL)
+    assert twice.status_code == 400 and "'note', 'weather' is answered already" in twice.json()["error"]
+    assert await aap.history(session) == history
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_the_gateway_goes_away(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path, how: signal.Signals) -> None:
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        session = await begin(aap, scene(STEPS))
+    await (daemon.kill() if how == signal.SIGKILL else daemon.stop())
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        await went_on(aap, session, tmp_path / "scenes")
+        later = (await post(aap, session, [{"role": "user", "content": "And?"}])).json()
+        assert later["stopReason"] == "tool_use"
+
+
+async def test_it_goes_away_twice(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+    steps = [*STEPS, {"app_tool": {"id": "more", "name": "get_weather"}}, {"text": "{results.more} {results.note}"}]
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        session = await begin(aap, scene(steps))
+    await daemon.kill()
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        assert (await post(aap, session, ALL)).json()["stopReason"] == "tool_use"
+    await daemon.kill()
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        answer = (await post(aap, session, [{"role": "tool", "toolCallId": "more", "content": "sun"}])).json()
+        assert answer["messages"] == [{"role": "assistant", "content": "sun written"}], answer
+
+
+async def test_the_agent_goes_away(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
+    session = await begin(aap, scene(STEPS))
+    live = (await portico.gateway.sessions.get(HOUSEHOLDER, session)).live
+    assert live is not None
+    process = psutil.Process(live.pid)  # type: ignore[attr-defined]
+    process.kill()
+    run = (await portico.gateway.sessions.get(HOUSEHOLDER, session)).run
+    assert run is not None
+    await run.wait()
+    await went_on(aap, session, tmp_path / "scenes")
+
+
+async def test_answers_that_come_twice_while_the_run_goes_on(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
+    session = await begin(aap, scene([*STEPS, {"hang": {}}]))
+    async with aap.stream(session, *ALL) as response:
+        async for line in response.aiter_lines():
+            if "Weather" in line:
+                break
+        twice = await post(aap, session, ALL)
+        assert twice.status_code == 400 and "is answered already" in twice.json()["error"]
+        new = await post(aap, session, [{"role": "tool", "toolCallId": "new", "content": "x"}])
+        assert new.status_code == 409
+    await aap.delete(session)
+
+
+async def test_a_denied_call_is_not_made_again(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        session = await begin(aap, scene(STEPS))
+    await daemon.kill()
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        answer = (await post(aap, session, DENIED)).json()
+    assert [message["content"] for message in answer["messages"]] == [
+        "Tool call denied: no",
+        "Weather: rain. Note: Tool call denied: no.",
+    ]
+    assert not (tmp_path / "scenes" / "note.txt").exists()
+
+
+async def test_a_user_message_gives_the_calls_up(daemon: Daemon, base: Base, scene: Scene) -> None:
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        session = await begin(aap, scene(STEPS, [{"text": "Well."}]))
+    await daemon.kill()
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        answer = (await post(aap, session, [{"role": "user", "content": "Stop"}])).json()
+        assert answer["messages"] == [{"role": "assistant", "content": "Well."}]
+        history = await aap.history(session)
+        assert [m["content"] for m in history if m["role"] == "tool"] == ["3 hits", *["Tool call cancelled"] * 2]
+
+
+async def test_wrong_answers_change_nothing(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        session = await begin(aap, scene(STEPS))
+    await daemon.kill()
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        before = await aap.look(session)
+        for wrong, named in (ALL[:1], "'note' is still open"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not an open"):
+            refused = await post(aap, session, wrong)
+            assert refused.status_code == 400 and named in refused.json()["error"]
+        assert await aap.look(session) == before
+        await went_on(aap, session, tmp_path / "scenes")
+
+
+async def test_an_agent_that_does_not_start_leaves_the_calls_open(
+    daemon: Daemon, base: Base, scene: Scene, tmp_path: Path
+) -> None:
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        session = await begin(aap, scene(STEPS))
+    await daemon.kill()
+    scenario = tmp_path / "scenes" / "scene.json"
+    kept = scenario.read_text()
+    scenario.write_text(json.dumps({"turns": []}))
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        assert (await post(aap, session, ALL)).status_code == 503
+        scenario.write_text(kept)
+        await went_on(aap, session, tmp_path / "scenes")
+
+
+async def test_a_session_that_waits_can_be_deleted(daemon: Daemon, base: Base, scene: Scene) -> None:
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        session = await begin(aap, scene(STEPS))
+    await daemon.kill()
+    await daemon.start()
+    async with aap_of(daemon, base) as aap:
+        assert (await aap.delete(session)).status_code == 204
+        assert (await aap.get(session)).status_code == 404

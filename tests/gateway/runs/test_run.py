@@ -1,0 +1,75 @@
+"""A run whose agent does what no program can be made to do at the right moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.errors import AgentGone
+from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, OutputEvent, SessionEnd, ToolCall
+from drivers.contract.info import ToolGrant
+from drivers.contract.messages import Message, ToolUseBlock
+from gateway.events.event_log import EventLog
+from gateway.observability.metrics import Metrics
+from gateway.policy.enforcement import PolicyEnforcer
+from gateway.runs.run import Run
+from gateway.security.redaction import Redactor
+from gateway.store import RunRecord, SessionRecord, Store
+from gateway.store.sqlite import sqlite_url
+
+
+class Gone(Agent):
+    """Its process ends behind these events, and before the answer to them."""
+
+    alive = False
+
+    def __init__(self, events: Sequence[OutputEvent]) -> None:
+        self._events = list(events)
+
+    async def prompt(self, prompt: Prompt) -> None:
+        raise AgentGone("the agent's process has ended")
+
+    async def receive(self) -> Sequence[OutputEvent]:
+        if not self._events:
+            raise AgentGone("the agent's process has ended")
+        events, self._events = self._events, []
+        return events
+
+    async def reply(self, reply: Reply) -> None:
+        raise AgentGone("the agent's process has ended")
+
+    async def interrupt(self, grace: float | None = None) -> None: ...
+
+    async def close(self, grace: float | None = None) -> None: ...
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    found = await Store.open(sqlite_url(tmp_path))
+    yield found
+    await found.close()
+
+
+async def test_what_an_agent_said_before_it_was_gone_is_kept(store: Store) -> None:
+    said = [AgentToken(text="I look."), ToolCall(id="c", name="shell", status="started", input={"command": "ls"})]
+    agent = Gone([*said, Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))])
+    record = RunRecord("run_1", "sess_1", "running", None, 1)
+    await store.create_session(SessionRecord("sess_1", "script"), [], record)
+    kept: list[Message] = []
+
+    async def keep(messages: Sequence[Message]) -> None:
+        kept.extend(messages)
+
+    log = EventLog("sess_1", store)
+    gate = PolicyEnforcer(grants=[ToolGrant("shell", trust=True)])
+    run = Run(record, agent, log, store, Redactor(), keep, meter=Metrics().of("script").run(session=True), gate=gate)
+    run.start()
+    await run.wait()
+    events = [entry.event for entry in await log.read(0)]
+    assert events[:2] == said
+    assert isinstance(events[-1], SessionEnd)
+    blocks = [block for message in kept if isinstance(message.content, list | tuple) for block in message.content]
+    assert ToolUseBlock(tool_call_id="c", name="shell", input={"command": "ls"}) in blocks

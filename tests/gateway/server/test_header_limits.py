@@ -1,0 +1,88 @@
+"""Request heads that are too large, too slow or none at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.server import header_limits as http_limits
+from tests.daemon import KEY, Daemon, Running
+from tests.gateway.talk import create
+from tests.gateway.wire import answer, connect
+
+HEAD = b"GET /meta HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def _text(got: bytes) -> str:
+    head, _, body = got.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head.lower()
+    return str(json.loads(body)["error"])
+
+
+async def test_too_large_a_head_is_refused(daemon: Daemon) -> None:
+    await daemon.start()
+    size, count = http_limits.MAX_HEAD, http_limits.MAX_HEADERS
+    for pieces in (
+        [HEAD, b"X: %b\r\n\r\n" % (b"x" * size)],
+        [HEAD, b"X: %b\r\n\r\n" % (b"x" * 3 * size)],
+        [HEAD, b"X: " + b"x" * size, b"x" * size],
+        [HEAD, b"".join(b"X%d: x\r\n" % n for n in range(count)), b"\r\n"],
+        [HEAD, b"".join(b"X%d: %b\r\n" % (n, b"x" * (size // 50)) for n in range(60)), b"\r\n"],
+        [b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * size)],
+        [b"GET /" + b"x" * size, b"x" * size],
+    ):
+        status, got = await answer(daemon.url, *pieces)
+        assert status == 431, got
+        assert str(size) in _text(got)
+    many = b"".join(b"X%d: x\r\n" % n for n in range(count - 3))
+    status, got = await answer(daemon.url, HEAD, many, b"Connection: close\r\n\r\n")
+    assert (status, b"agents" in got) == (200, True)
+    async with daemon.client() as client:
+        assert (await client.get("/sessions", headers={"X": "x" * (size - 1000)})).status_code == 200
+
+
+@pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00\x01", b"junk\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
+async def test_what_is_no_request_gets_the_one_form_of_errors(daemon: Daemon, junk: bytes) -> None:
+    await daemon.start()
+    status, got = await answer(daemon.url, junk)
+    assert status == 400
+    assert "HTTP" in _text(got)
+
+
+@pytest.mark.parametrize("pieces", [[], [b"\r\n"], [b"GET /meta HT"], [HEAD]])
+async def test_too_slow_a_head_is_refused(portico: Running, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]) -> None:
+    monkeypatch.setattr(http_limits, "HEAD_SECONDS", 0.3)
+    status, got = await answer(portico.url, *pieces)
+    assert status == 408
+    assert "seconds" in _text(got)
+
+
+async def test_the_second_head_of_a_connection_may_not_be_slow_either(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_limits, "HEAD_SECONDS", 0.3)
+    reader, writer = await connect(portico.url)
+    writer.write(HEAD + b"\r\n")
+    await reader.readuntil(b"]}")
+    writer.write(HEAD)
+    assert b"408" in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
+
+
+async def test_quick_heads_have_all_time(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a body, nor an answer, nor the pause before the next request on the connection is a head."""
+    monkeypatch.setattr(http_limits, "HEAD_SECONDS", 0.2)
+    reader, writer = await connect(portico.url)
+    writer.write(HEAD + b"\r\n")
+    assert b"200" in await reader.readline()
+    await reader.readuntil(b"]}")
+    await asyncio.sleep(0.5)
+    body = json.dumps({"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x"}]}).encode()
+    start = b"PUT /session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer %b\r\n"
+    writer.write(start % KEY.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body[:10])
+    await writer.drain()
+    await asyncio.sleep(0.5)
+    writer.write(body[10:])
+    assert b"201" in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
+    assert (await create(portico.client, "echo"))["stopReason"] == "end_turn"

@@ -1,0 +1,150 @@
+"""`/openapi.json`: complete, true, and enough for a generated client."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from tests.daemon import KEY, Running
+from tests.gateway.aap_client import BASES
+from tests.gateway.talk import create
+
+Document = dict[str, Any]
+SECRET_FREE = {"get /healthz", "get /readyz", *(f"get {base.url}/meta" for base in BASES)}
+
+
+@pytest.fixture
+async def document(portico: Running) -> Document:
+    return dict((await portico.client.get("/openapi.json")).json())
+
+
+def operations(document: Document) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(method, path, operation) of every one."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method, path, operation
+
+
+def check(document: Document, schema: dict[str, Any], value: Any) -> None:
+    jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(value)
+
+
+async def test_it_is_of_version_3_1_and_names_everything_once(document: Document) -> None:
+    assert document["openapi"].startswith("3.1")
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(names)) == len(names) >= 11
+    assert all(name.isidentifier() for name in names)
+    used = {tag for _, _, operation in operations(document) for tag in operation["tags"]}
+    assert {tag["name"] for tag in document["tags"]} == used
+    assert all(tag["description"] != tag["name"] for tag in document["tags"]), (
+        "gateway/server/openapi.py: describe the new tag in TAGS"
+    )
+
+
+async def test_every_operation_is_explained_and_shown(document: Document) -> None:
+    for method, path, operation in operations(document):
+        where = f"{method} {path}: declare examples with `shown` (gateway/protocols/openapi.py)"
+        assert operation["description"], where
+        if "requestBody" in operation:
+            assert operation["requestBody"]["content"]["application/json"]["examples"], where
+        good = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
+        assert good, where
+        for answer in good:
+            assert answer["description"], where
+            assert all("example" in shown for shown in answer.get("content", {}).values()), where
+
+
+async def test_examples_are_of_the_shapes_that_they_show(document: Document) -> None:
+    shown = 0
+    for _, _, operation in operations(document):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            for example in content["examples"].values():
+                check(document, content["schema"], example["value"])
+                shown += 1
+        for answer in operation["responses"].values():
+            for kind, content in answer.get("content", {}).items():
+                if kind == "application/json":
+                    check(document, content["schema"], content["example"])
+                    shown += 1
+    assert shown >= 15
+
+
+async def test_every_request_that_is_shown_is_taken(portico: Running, document: Document) -> None:
+    """But for answers to calls that nobody has made."""
+    session = (await create(portico.client, "echo"))["sessionId"]
+    for method, path, operation in operations(document):
+        for example in (
+            operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("examples", {}).values()
+        ):
+            body = example["value"]
+            answer = await portico.client.request(method, path.format(session_id=session, agent="echo"), json=body)
+            if any(message["role"].startswith("tool") for message in body.get("messages", ())):
+                assert (answer.status_code, "no tool call is open" in answer.text) == (400, True), (method, path, answer.text)
+                continue
+            assert answer.status_code in (200, 201), (method, path, answer.text)
+            described = operation["responses"][str(answer.status_code)]["content"]
+            assert answer.headers["content-type"].split(";")[0] in described, (method, path)
+
+
+async def test_the_key_is_described_where_it_is_asked_for(portico: Running, document: Document) -> None:
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    async with httpx.AsyncClient(base_url=portico.url) as anybody:
+        for method, path, operation in operations(document):
+            content = {"driver": "echo", "task": "x"} if path == "/v1/execute" else None
+            answer = await anybody.request(method, path.format(session_id="x", agent="echo"), json=content)
+            asked = answer.status_code == 401
+            assert asked == bool(operation.get("security")) == ("401" in operation["responses"]), (method, path)
+            assert asked == (f"{method} {path}" not in SECRET_FREE)
+
+
+async def test_refusals_are_described_in_the_one_form(document: Document) -> None:
+    schemas = document["components"]["schemas"]
+    assert "HTTPValidationError" not in schemas
+    for method, path, operation in operations(document):
+        assert "422" not in operation["responses"], (method, path)
+        if "requestBody" in operation:
+            assert {"400", "413", "503"} <= operation["responses"].keys()
+    for status, answer in document["components"]["responses"].items():
+        content = answer["content"]["application/json"]
+        assert content["schema"] == {"$ref": "#/components/schemas/ErrorResponse"}
+        check(document, content["schema"], content["example"])
+        assert answer["description"] and int(status) >= 400
+
+
+async def test_a_client_is_generated_from_it_and_talks_to_the_gateway(
+    portico: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "openapi.json").write_text((await portico.client.get("/openapi.json")).text)
+    command = ("generate", "--path", str(tmp_path / "openapi.json"), "--output-path", str(tmp_path / "portico_client"))
+    config = tmp_path / "config.yaml"
+    config.write_text("post_hooks: []\n")
+    generator = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "openapi_python_client", *command, "--meta", "none", "--config", str(config), "--fail-on-warning",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await asyncio.wait_for(generator.communicate(), 60)
+    assert generator.returncode == 0, said.decode()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    client = importlib.import_module("portico_client").AuthenticatedClient(base_url=portico.url, token=KEY)
+    models = importlib.import_module("portico_client.models")
+    calls = importlib.import_module("portico_client.api.aap_v_1")
+    create_session = importlib.import_module(f"{calls.__name__}.aap_v1_create_session")
+    get_session = importlib.import_module(f"{calls.__name__}.aap_v1_get_session")
+    request = models.CreateSessionRequest.from_dict(
+        {"agent": {"name": "echo"}, "stream": "none", "messages": [{"role": "user", "content": "by a generated client"}]}
+    )
+    async with client:
+        answer = await create_session.asyncio(client=client, body=request)
+        assert answer.stop_reason == "end_turn"
+        found = await get_session.asyncio(session_id=answer.session_id, client=client)
+        assert [message.content for message in found.history.full] == ["by a generated client"] * 2
+        refused = await get_session.asyncio(session_id="none", client=client)
+        assert isinstance(refused, models.ErrorResponse) and "no session" in refused.error

@@ -1,0 +1,182 @@
+"""Answers that do not come in time: the calls are denied, wherever the agent and the gateway are by then."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gateway.security.authentication import HOUSEHOLDER
+from gateway.sessions.approval_timeout import ApprovalTimeout
+from tests.conftest import write_config
+from tests.daemon import Daemon, Running, gateway_on, table
+from tests.gateway.talk import create, error, history, idle, look, say, until
+
+Json = dict[str, Any]
+Scene = Callable[..., str]
+
+WEATHER = {"name": "weather", "description": "The weather.", "inputSchema": {"type": "object"}}
+NOTE = {"path": "note.txt", "text": "Tokyo"}
+CALLS = [
+    {"app_tool": {"id": "sky", "name": "weather"}},
+    {"tool_call": {"id": "note", "name": "write_note", "input": NOTE, "write_file": NOTE}},
+]
+STEPS = [{"parallel": CALLS}, {"text": "{results.sky} / {results.note}"}]
+LATE = [
+    {"role": "tool", "toolCallId": "sky", "content": "sun"},
+    {"role": "tool_permission", "toolCallId": "note", "granted": True},
+]
+
+
+async def begin(client: Any, scene: Scene) -> str:
+    """A session that waits for a result and a permission."""
+    options = {"scenario": scene({"when": "And?", "steps": [{"text": "here"}]}, STEPS)}
+    answer = await create(client, "script", "Go", options=options, tools=[WEATHER], grants=[{"name": "write_note"}])
+    assert answer["stopReason"] == "tool_use"
+    return str(answer["sessionId"])
+
+
+def denied(seconds: str) -> dict[str, str]:
+    said = f"no result from the application within {seconds} s", f"no answer within {seconds} s"
+    return {"sky": f"Tool call denied: {said[0]}", "note": f"Tool call denied: {said[1]}"}
+
+
+def results(messages: list[Json]) -> dict[str, Any]:
+    return {message["toolCallId"]: message["content"] for message in messages if message["role"] == "tool"}
+
+
+async def late(client: Any, session: str) -> str:
+    return await error(client.post(f"/session/{session}", json={"messages": LATE}), 400)
+
+
+def waited_since(tmp_path: Path, moment: float) -> None:
+    with sqlite3.connect(tmp_path / "data" / "portico.db") as store:
+        assert store.execute("UPDATE runs SET waiting_since = ? WHERE state = 'waiting'", [moment]).rowcount == 1
+    store.close()
+
+
+async def test_the_agent_goes_on_without_the_client(tmp_path: Path, scene: Scene) -> None:
+    async with gateway_on(table(tmp_path, limits={"answer": 0.3})) as portico:
+        session = await begin(portico.client, scene)
+        assert (await idle(portico.client, session))["stopReason"] == "end_turn"
+        messages = await history(portico.client, session)
+        assert results(messages) == denied("0.3")
+        assert messages[-1]["content"] == " / ".join(denied("0.3").values())
+        assert "'note', 'sky' is answered already" in await late(portico.client, session)
+        assert (await say(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
+        found = {(r.call_id, r.outcome, r.by) for r in await portico.gateway.store.audit(10, session)}
+    assert found == {(c, *what) for c in ("sky", "note") for what in (("asked", "default"), ("timed_out", "limits.answer"))}
+    assert not (tmp_path / "scenes" / "note.txt").exists()
+
+
+async def test_an_answer_in_time_is_an_answer(tmp_path: Path, scene: Scene) -> None:
+    async with gateway_on(table(tmp_path, limits={"answer": 30.0})) as portico:
+        session = await begin(portico.client, scene)
+        assert (await say(portico.client, session, *LATE))["messages"][-1]["content"] == "sun / done"
+
+
+async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path, scene: Scene) -> None:
+    async with gateway_on(table(tmp_path, limits={"answer": 1.0})) as portico:
+        session = await begin(portico.client, scene)
+        found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+        assert found.live is not None and found.run is not None
+        psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
+        await found.run.wait()
+        await idle(portico.client, session)
+        assert await portico.gateway.store.processes() == []
+        messages = await history(portico.client, session)
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
+        assert results(messages) == denied("1")
+        assert "answered already" in await late(portico.client, session)
+        assert (await say(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
+
+
+@pytest.mark.parametrize("first", ["GET", "POST"])
+async def test_the_time_goes_on_while_the_gateway_is_gone(tmp_path: Path, scene: Scene, first: str) -> None:
+    daemon = Daemon(write_config(tmp_path, table(tmp_path, limits={"answer": 900.0})), tmp_path)
+    await daemon.start()
+    async with daemon.client() as client:
+        session = await begin(client, scene)
+    await daemon.kill()
+    waited_since(tmp_path, time.time() - 901)
+    await daemon.start()
+    async with daemon.client() as client:
+        if first == "POST":
+            assert "answered already" in await late(client, session)
+        found = await look(client, session)
+        assert (found["state"], results(found["history"]["full"])) == ("idle", denied("900"))
+        assert psutil.Process(daemon.pid).children() == []
+        assert (await say(client, session, "And?"))["messages"][-1]["content"] == "here"
+    assert await daemon.stop() == 0
+
+
+async def test_what_is_left_of_the_time_counts_after_a_restart(tmp_path: Path, scene: Scene) -> None:
+    config = table(tmp_path, limits={"answer": 900.0})
+    async with gateway_on(config) as portico:
+        session = await begin(portico.client, scene)
+    waited_since(tmp_path, time.time() - 897)
+    async with gateway_on(config) as portico:
+        assert (await look(portico.client, session))["state"] == "waiting"
+        assert results((await idle(portico.client, session))["history"]["full"]) == denied("900")
+
+
+async def test_a_waiting_session_makes_room_and_waits_on(tmp_path: Path, scene: Scene) -> None:
+    async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
+        session = await begin(portico.client, scene)
+        [(marker, *_)] = await portico.gateway.store.processes()
+        assert (await create(portico.client, options={"scenario": scene([{"text": "other"}], name="other.json")}))["messages"]
+        await until(lambda: _gone(portico, marker))
+        assert (await look(portico.client, session))["state"] == "waiting"
+        answer = await say(portico.client, session, *LATE)
+        assert answer["messages"][-1]["content"] == "sun / done"
+    assert (tmp_path / "scenes" / "note.txt").read_text() == "Tokyo"
+
+
+async def _gone(portico: Running, marker: str) -> bool:
+    return all(found != marker for found, *_ in await portico.gateway.store.processes())
+
+
+async def test_a_session_that_two_requests_load_is_one(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = table(tmp_path, limits={"answer": 900.0})
+    async with gateway_on(config) as portico:
+        session = await begin(portico.client, scene)
+    watched: list[Any] = []
+    monkeypatch.setattr(ApprovalTimeout, "watch", lambda self, run: watched.append(run))
+    async with gateway_on(config) as portico:
+        sessions = portico.gateway.sessions
+        found = await asyncio.gather(*(sessions.get(HOUSEHOLDER, session) for _ in range(5)))
+        assert {id(one) for one in found} == {id(found[0])}
+        assert watched == [found[0].run], "a second clock would deny calls that the first knows to be answered"
+
+
+async def test_the_time_counts_for_a_history_that_ends_in_open_calls(tmp_path: Path) -> None:
+    call = {"type": "tool_use", "toolCallId": "c1", "name": "sky", "input": {}}
+    messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": [call]}]
+    tools = [{"name": "sky", "description": "The sky.", "parameters": {"type": "object"}}]
+    body = {"agent": {"name": "script"}, "tools": tools, "messages": messages}
+    async with gateway_on(table(tmp_path, limits={"answer": 0.3})) as portico:
+        answer = await portico.client.post("/aap/v3/sessions", json=body)
+        assert answer.status_code == 201, answer.text
+        session = answer.json()["sessionId"]
+        assert (await look(portico.client, session))["state"] == "waiting"
+        found = await idle(portico.client, session)
+        said = "Tool call denied: no result from the application within 0.3 s"
+        assert results(found["history"]["full"]) == {"c1": said}
+
+
+async def test_a_session_that_waited_without_an_agent_is_let_go_when_it_is_cancelled(tmp_path: Path, scene: Scene) -> None:
+    async with gateway_on(table(tmp_path)) as portico:
+        session = await begin(portico.client, scene)
+        found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+        assert found.live is not None and found.run is not None
+        psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
+        await found.run.wait()
+        assert (await look(portico.client, session))["state"] == "waiting"
+        assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
+        assert portico.gateway.sessions.held == [], "only sessions with a live agent or a run are in memory"
