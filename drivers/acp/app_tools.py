@@ -14,7 +14,7 @@ from drivers.acp.tool_calls import Call
 from drivers.contract.tool_server import ToolServer
 
 SERVER = "portico"
-BRIDGE = "drivers.acp.driver.mcp_bridge"
+BRIDGE = "drivers.acp.mcp_bridge"
 OWN_KINDS = frozenset({"read", "edit", "delete", "move", "search", "execute", "fetch", "switch_mode"})
 """What an agent says of its own tools; never of a tool that it knows nothing of."""
 

@@ -139,7 +139,7 @@ class AcpDriver(CliDriver):
 
 def load() -> None:
     """Import the protocol; slow the first time."""
-    importlib.import_module("drivers.acp.driver.codec")
+    importlib.import_module("drivers.acp.codec")
 
 
 async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe:

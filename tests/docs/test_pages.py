@@ -40,20 +40,14 @@ def test_the_changelog_has_each_kind_of_change_once() -> None:
     assert kinds == [kind for kind in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security") if kind in kinds]
 
 
-def test_the_rooms_name_every_module_of_the_gateway_once() -> None:
-    rooms = (ROOT / "docs" / "architecture.md").read_text().partition("## Rooms")[2]
-    tree = rooms.partition("gateway/")[2].partition("\ndrivers/")[0]
-    named = Counter(re.findall(r"(?<![/\w])(\w+)\.py", _without_folders(tree)))
-    there = {file.stem for file in (ROOT / "gateway").glob("*.py") if not file.stem.startswith("__")}
-    assert there - {*named} == set()
-    assert {*named} - there == set()
-    assert [name for name, number in named.items() if number > 1] == []
-
-
-def _without_folders(tree: str) -> str:
-    """Only the modules that stand in the folder itself, not what is named inside of its folders or beside a module."""
-    rows = [line.strip() for line in tree.splitlines() if re.match(r"  \S", line)]
-    return "\n".join(re.split(r"\s{2,}", row)[0] for row in rows if not re.match(r"\S+/", row)).replace(",", " ")
+def test_the_architecture_names_every_package_once() -> None:
+    packages = (ROOT / "docs" / "architecture.md").read_text().partition("## Packages")[2].partition("\n## ")[0]
+    for root in ("gateway", "drivers"):
+        tree = packages.partition(f"\n{root}/")[2].partition("```")[0].partition("\n\n")[0]
+        named = Counter(re.findall(r"^  (\w+)(?:/|\.py) ", tree, re.MULTILINE))
+        there = {path.stem for path in (ROOT / root).iterdir() if path.is_dir() or path.suffix == ".py"}
+        assert {name for name in there if not name.startswith("__")} == {*named}
+        assert [name for name, number in named.items() if number > 1] == []
 
 
 def _is_there(page: Path, link: str) -> bool:
