@@ -23,7 +23,7 @@ from gateway.runs.admission import AdmissionControl
 from gateway.runs.idempotency import Idempotency
 from gateway.runs.recovery import close_open_runs, end_left_behind
 from gateway.runs.run import RunState
-from gateway.runs.tasks import TaskRunner, forget_executions
+from gateway.runs.tasks import TaskRunner, remove_task_folders
 from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import Authenticator
 from gateway.security.encryption import SecretEncryption, read_or_create
@@ -44,7 +44,7 @@ class Gateway:
     store: Store
     idempotency: Idempotency
     sessions: Sessions
-    executions: TaskRunner
+    tasks: TaskRunner
     discovery: Discovery
 
     def __init__(self, settings: Settings, keys: tuple[str, ...], redactor: Redactor, agents: Agents | None = None) -> None:
@@ -81,7 +81,7 @@ class Gateway:
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
-        await asyncio.to_thread(forget_executions, states)
+        await asyncio.to_thread(remove_task_folders, states)
         self._mcp = McpHost(self.redactor)
         shared = SharedServices(
             self.store,
@@ -99,7 +99,7 @@ class Gateway:
         admission = AdmissionControl(chosen)
         self.sessions = Sessions(self.agents, shared, admission)
         self.sessions.sleep_after = chosen.sleep_after
-        self.executions = TaskRunner(self.agents, shared, admission, self.idempotency)
+        self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.begin()
 
@@ -116,7 +116,7 @@ class Gateway:
 
     async def census(self) -> Census:
         """What there is at this moment."""
-        held, running = self.sessions.held, self.executions.running
+        held, running = self.sessions.held, self.tasks.running
         return Census(
             live_agents=sum(session.live is not None for session in held),
             running_turns=sum(session.busy for session in held) + sum(run.state is RunState.RUNNING for run in running),
@@ -127,7 +127,7 @@ class Gateway:
     async def stop_runs(self) -> None:
         """End every run with a clean error, so that its readers see how it ends, and every agent."""
         self._closing = True
-        await asyncio.gather(self.sessions.close(GOING_DOWN), self.executions.close(GOING_DOWN), self.discovery.close())
+        await asyncio.gather(self.sessions.close(GOING_DOWN), self.tasks.close(GOING_DOWN), self.discovery.close())
         # Streams that are no run's end last, so that their readers see how the runs have ended.
         await asyncio.gather(*(close() for close in self.at_the_end))
 

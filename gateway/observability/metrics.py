@@ -158,7 +158,7 @@ class RunMeter:
         if isinstance(event, SessionEnd) and not stopping and self._crashed(event, agent):
             self._figures.crashed()
 
-    def parked(self) -> None:
+    def suspended(self) -> None:
         """The agent has ended while its run waits for the client."""
         self._figures.crashed()
 

@@ -22,7 +22,7 @@ DENIED = "Tool call denied"
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Resolution:
     """What became of all open calls: `results` beside those that the client gave, `events` that tell of all of them, and the
     calls that are `approved` when the model makes them again."""
 
@@ -81,7 +81,7 @@ def unanswered(history: Iterable[Message]) -> dict[str, ToolUseBlock]:
     return found
 
 
-def settle(history: Iterable[Message], calls: Mapping[str, AwaitedCall], replies: Sequence[Reply]) -> Settled:
+def resolve(history: Iterable[Message], calls: Mapping[str, AwaitedCall], replies: Sequence[Reply]) -> Resolution:
     """Close every open call by the client's answers."""
     given = {reply.call_id: reply for reply in replies}
     results: list[Message] = []
@@ -98,7 +98,7 @@ def settle(history: Iterable[Message], calls: Mapping[str, AwaitedCall], replies
         results.append(ToolMessage(tool_call_id=call_id, content=said))
         events.append(ToolResult(tool_call_id=call_id, output=said, is_error=True))
         events.append(ToolCall(id=call_id, name=call.name, status="failed"))
-    return Settled(tuple(results), tuple(events), tuple(approved))
+    return Resolution(tuple(results), tuple(events), tuple(approved))
 
 
 def _said(reply: PermissionReply | None, call: AwaitedCall | None) -> str:

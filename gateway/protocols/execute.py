@@ -73,7 +73,7 @@ def router(gateway: Gateway) -> APIRouter:
         """Run a task and stream its events until `session_end`. The run goes on if the client drops off."""
         caller = gateway.auth.check(authorization, request.auth_token)
         task = Task(request.driver, request.task, request.model, caller.name)
-        turn = await gateway.executions.execute(task, _ask(request, caller))
+        turn = await gateway.tasks.execute(task, _ask(request, caller))
         stream = event_stream(_frames(turn, last_event_id), gateway.keep_alive)
         check = partial(gateway.auth.check, authorization, request.auth_token)
         return stream if caller.name is None else until_refused(stream, check)

@@ -1,6 +1,6 @@
 """Run: one agent at work on one prompt. It reads the agent, feeds the log and the history, and knows how it ends.
 
-A run is not a turn: it outlives its listeners, and while the agent waits for the client it is parked (`waiting`) until a
+A run is not a turn: it outlives its listeners, and while the agent waits for the client it is suspended (`waiting`) until a
 later turn answers. A run of a session outlives its agent too: if that ends while it waits, a fresh one goes on.
 """
 
@@ -23,7 +23,7 @@ from gateway.events.turn import LAST
 from gateway.observability.metrics import RunMeter
 from gateway.policy.decisions import CLIENT, Decision
 from gateway.policy.enforcement import MATTER, PolicyEnforcer
-from gateway.policy.pending_calls import Settled
+from gateway.policy.pending_calls import Resolution
 from gateway.runs.output import STORED_FIRST, Keep, RunOutput, keep_nothing
 from gateway.security.redaction import Redactor
 from gateway.store import KeyRecord, RunRecord, Store
@@ -51,7 +51,7 @@ class RunState(Enum):
 class Run:
     """`start` once; then it works by itself until `session_end` is in the log.
 
-    `parkable`: it goes on waiting without its agent. `gate` decides about calls before the client is asked, `note` writes
+    `suspendable`: it goes on waiting without its agent. `gate` decides about calls before the client is asked, `note` writes
     its decisions down, `waits` is called whenever the run begins to wait.
     """
 
@@ -65,7 +65,7 @@ class Run:
         keep: Keep = keep_nothing,
         *,
         meter: RunMeter,
-        parkable: bool = False,
+        suspendable: bool = False,
         gate: PolicyEnforcer | None = None,
         note: Note = note_nothing,
         waits: Callable[[Run], None] = lambda run: None,
@@ -77,7 +77,7 @@ class Run:
         self.waiting_since = record.waiting_since
         self._store, self._redactor = store, redactor
         self._output = RunOutput(log, store, redactor, meter, keep)
-        self._meter, self._parkable = meter, parkable
+        self._meter, self._suspendable = meter, suspendable
         self._gate, self._note, self._waits = gate or PolicyEnforcer(), note, waits
         self._stopping = False
         self._failing: str | None = None
@@ -85,7 +85,7 @@ class Run:
         self._moved = asyncio.Event()
 
     @property
-    def parked(self) -> bool:
+    def suspended(self) -> bool:
         """Whether it waits for the client without an agent."""
         return self.state is RunState.WAITING and (self.agent is None or not self.agent.alive)
 
@@ -137,25 +137,25 @@ class Run:
         grants: Sequence[ToolGrant],
         replies: Sequence[Reply],
         results: Sequence[Message],
-        settled: Settled,
+        resolution: Resolution,
         begin: Entry,
         key: KeyRecord | None = None,
     ) -> None:
         """Go on with a fresh agent, to which all open calls are history. `start` it when the agent has been told so."""
         await self.wait()
         await self._note_answers(replies, CLIENT)
-        await self._answered(self._output.open_calls, [*results, *settled.results], begin, key)
+        await self._answered(self._output.open_calls, [*results, *resolution.results], begin, key)
         self.answered |= {reply.call_id for reply in replies}
         self.agent = agent
-        self._gate.begin(grants, settled.approved)
-        self.log.append(settled.events)
+        self._gate.begin(grants, resolution.approved)
+        self.log.append(resolution.events)
 
-    async def close_calls(self, replies: Sequence[Reply], settled: Settled, by: str) -> None:
-        """End a parked run whose calls nobody has answered: they have their results, and no agent is started for it."""
+    async def close_calls(self, replies: Sequence[Reply], resolution: Resolution, by: str) -> None:
+        """End a suspended run whose calls nobody has answered: they have their results, and no agent is started for it."""
         await self._note_answers(replies, by)
-        await self._answered(self._output.open_calls, settled.results, None)
+        await self._answered(self._output.open_calls, resolution.results, None)
         self.answered |= {reply.call_id for reply in replies}
-        self.log.append(settled.events)
+        self.log.append(resolution.events)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
     async def _note_answers(self, replies: Sequence[Reply], by: str) -> None:
@@ -192,7 +192,7 @@ class Run:
                 await self.agent.interrupt(grace)
             await self.wait()
         if self.state is not RunState.ENDED:
-            # Parked: nobody is left to be interrupted.
+            # Suspended: nobody is left to be interrupted.
             await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
     async def fail(self, message: str) -> None:
@@ -240,9 +240,9 @@ class Run:
         for event in await self._decided(events):
             kind = type(event)
             if kind in LAST and isinstance(event, Awaiting | SessionEnd):
-                if self._parks(event):
+                if self._suspends(event):
                     self.agent = None
-                    self._meter.parked()
+                    self._meter.suspended()
                     break
                 await self._output.take_last(event)
                 await self._turn_over(event)
@@ -254,9 +254,9 @@ class Run:
                 self._output.take(event)
         await self._output.flush()
 
-    def _parks(self, event: Awaiting | SessionEnd) -> bool:
+    def _suspends(self, event: Awaiting | SessionEnd) -> bool:
         unasked = isinstance(event, SessionEnd) and event.exit_code != 0 and not self._stopping
-        return unasked and self._parkable and self.state is RunState.WAITING
+        return unasked and self._suspendable and self.state is RunState.WAITING
 
     async def _decided(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
         """The events as the client shall see them, once the calls that do not need it are decided."""

@@ -151,7 +151,7 @@ class TaskRunner:
         task.add_done_callback(self._tasks.discard)
 
 
-def forget_executions(states: Path) -> None:
+def remove_task_folders(states: Path) -> None:
     """Remove the folders of tasks that a killed daemon left behind."""
     for folder in states.glob(f"{EXECUTION}*"):
         shutil.rmtree(folder, ignore_errors=True)

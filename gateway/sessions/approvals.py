@@ -16,7 +16,7 @@ from gateway.events.log_entries import TurnStart
 from gateway.events.turn import Turn
 from gateway.policy.decisions import CLIENT
 from gateway.policy.enforcement import TIME_LIMIT
-from gateway.policy.pending_calls import ids, refuse_wrong_answers, settle, unanswered, waiting_calls
+from gateway.policy.pending_calls import ids, refuse_wrong_answers, resolve, unanswered, waiting_calls
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.run import Run, RunState
 from gateway.sessions.approval_timeout import ApprovalTimeout
@@ -82,7 +82,7 @@ class PendingApprovals:
         if run is None:
             raise Conflict("no tool call is open in this session")
         with self._session.entering():
-            if run.parked:
+            if run.suspended:
                 return await self._resume(run, replies, results, ask)
             return await self._pass_on(run, replies, results, ask)
 
@@ -116,17 +116,17 @@ class PendingApprovals:
     ) -> Turn:
         """Its agent is gone: a fresh one is given the history with what became of the calls, and goes on from there."""
         session = self._session
-        settled = settle(await session.history(), run.calls, replies)
-        agent = await session.seeded([*results, *settled.results])
+        resolution = resolve(await session.history(), run.calls, replies)
+        agent = await session.seeded([*results, *resolution.results])
         begin, key = await session.turn_start(_answers(replies, results), ask)
         try:
-            await run.resume(agent, session.config.tools or (), replies, results, settled, begin, key)
+            await run.resume(agent, session.config.tools or (), replies, results, resolution, begin, key)
             turn = session.turn_begins(begin)
             await agent.prompt(GO_ON)
         except BaseException:
             # Its history has the answers: nothing else may be said to it. The run waits still, unless they are stored.
             await agent.close(0.0)
-            if not run.parked:
+            if not run.suspended:
                 await run.fail("the agent did not go on")
             raise
         session.start(run)
@@ -139,11 +139,11 @@ class PendingApprovals:
             if session.run is not run or run.state is not RunState.WAITING or run.waiting_since != since:
                 return
             replies = self._limit.replies(run.calls)
-            if not run.parked:
+            if not run.suspended:
                 await self._pass_on(run, replies, [], by=TIME_LIMIT)
                 return
             await run.wait()
-            await run.close_calls(replies, settle(await session.history(), run.calls, replies), TIME_LIMIT)
+            await run.close_calls(replies, resolve(await session.history(), run.calls, replies), TIME_LIMIT)
             session.run_ended(run)
 
     async def _answered(self) -> set[str]:

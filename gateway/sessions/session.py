@@ -250,7 +250,7 @@ class Session:
             shared.redactor,
             self._keep,
             meter=meter,
-            parkable=True,
+            suspendable=True,
             gate=gate,
             note=note,
             waits=self.open_calls.watch,
@@ -274,11 +274,11 @@ class Session:
     def run_ended(self, run: Run) -> None:
         """See to the agent and to who waits in line: the run has its end in the log, or waits on without its agent."""
         self.used_at = time.monotonic()
-        if run.parked:
+        if run.suspended:
             self._agent.now = None
         elif self.live is not None and not self.live.alive:
             self._agent.forget()
-        if not run.parked:
+        if not run.suspended:
             self.open_calls.stop_watching()
         self._places.changed(self)
         self.line.advance()

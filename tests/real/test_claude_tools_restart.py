@@ -35,7 +35,7 @@ def four_calls(bench: Bench, again: bool) -> str:  # noqa: F811
     return bench.model_says(first, second, *((Step((shell,), chunk=5000),) if again else ()), say("On."), name="sticky")
 
 
-async def parked(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:  # noqa: F811
+async def suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:  # noqa: F811
     turn = await bench.start(four_calls(bench, again), own=OWN, app=[WEATHER])
     assert turn.called == ["get_weather", "Read", "Bash"] and turn.stop == "tool_use"
     return turn.session, turn.calls
@@ -63,7 +63,7 @@ async def went_on(bench: Bench, session: str, calls: list[str]) -> None:  # noqa
 
 async def test_the_daemon_is_killed(cold_bench: Bench) -> None:  # noqa: F811
     async with daemon_of(cold_bench) as daemon:
-        session, calls = await parked(cold_bench)
+        session, calls = await suspended(cold_bench)
         await daemon.kill()
     async with daemon_of(cold_bench):
         await went_on(cold_bench, session, calls)
@@ -71,7 +71,7 @@ async def test_the_daemon_is_killed(cold_bench: Bench) -> None:  # noqa: F811
 
 async def test_the_daemon_is_killed_and_the_client_denies(cold_bench: Bench) -> None:  # noqa: F811
     async with daemon_of(cold_bench) as daemon:
-        session, (app, _, shell) = await parked(cold_bench, again=False)
+        session, (app, _, shell) = await suspended(cold_bench, again=False)
         await daemon.kill()
     async with daemon_of(cold_bench):
         turn = await cold_bench.answer(session, deny(shell, "no"), result(app, "rain"))
@@ -95,7 +95,7 @@ async def test_after_a_restart_another_call_asks(cold_bench: Bench) -> None:  # 
 
 @pytest.mark.parametrize("signal", ["kill", "terminate"])
 async def test_the_cli_goes_away(bench: Bench, signal: str) -> None:  # noqa: F811
-    session, calls = await parked(bench)
+    session, calls = await suspended(bench)
     process = claude_of(bench)
     getattr(process, signal)()
     await asyncio.to_thread(process.wait, 30)
@@ -103,7 +103,7 @@ async def test_the_cli_goes_away(bench: Bench, signal: str) -> None:  # noqa: F8
 
 
 async def test_the_cli_goes_away_and_the_client_says_something_else(bench: Bench) -> None:  # noqa: F811
-    session, calls = await parked(bench)
+    session, calls = await suspended(bench)
     process = claude_of(bench)
     process.kill()
     await asyncio.to_thread(process.wait, 30)

@@ -6,7 +6,7 @@ from drivers.contract.agent import PermissionReply, ToolReply
 from drivers.contract.events import AwaitedCall, ToolCall, ToolResult
 from drivers.contract.info import ToolSpec
 from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, UserMessage
-from gateway.policy.pending_calls import APPROVED, INTERRUPTED, NO_RESULT, Approvals, settle, unanswered, waiting_calls
+from gateway.policy.pending_calls import APPROVED, INTERRUPTED, NO_RESULT, Approvals, resolve, unanswered, waiting_calls
 
 WEATHER = ToolSpec("weather", "", {})
 
@@ -46,22 +46,22 @@ def test_there_is_always_something_to_answer() -> None:
 
 def test_every_open_call_is_settled() -> None:
     calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
-    settled = settle(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", True)])
-    assert settled.results == (
+    resolution = resolve(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", True)])
+    assert resolution.results == (
         ToolMessage(tool_call_id="agent", content=INTERRUPTED),
         ToolMessage(tool_call_id="shell", content=APPROVED),
         ToolMessage(tool_call_id="file", content=INTERRUPTED),
     )
-    assert [call.tool_call_id for call in settled.approved] == ["shell"]
-    ended = {event.id: event.status for event in settled.events if isinstance(event, ToolCall)}
+    assert [call.tool_call_id for call in resolution.approved] == ["shell"]
+    ended = {event.id: event.status for event in resolution.events if isinstance(event, ToolCall)}
     assert ended == {"agent": "failed", "app": "completed", "shell": "failed", "file": "failed"}
-    assert [e.tool_call_id for e in settled.events if isinstance(e, ToolResult)] == ["agent", "shell", "file"]
+    assert [e.tool_call_id for e in resolution.events if isinstance(e, ToolResult)] == ["agent", "shell", "file"]
 
 
 def test_a_denial_says_why() -> None:
     calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
     replies = [PermissionReply("app", True), PermissionReply("shell", False, "no"), PermissionReply("file", False)]
-    results = settle(HISTORY, calls, replies).results
+    results = resolve(HISTORY, calls, replies).results
     said = [message.content for message in results]
     assert said == [INTERRUPTED, NO_RESULT, "Tool call denied: no", "Tool call denied"]
 

@@ -218,5 +218,5 @@ async def test_a_task_is_over_also_if_its_agent_cannot_be_closed(
 
     monkeypatch.setattr(CliAgent, "close", broken)
     assert (await execute(portico.client, "x", "echo"))[-1]["kind"] == "session_end"
-    await until(lambda: not portico.gateway.executions.running)
+    await until(lambda: not portico.gateway.tasks.running)
     assert list((tmp_path / "data").rglob("exec_*")) == []

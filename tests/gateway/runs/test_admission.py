@@ -126,7 +126,7 @@ async def test_tasks_take_places_for_live_agents(tmp_path: Path, scene: Scene, m
             await until(lambda: _running(portico, 2))
             assert not again.done(), "the same task again takes no place"
         assert (await execute(portico.client, "say it", idempotency_key="more"))[-1]["exit_code"] == 0
-        await portico.gateway.executions.close("the test is over")
+        await portico.gateway.tasks.close("the test is over")
         for request in (first, again):
             assert (await request).status_code == 200
 

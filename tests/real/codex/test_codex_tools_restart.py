@@ -16,7 +16,7 @@ async def test_a_result_for_a_cli_that_was_killed(portico: Running, home: Home, 
     talk = await begin(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
     cli_of(home.path).kill()
-    await until(lambda: session.run.parked, "its end is noticed")
+    await until(lambda: session.run.suspended, "its end is noticed")
     answer = await talk.send(result(calls_of(talk.first["messages"])[0], "18 degrees"))
     assert (answer["stopReason"], text_of(answer["messages"])) == ("end_turn", "It is mild in Tokyo.")
     assert outputs(model.bodies()[-1]) == ["18 degrees"]
