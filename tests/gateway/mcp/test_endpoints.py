@@ -167,6 +167,6 @@ async def test_a_token_is_hidden_while_it_is_of_use() -> None:
 
 
 def test_nothing_of_it_is_imported_at_the_start() -> None:
-    code = "import sys, gateway.app, gateway.gateway; print(*[name for name in ('mcp', 'acp') if name in sys.modules])"
+    code = "import sys, gateway.server.app, gateway.gateway; print(*[name for name in ('mcp', 'acp') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

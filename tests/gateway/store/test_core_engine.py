@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import sys
-import gateway.serve
+import gateway.server.daemon
 print(any(name.startswith("sqlalchemy.orm") for name in sys.modules))
 import sqlalchemy.ext.asyncio as whole
 from gateway.store.core_engine import AsyncEngine
