@@ -15,9 +15,9 @@ from gateway.agents.configured import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.mcp.host import McpHost
-from gateway.observability.audit import Audit
-from gateway.observability.health import Readiness
-from gateway.observability.metrics import Census, Metrics
+from gateway.observability.audit import AuditLog
+from gateway.observability.health import ReadinessCheck
+from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
 from gateway.runs.admission import AdmissionControl
 from gateway.runs.idempotency import Idempotency
@@ -26,8 +26,9 @@ from gateway.runs.run import RunState
 from gateway.runs.tasks import TaskRunner, remove_task_folders
 from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import Authenticator
-from gateway.security.encryption import SecretEncryption, read_or_create
+from gateway.security.encryption import SecretEncryption
 from gateway.security.redaction import Redactor
+from gateway.security.secret_files import read_or_create
 from gateway.services import SharedServices
 from gateway.sessions.registry import Sessions
 from gateway.store import Store
@@ -65,7 +66,7 @@ class Gateway:
         settings, data_dir = self.settings, self.settings.data_dir
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.store = await Store.open(settings.store.url or sqlite_url(data_dir))
-        self._readiness = Readiness(self.store)
+        self._readiness = ReadinessCheck(self.store)
         instance = _instance(data_dir)
         await end_left_behind(self.store, instance)
         closed = await close_open_runs(self.store, self._seeds)
@@ -92,7 +93,7 @@ class Gateway:
             states,
             self.metrics,
             self._mcp.open,
-            Audit(self.store, self.redactor),
+            AuditLog(self.store, self.redactor),
             transcripts,
             chosen.answer,
         )
@@ -101,7 +102,7 @@ class Gateway:
         self.sessions.sleep_after = chosen.sleep_after
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
-        self.discovery.begin()
+        self.discovery.start()
 
     def _seeds(self, name: str) -> bool:
         agent = self.agents.find(name)
@@ -114,10 +115,10 @@ class Gateway:
         problem = await self._readiness.problem()
         return [problem] if problem else []
 
-    async def census(self) -> Census:
+    async def metrics_snapshot(self) -> MetricsSnapshot:
         """What there is at this moment."""
         held, running = self.sessions.held, self.tasks.running
-        return Census(
+        return MetricsSnapshot(
             live_agents=sum(session.live is not None for session in held),
             running_turns=sum(session.busy for session in held) + sum(run.state is RunState.RUNNING for run in running),
             waiting_sessions=await self.store.waiting_runs(),

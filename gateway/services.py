@@ -8,7 +8,7 @@ from pathlib import Path
 from drivers.contract.specs import Limits
 from drivers.contract.tool_server import ToolHost
 from drivers.runtime.process import Spawner
-from gateway.observability.audit import Audit
+from gateway.observability.audit import AuditLog
 from gateway.observability.metrics import Metrics
 from gateway.observability.transcripts import Transcripts
 from gateway.security.encryption import SecretEncryption
@@ -28,6 +28,6 @@ class SharedServices:
     states: Path
     metrics: Metrics
     tool_host: ToolHost
-    audit: Audit
+    audit: AuditLog
     transcripts: Transcripts
     answer_limit: float = 0.0

@@ -29,7 +29,7 @@ ALLOWED_ENV = (
 """What every agent gets of the gateway's own environment, besides what its driver needs; nothing else."""
 
 CWD = Option("cwd", "Working folder", "The folder to work in; at or below the agent's own.")
-MOST_DIRECTORIES = 100
+MAX_ADDITIONAL_DIRECTORIES = 100
 """Additional directories of one session: they are arguments of some CLIs, and each is looked at."""
 SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
 
@@ -38,17 +38,17 @@ class ConfiguredAgent:
     """One entry under `[agents]`."""
 
     def __init__(
-        self, name: str, settings: AgentSettings, driver: Driver, workspace: Path, environ: Mapping[str, str], anywhere: bool
+        self, name: str, settings: AgentSettings, driver: Driver, workspace: Path, environ: Mapping[str, str], any_directory: bool
     ) -> None:
         self.name, self.settings, self.driver = name, settings, driver
         self.info: DriverInfo = driver.info()
         self.policy = Policy(settings.policy)
         self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
         self._has_own_cwd = settings.cwd is not None
-        self._anywhere = anywhere and settings.cwd is None
+        self._any_directory = any_directory and settings.cwd is None
         self._environ = environ
 
-    def learn(self, probe: Probe) -> None:
+    def apply_probe(self, probe: Probe) -> None:
         """Take what its program says of itself over what its driver says of all such programs."""
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
@@ -107,7 +107,7 @@ class ConfiguredAgent:
             )
         return os.path.abspath(found)
 
-    def refuse_unasked(self) -> None:
+    def check_one_shot(self) -> None:
         """Raises Forbidden for a task without a client to ask: its CLI decides by itself, and no rule would be in force."""
         if self.policy.restricts:
             rules = f"agent {self.name!r} has rules that ask or deny (agents.{self.name}.policy)"
@@ -123,9 +123,9 @@ class ConfiguredAgent:
             if choices and value not in choices:
                 known_ones = ", ".join(choice or "empty" for choice in choices)
                 raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
-        self.folder(given.get("cwd"))
+        self.working_directory(given.get("cwd"))
 
-    def folder(self, chosen: str | None) -> Path:
+    def working_directory(self, chosen: str | None) -> Path:
         """The working folder of a session that chose one, relative to the agent's or absolute. Raises BadRequest."""
         chosen = chosen or self.settings.options.get("cwd")
         base = self._base()
@@ -138,8 +138,10 @@ class ConfiguredAgent:
         """The folders of a session besides its working folder: absolute, by the same rule. Raises BadRequest that names one."""
         if given and self.info.additional_directories is False:
             raise BadRequest(f"additionalDirectories: agent {self.name!r} works in one folder a session; give none")
-        if len(given) > MOST_DIRECTORIES:
-            raise BadRequest(f"additionalDirectories: {len(given)} are too many; a session has {MOST_DIRECTORIES} at most")
+        if len(given) > MAX_ADDITIONAL_DIRECTORIES:
+            raise BadRequest(
+                f"additionalDirectories: {len(given)} are too many; a session has {MAX_ADDITIONAL_DIRECTORIES} at most"
+            )
         base, found = self._base(), dict[Path, None]()
         for n, path in enumerate(given):
             try:
@@ -164,7 +166,7 @@ class ConfiguredAgent:
             there = wanted.is_dir()
         except (OSError, ValueError, RuntimeError) as error:
             raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
-        if not self._anywhere and not wanted.is_relative_to(base.resolve()):
+        if not self._any_directory and not wanted.is_relative_to(base.resolve()):
             raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it")
         if not there:
             where = "" if os.path.isabs(chosen) else f" in {base}"
@@ -175,18 +177,22 @@ class ConfiguredAgent:
         """What its driver needs to know of it, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
         merged = {option.name: option.default for option in self.options if option.name != "cwd"} | dict(options)
         chosen = merged.pop("cwd", None)
-        return AgentSpec(self.program(), self.folder(chosen), self.environment, self.settings.args, merged)
+        return AgentSpec(self.program(), self.working_directory(chosen), self.environment, self.settings.args, merged)
 
 
 class Agents:
     """All entries by name: the config's, and out of the box `echo` and every CLI that Portico knows, found or not.
 
-    `workspace` is where agents without a folder of their own work; by default one each in the data directory. With `anywhere`
-    a session of those may choose any folder: who asks for it has started this process himself.
+    `workspace` is the working directory of agents without a `cwd`; by default each has its own in the data directory. With
+    `any_directory` a session of such an agent may choose any directory.
     """
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str] = os.environ, workspace: Path | None = None, anywhere: bool = False
+        self,
+        settings: Settings,
+        environ: Mapping[str, str] = os.environ,
+        workspace: Path | None = None,
+        any_directory: bool = False,
     ) -> None:
         self.drivers = drivers = registry.load()
         entries = {name: AgentSettings(driver=name) for name in registry.OUT_OF_THE_BOX if name in drivers} | settings.agents
@@ -195,7 +201,7 @@ class Agents:
             if entry.driver not in drivers:
                 raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
             folder = workspace or settings.data_dir / "workspaces" / name
-            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, anywhere)
+            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, any_directory)
             _check_defaults(agent)
             _warn_of_idle_rules(agent)
             self._agents[name] = agent

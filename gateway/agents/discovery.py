@@ -31,7 +31,7 @@ FRESH, FRESH_TROUBLE = 600.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DiscoveredAgent:
     """What is known of one agent. `problem` says why it is not offered and what to do; None if it is."""
 
     agent: ConfiguredAgent
@@ -53,18 +53,18 @@ class Discovery:
         self._asked_at: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Ask every program, in the background."""
         for agent in self._agents:
             if agent.problem() is None:
-                agent.learn(self._known.get(self._key(agent), Probe()))
+                agent.apply_probe(self._known.get(self._key(agent), Probe()))
                 self._ask_soon(agent)
 
-    async def offered(self) -> list[Finding]:
+    async def available(self) -> list[DiscoveredAgent]:
         """The agents that can be used here and now."""
-        return [finding for finding in await self.findings() if finding.problem is None]
+        return [finding for finding in await self.all_agents() if finding.problem is None]
 
-    async def findings(self) -> list[Finding]:
+    async def all_agents(self) -> list[DiscoveredAgent]:
         """All configured agents; the first time it waits for their programs to answer, up to PATIENCE."""
         usable = [agent for agent in self._agents if agent.problem() is None]
         for agent in usable:
@@ -74,23 +74,23 @@ class Discovery:
             await asyncio.wait(new, timeout=PATIENCE)
         return [self._finding(agent) for agent in self._agents]
 
-    def known(self, agent: ConfiguredAgent) -> Finding:
+    def current(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         """What is known of one agent so far."""
         return self._finding(agent)
 
-    async def finding(self, agent: ConfiguredAgent, *, anew: bool = False) -> Finding:
+    async def probe(self, agent: ConfiguredAgent, *, refresh: bool = False) -> DiscoveredAgent:
         """One agent; the first time, or `anew`, it waits for its program to answer, up to PATIENCE."""
         if agent.problem() is None:
-            if anew:
+            if refresh:
                 self._ask_soon(agent)
             else:
                 self._refresh(agent)
             asking = self._asking.get(agent.name)
-            if asking is not None and (anew or self._key(agent) not in self._known):
+            if asking is not None and (refresh or self._key(agent) not in self._known):
                 await asyncio.wait([asking], timeout=PATIENCE)
         return self._finding(agent)
 
-    async def later(self, agent: ConfiguredAgent) -> Finding | None:
+    async def wait_for_probe(self, agent: ConfiguredAgent) -> DiscoveredAgent | None:
         """What a program says that took longer than PATIENCE, as soon as it does; None where it has answered before."""
         asking = self._asking.get(agent.name)
         if asking is None or asking.done() or agent.problem() is not None or self._key(agent) in self._known:
@@ -103,14 +103,14 @@ class Discovery:
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
-    def _finding(self, agent: ConfiguredAgent) -> Finding:
+    def _finding(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         problem = agent.problem()
         if problem is not None:
-            return Finding(agent, "", Probe(), problem)
+            return DiscoveredAgent(agent, "", Probe(), problem)
         probe = self._known.get(self._key(agent), Probe())
         if probe.logged_in is False and probe.problem is None:
             problem = _log_in(agent)
-        return Finding(agent, agent.program(), probe, probe.problem or problem)
+        return DiscoveredAgent(agent, agent.program(), probe, probe.problem or problem)
 
     def _refresh(self, agent: ConfiguredAgent) -> None:
         known = self._known.get(self._key(agent))
@@ -137,7 +137,7 @@ class Discovery:
         if probe.problem:
             probe = replace(probe, problem=self._redactor.clean(probe.problem))
             log.warning("agent %s: %s", agent.name, probe.problem)
-        agent.learn(probe)
+        agent.apply_probe(probe)
         self._known[key] = probe
         await asyncio.to_thread(_write, self._file, self._known)
 

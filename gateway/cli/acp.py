@@ -19,7 +19,8 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
 from gateway.protocols.acp.transport.stdio import NOT_JSON, StandardLines, parsed
-from gateway.security.authentication import HOUSEHOLDER, is_loopback
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.security.loopback import is_loopback
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import data_dir_lock
 
@@ -34,7 +35,7 @@ AT_ONCE = 32
 
 def run_alone(settings: Settings, name: str) -> None:
     """Serve one agent until standard input ends. Raises ConfigError for an agent that there is not."""
-    agents = Agents(settings, workspace=Path.cwd(), anywhere=True)
+    agents = Agents(settings, workspace=Path.cwd(), any_directory=True)
     try:
         agents = agents.only(name)
     except GatewayError as error:
@@ -99,7 +100,7 @@ async def _serve(gateway: Gateway, name: str) -> None:
     # The protocol's package takes half a second; the store is opened meanwhile.
     importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, "gateway.protocols.acp.connection"))
     await gateway.open()
-    talking = asyncio.create_task(_talk((await importing).Connection(gateway, name, HOUSEHOLDER, lines.write), lines))
+    talking = asyncio.create_task(_talk((await importing).Connection(gateway, name, ADMINISTRATOR, lines.write), lines))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, talking.cancel)

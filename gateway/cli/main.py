@@ -65,9 +65,9 @@ def key(context: click.Context, config: Path | None, data_dir: Path | None) -> N
     if context.invoked_subcommand is None:
 
         def show() -> None:
-            from gateway.security.authentication import api_keys
+            from gateway.security.api_keys import default_api_keys
 
-            click.echo(api_keys(_settings(config, data_dir))[0])
+            click.echo(default_api_keys(_settings(config, data_dir))[0])
 
         _or_refuse(show)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from gateway.policy.decisions import CLIENT, Decision
-from gateway.security.authentication import key_name
+from gateway.security.authentication import current_key_name
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, Store
 
@@ -18,7 +18,7 @@ LONGEST_ARGUMENTS = 500
 LONGEST_REASON = 500
 
 
-class Audit:
+class AuditLog:
     """Writes decisions down."""
 
     def __init__(self, store: Store, redactor: Redactor) -> None:
@@ -57,5 +57,5 @@ class Audit:
 
 def _who(by: str) -> str:
     """A client that has a key of its own is told from others by the key's name."""
-    name = key_name.get() if by == CLIENT else None
+    name = current_key_name.get() if by == CLIENT else None
     return by if name is None else f"{by} {name}"

@@ -16,7 +16,7 @@ FRESH = 1.0
 """Seconds for which an answer holds: whoever asks needs no key, and each answer costs a write."""
 
 
-class Readiness:
+class ReadinessCheck:
     """Asks the store by writing to it, at most once in `FRESH` seconds."""
 
     def __init__(self, store: Store) -> None:

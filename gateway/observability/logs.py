@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.security.redaction import Redactor, hide_shapes
+from gateway.security.redaction import Redactor, redact_patterns
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 session_id: ContextVar[str | None] = ContextVar("session_id", default=None)
 
 
-def about_session(name: str) -> None:
+def bind_session_id(name: str) -> None:
     """What this task, and those that it starts, log from here on is about this session or task of `/v1/execute`."""
     session_id.set(name)
 
@@ -29,7 +29,7 @@ class LogFormatter(logging.Formatter):
         self._redactor = redactor
 
     def _clean(self, text: str) -> str:
-        return hide_shapes(self._redactor.clean(text))
+        return redact_patterns(self._redactor.clean(text))
 
     def _trace(self, record: logging.LogRecord) -> str:
         return self.formatException(record.exc_info) if record.exc_info else ""

@@ -20,7 +20,7 @@ TOKENS = {"input": "input_tokens", "output": "output_tokens", "cache_read": "cac
 
 
 @dataclass(frozen=True)
-class Census:
+class MetricsSnapshot:
     """What there is at this moment, asked for when the figures are shown."""
 
     live_agents: int
@@ -63,20 +63,20 @@ class Metrics:
             "waiting_sessions": gauge("waiting_sessions", "Sessions that wait for their client."),
             "unwritten_bytes": gauge("store_unwritten_bytes", "Bytes of events that are not in the store yet."),
         }
-        self._of_agents: dict[str, AgentFigures] = {}
+        self._of_agents: dict[str, AgentMetrics] = {}
 
-    def of(self, agent: str) -> AgentFigures:
+    def for_agent(self, agent: str) -> AgentMetrics:
         """The figures of one agent."""
-        return self._of_agents.setdefault(agent, AgentFigures(self, agent))
+        return self._of_agents.setdefault(agent, AgentMetrics(self, agent))
 
-    def text(self, census: Census) -> bytes:
+    def text(self, census: MetricsSnapshot) -> bytes:
         """All of it in Prometheus' text format."""
         for name, figure in self._census.items():
             figure.set(getattr(census, name))
         return generate_latest(self.registry)
 
 
-class AgentFigures:
+class AgentMetrics:
     """The figures with one agent's label; each child is looked up once, which is what a count would cost most for."""
 
     def __init__(self, metrics: Metrics, agent: str) -> None:
@@ -88,9 +88,9 @@ class AgentFigures:
         self._restarts = metrics.restarts.labels(agent)
         self._tokens = {field: metrics.tokens.labels(agent, kind) for kind, field in TOKENS.items()}
 
-    def run(self, *, session: bool) -> RunMeter:
+    def run_metrics(self, *, session: bool) -> RunMetrics:
         """What counts a run that begins now; `session`: its agent is to outlive it."""
-        return RunMeter(self, session=session)
+        return RunMetrics(self, session=session)
 
     def started(self, spec: AgentSpec, *, again: bool = False) -> None:
         """An agent is up, and had been given this; `again`: its session had one before."""
@@ -121,21 +121,21 @@ class AgentFigures:
                 figure.inc(number)
 
 
-class RunMeter:
+class RunMetrics:
     """Counts one run: a few look-ups a batch of events, nothing for each of them."""
 
-    def __init__(self, figures: AgentFigures, *, session: bool) -> None:
+    def __init__(self, figures: AgentMetrics, *, session: bool) -> None:
         self._figures, self._session = figures, session
-        self.turn_begins()
+        self.start_turn()
 
-    def turn_begins(self) -> None:
+    def start_turn(self) -> None:
         self._in_turn, self._began, self._silent = True, time.monotonic(), True
 
-    def waits(self) -> None:
+    def mark_waiting(self) -> None:
         """The run waits for its client already: what ends it now is no turn."""
         self._in_turn = False
 
-    def saw(self, events: Sequence[OutputEvent]) -> None:
+    def record(self, events: Sequence[OutputEvent]) -> None:
         """Some events of the run, as they come."""
         if self._silent and self._in_turn and type(events[-1]) is not NativeSession:
             self._silent = False
@@ -148,17 +148,17 @@ class RunMeter:
                 if isinstance(event, Usage):
                     self._figures.usage(event)
 
-    def turn_over(self, event: Awaiting | SessionEnd, agent: Agent | None, *, stopping: bool) -> None:
+    def end_turn(self, event: Awaiting | SessionEnd, agent: Agent | None, *, stopping: bool) -> None:
         """A turn's last event; `stopping`: because the gateway wanted so."""
-        self.saw([event])
+        self.record([event])
         if self._in_turn:
             self._figures.turn_seconds.observe(time.monotonic() - self._began)
             self._figures.turn("tool_use" if isinstance(event, Awaiting) else event.stop_reason)
-        self.waits()
+        self.mark_waiting()
         if isinstance(event, SessionEnd) and not stopping and self._crashed(event, agent):
             self._figures.crashed()
 
-    def suspended(self) -> None:
+    def crashed_while_suspended(self) -> None:
         """The agent has ended while its run waits for the client."""
         self._figures.crashed()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from drivers.runtime.process import Spawner
 from gateway.agents.configured import ConfiguredAgent
-from gateway.security.redaction import SHORTEST, Redactor, hide_shapes
+from gateway.security.redaction import SHORTEST, Redactor, redact_patterns
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Transcript:
     def _clean(self, line: str) -> str:
         for redactor in self._redactors:
             line = redactor.clean(line)
-        line = hide_shapes(line)
+        line = redact_patterns(line)
         # Cut behind the cleaning: half of a secret is not found.
         return line if len(line) <= LINE_BYTES else f"{line[:LINE_BYTES]} … and {len(line) - LINE_BYTES} more characters"
 

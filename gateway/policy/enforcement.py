@@ -11,7 +11,7 @@ from drivers.contract.info import ToolGrant
 from drivers.contract.messages import ToolUseBlock
 from gateway.policy.decisions import CLIENT, Decision, Outcome
 from gateway.policy.pending_calls import DENIED, Approvals
-from gateway.policy.rules import NO_RULE, Policy, Ruling
+from gateway.policy.rules import NO_RULE, Evaluation, Policy
 
 MATTER: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, Awaiting))
 """The kinds of events that concern it."""
@@ -44,7 +44,7 @@ class PolicyEnforcer:
         """An agent begins, with what the client grants; it has `approved` some calls to one that is gone."""
         given = tuple(grants)
         self._trust = {grant.name: grant.trust for grant in given}
-        self._inline = {grant.name for grant in self._policy.effective(given) if grant.trust}
+        self._inline = {grant.name for grant in self._policy.effective_grants(given) if grant.trust}
         self._approvals = Approvals(approved)
         self.held: dict[str, PermissionReply] = {}
 
@@ -94,7 +94,7 @@ class PolicyEnforcer:
         call = self._calls.get(call_id)
         if call is None or self._trust.get(call.name):
             return False
-        return self._policy.rule_on(call.name, call.input).verdict is None
+        return self._policy.evaluate(call.name, call.input).verdict is None
 
     def _call(self, event: ToolCall, passed: Passed) -> None:
         if event.status != "started":
@@ -106,7 +106,7 @@ class PolicyEnforcer:
             given = event.input if isinstance(event.input, dict) else {} if event.input is None else {"input": event.input}
             self._calls[event.id] = ToolUseBlock(tool_call_id=event.id, name=event.name, input=given)
             if event.name in self._inline:
-                by_rule = self._policy.rule_on(event.name, given)
+                by_rule = self._policy.evaluate(event.name, given)
                 self._note_ruling(event.id, by_rule if by_rule.rule is not None else NO_RULE)
         passed.events.append(event)
 
@@ -128,19 +128,19 @@ class PolicyEnforcer:
                 passed.events += self._denied(call.id, reply)
         passed.events.append(event.model_copy(update={"calls": tuple(left)}))
 
-    def _ruling(self, awaited: AwaitedCall) -> Ruling:
+    def _ruling(self, awaited: AwaitedCall) -> Evaluation:
         call = self._calls.get(awaited.id)
         if call is None:
-            return Ruling("ask")
-        ruling = self._policy.rule_on(call.name, call.input)
+            return Evaluation("ask")
+        ruling = self._policy.evaluate(call.name, call.input)
         if ruling.verdict == "deny" or awaited.wants == "result":
             # Whatever else a rule says, an application-side tool is run by the client.
-            return ruling if ruling.verdict == "deny" else Ruling("ask")
+            return ruling if ruling.verdict == "deny" else Evaluation("ask")
         if self._approvals.take(call):
-            return Ruling("allow", reason="granted before")
+            return Evaluation("allow", reason="granted before")
         if ruling.verdict is None:
             # An agent that was to run it at once and asks all the same wants more (codex: a patch outside of its folder).
-            return Ruling("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
+            return Evaluation("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
         return ruling
 
     def _denied(self, call_id: str, reply: PermissionReply) -> list[OutputEvent]:
@@ -150,7 +150,7 @@ class PolicyEnforcer:
         name = self._calls[call_id].name
         return [ToolResult(tool_call_id=call_id, output=said, is_error=True), ToolCall(id=call_id, name=name, status="failed")]
 
-    def _note_ruling(self, call_id: str, ruling: Ruling) -> None:
+    def _note_ruling(self, call_id: str, ruling: Evaluation) -> None:
         by = "trust" if ruling.rule is None else f"policy[{ruling.rule}]"
         if ruling.verdict == "ask":
             return self._note(call_id, "asked", by if ruling.rule is not None else "default", ruling.reason)
@@ -165,7 +165,7 @@ class PolicyEnforcer:
         self.decisions.append(Decision(outcome, by, name, call_id, given, reason))
 
 
-def _reply(call_id: str, ruling: Ruling) -> PermissionReply | None:
+def _reply(call_id: str, ruling: Evaluation) -> PermissionReply | None:
     if ruling.verdict == "allow":
         return PermissionReply(call_id, granted=True)
     return PermissionReply(call_id, granted=False, reason=ruling.reason) if ruling.verdict == "deny" else None

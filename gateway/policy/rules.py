@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from drivers.contract.info import ToolGrant
-from gateway.policy.shell_commands import ShellCommand, ShellLine, read
+from gateway.policy.shell_commands import ShellCommand, ShellLine, parse
 
 Verdict = Literal["allow", "ask", "deny"]
 Pattern = str | bool | int | float
@@ -56,13 +56,13 @@ class Rule(BaseModel):
                 )
         return self
 
-    def names(self, tool: str) -> bool:
+    def applies_to(self, tool: str) -> bool:
         """Whether it is about that tool, with some arguments at least."""
         return glob(self.tool, tool)
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class Evaluation:
     """What the rules say of one call, and which of them (its number from 0); None where none matches."""
 
     verdict: Verdict | None = None
@@ -70,8 +70,8 @@ class Ruling:
     reason: str | None = None
 
 
-NO_RULE = Ruling()
-NEUTRAL = Ruling("allow")
+NO_RULE = Evaluation()
+NEUTRAL = Evaluation("allow")
 Value = str | ShellCommand
 _Values = Mapping[str, Sequence[Value]]
 
@@ -87,27 +87,27 @@ class Policy:
         """Whether a rule could keep any call from running without the client's word."""
         return any(rule.decide != "allow" for rule in self.rules)
 
-    def effective(self, grants: Iterable[ToolGrant]) -> tuple[ToolGrant, ...]:
+    def effective_grants(self, grants: Iterable[ToolGrant]) -> tuple[ToolGrant, ...]:
         """The grants as the agent gets them: it must ask about every tool of which some calls may not run at once."""
         return tuple(ToolGrant(grant.name, self._trusts(grant)) for grant in grants)
 
     def _trusts(self, grant: ToolGrant) -> bool:
         for rule in self.rules:
-            if rule.names(grant.name):
+            if rule.applies_to(grant.name):
                 if rule.decide != "allow":
                     return False
                 if not rule.when:
                     return True
         return grant.trust
 
-    def rule_on(self, tool: str, given: Any) -> Ruling:
+    def evaluate(self, tool: str, given: Any) -> Evaluation:
         """What the rules say of a call with this input."""
-        rules = [(n, rule) for n, rule in enumerate(self.rules) if rule.names(tool)]
+        rules = [(n, rule) for n, rule in enumerate(self.rules) if rule.applies_to(tool)]
         if not rules:
             return NO_RULE
         names = {name for _, rule in rules for name in rule.when}
         values = {name: list(_values(given, name.split("."), line=_is_shell(name))) for name in names}
-        lines = {name: [read(text) for text in values[name]] for name in names if _is_shell(name)}
+        lines = {name: [parse(text) for text in values[name]] for name in names if _is_shell(name)}
         found: dict[str, Sequence[Value]] = {**values, **{name: _commands(of) for name, of in lines.items()}}
         rulings = [_first(rules, {**found, name: (command,)}) for name in lines for command in _commands(lines[name])]
         rulings = rulings or [_first(rules, found)]
@@ -155,10 +155,10 @@ def _commands(lines: Sequence[ShellLine]) -> list[ShellCommand]:
     return [command for line in lines for command in line.commands]
 
 
-def _first(rules: Sequence[tuple[int, Rule]], unit: _Values) -> Ruling:
+def _first(rules: Sequence[tuple[int, Rule]], unit: _Values) -> Evaluation:
     for n, rule in rules:
         if _holds(rule, rule.when, unit):
-            return Ruling(rule.decide, n, rule.reason)
+            return Evaluation(rule.decide, n, rule.reason)
     return NO_RULE
 
 
@@ -184,20 +184,20 @@ def _forms(value: Value) -> Iterable[str]:
     return value.forms if isinstance(value, ShellCommand) else {value, posixpath.normpath(value)}
 
 
-def _of_line(rules: Sequence[tuple[int, Rule]], unit: _Values, name: str, line: ShellLine) -> Ruling:
+def _of_line(rules: Sequence[tuple[int, Rule]], unit: _Values, name: str, line: ShellLine) -> Evaluation:
     """What the rules say of a line beyond its commands: one that is not plain is allowed by no pattern."""
     for n, rule in rules:
         if not _holds(rule, [other for other in rule.when if other != name], unit):
             continue
         if name not in rule.when:
             # The commands of a plain line are all of it, and have met this rule already.
-            return NEUTRAL if line.plain and line.commands else Ruling(rule.decide, n, rule.reason)
+            return NEUTRAL if line.plain and line.commands else Evaluation(rule.decide, n, rule.reason)
         if rule.decide != "allow":
             pattern = str_of(rule.when[name])
             if OPERATOR.search(pattern) and glob(pattern, line.text):
-                return Ruling(rule.decide, n, rule.reason)
+                return Evaluation(rule.decide, n, rule.reason)
             if not line.known:
-                return Ruling("ask", n, UNKNOWN_LINE)
+                return Evaluation("ask", n, UNKNOWN_LINE)
     return NEUTRAL if line.plain and line.commands else NO_RULE
 
 

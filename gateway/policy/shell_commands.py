@@ -60,7 +60,7 @@ class ShellLine:
     known: bool
 
 
-def read(text: str) -> ShellLine:
+def parse(text: str) -> ShellLine:
     """Take a line apart."""
     if len(text) > LONGEST:
         return ShellLine(text, (), plain=False, known=False)

@@ -7,18 +7,20 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
-from gateway.protocols.json_bodies import Handler, StrictRoute
-from gateway.protocols.openapi import SECURED
-from gateway.protocols.sse import until_refused
+from gateway.protocols.json_bodies import Handler, StrictJsonRoute
+from gateway.protocols.openapi import SECURITY_REQUIREMENT
+from gateway.protocols.sse import until_unauthorized
 from gateway.security.authentication import Authenticator, Caller
 
 
-def guarded(auth: Authenticator) -> type[APIRoute]:
+def authenticated_route(auth: Authenticator) -> type[APIRoute]:
     """The class of routes that let only callers with a key through; others get 401, whatever else is wrong."""
 
-    class GuardedRoute(StrictRoute):
+    class GuardedRoute(StrictJsonRoute):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "openapi_extra": {**SECURED, **(kwargs.get("openapi_extra") or {})}})
+            super().__init__(
+                *args, **{**kwargs, "openapi_extra": {**SECURITY_REQUIREMENT, **(kwargs.get("openapi_extra") or {})}}
+            )
 
         def get_route_handler(self) -> Handler:
             handler = super().get_route_handler()
@@ -28,7 +30,7 @@ def guarded(auth: Authenticator) -> type[APIRoute]:
                 caller = request.state.caller = auth.check(header)
                 response = await handler(request)
                 # A default key cannot be taken back while the daemon runs.
-                return response if caller.name is None else until_refused(response, lambda: auth.check(header))
+                return response if caller.name is None else until_unauthorized(response, lambda: auth.check(header))
 
             return checked
 
@@ -41,5 +43,5 @@ async def _caller(request: Request) -> Caller:
     return found
 
 
-CallerOf = Annotated[Caller, Depends(_caller)]
-"""The parameter of a guarded endpoint that is told who asks."""
+CurrentCaller = Annotated[Caller, Depends(_caller)]
+"""The parameter of a authenticated_route endpoint that is told who asks."""

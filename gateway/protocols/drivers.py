@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from gateway.agents.discovery import Finding
+from gateway.agents.discovery import DiscoveredAgent
 from gateway.gateway import Gateway
-from gateway.protocols.authentication import guarded
-from gateway.protocols.openapi import shown
+from gateway.protocols.authentication import authenticated_route
+from gateway.protocols.openapi import openapi_extra
 
-EXAMPLES = shown(
+EXAMPLES = openapi_extra(
     answers={
         200: {
             "drivers": [
@@ -65,13 +65,13 @@ class DriversResponse(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """The endpoint over a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=guarded(gateway.auth))
+    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway.auth))
 
     @routes.get("/v1/drivers", openapi_extra=EXAMPLES)
     async def drivers() -> DriversResponse:
         """What is installed, in which version, logged in or not, with which models; and what to do about what is missing."""
         by_driver: dict[str, list[AgentState]] = {name: [] for name in gateway.agents.drivers}
-        for finding in await gateway.discovery.findings():
+        for finding in await gateway.discovery.all_agents():
             by_driver[finding.agent.settings.driver].append(_state(gateway, finding))
         infos = {name: driver.info() for name, driver in gateway.agents.drivers.items()}
         return DriversResponse(
@@ -84,7 +84,7 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-def _state(gateway: Gateway, finding: Finding) -> AgentState:
+def _state(gateway: Gateway, finding: DiscoveredAgent) -> AgentState:
     probe = finding.probe
     return AgentState(
         name=finding.agent.name,

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.events.event_log import Entry
 from gateway.events.turn import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.json_bodies import StrictRoute
-from gateway.protocols.openapi import SECURED, Stream, shown
-from gateway.protocols.sse import event_stream, until_refused
+from gateway.protocols.json_bodies import StrictJsonRoute
+from gateway.protocols.openapi import SECURITY_REQUIREMENT, EventStreamMetadata, openapi_extra
+from gateway.protocols.sse import event_stream, until_unauthorized
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.tasks import Task
 from gateway.security.authentication import Caller
@@ -25,7 +25,7 @@ KINDS = [
     "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",
     "stdout", "stderr", "session_end", "error",
 ]  # fmt: skip
-EXAMPLES = shown(
+EXAMPLES = openapi_extra(
     {
         "A task": {"driver": "echo", "task": "hello"},
         "A task that runs once, however often it is sent": {
@@ -35,7 +35,7 @@ EXAMPLES = shown(
             "idempotency_key": "7d1f0a",
         },
     },
-    stream=Stream(
+    stream=EventStreamMetadata(
         """Server-sent events without names, whose data are objects of a `kind`; the last is `session_end`. Lines that begin with
 a colon only keep the connection open.""",
         """data: {"kind":"agent_token","text":"hello"}
@@ -62,9 +62,9 @@ class ExecuteRequest(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """The endpoint over a gateway."""
-    routes = APIRouter(tags=["OutputEvent gateway"], route_class=StrictRoute)
+    routes = APIRouter(tags=["OutputEvent gateway"], route_class=StrictJsonRoute)
 
-    @routes.post("/v1/execute", response_class=Response, openapi_extra={**SECURED, **EXAMPLES})
+    @routes.post("/v1/execute", response_class=Response, openapi_extra={**SECURITY_REQUIREMENT, **EXAMPLES})
     async def execute(
         request: ExecuteRequest,
         authorization: str | None = Header(default=None, include_in_schema=False),
@@ -76,7 +76,7 @@ def router(gateway: Gateway) -> APIRouter:
         turn = await gateway.tasks.execute(task, _ask(request, caller))
         stream = event_stream(_frames(turn, last_event_id), gateway.keep_alive)
         check = partial(gateway.auth.check, authorization, request.auth_token)
-        return stream if caller.name is None else until_refused(stream, check)
+        return stream if caller.name is None else until_unauthorized(stream, check)
 
     return routes
 

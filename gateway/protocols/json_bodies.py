@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class StrictRoute(APIRoute):
+class StrictJsonRoute(APIRoute):
     """A route whose JSON has no NaN, no lone surrogates and no bottomless nesting (400), and that takes nothing else (415)."""
 
     def get_route_handler(self) -> Handler:

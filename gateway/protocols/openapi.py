@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SECURED: Mapping[str, Any] = {"security": [{"key": []}]}
-"""Said by guarded routes themselves (guard.py)."""
+SECURITY_REQUIREMENT: Mapping[str, Any] = {"security": [{"key": []}]}
+"""Said by authenticated_route routes themselves (guard.py)."""
 
 
 @dataclass(frozen=True)
-class Stream:
+class EventStreamMetadata:
     """An answer of server-sent events: words on it, an example, and the JSON schemas of its events' data.
 
     `events` is by the events' names; under the name "" stand the data of events without one.
@@ -29,11 +29,11 @@ class Stream:
         return {"schema": {"title": "Event", "oneOf": [_event(*event) for event in self.events.items()]}, "example": self.example}
 
 
-def shown(
+def openapi_extra(
     requests: Mapping[str, Any] | None = None,
     answers: Mapping[int, Any] | None = None,
     *,
-    stream: Stream | None = None,
+    stream: EventStreamMetadata | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
     """The `openapi_extra` of a route: bodies of requests by a few words on each, JSON answers by their status, and what

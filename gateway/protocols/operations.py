@@ -11,11 +11,13 @@ from pydantic import BaseModel
 
 from gateway import __version__
 from gateway.gateway import Gateway
-from gateway.protocols.authentication import guarded
-from gateway.protocols.openapi import shown
+from gateway.protocols.authentication import authenticated_route
+from gateway.protocols.openapi import openapi_extra
 
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
-READY = shown(answers={200: {"status": "ready"}, 503: {"status": "not ready", "reasons": ["the gateway is shutting down"]}})
+READY = openapi_extra(
+    answers={200: {"status": "ready"}, 503: {"status": "not ready", "reasons": ["the gateway is shutting down"]}}
+)
 FIGURES = """# HELP portico_live_agents Agents of sessions that are warm or at work.
 # TYPE portico_live_agents gauge
 portico_live_agents 1.0
@@ -41,9 +43,9 @@ class NotReady(BaseModel):
 def router(gateway: Gateway) -> APIRouter:
     """The endpoints over a gateway."""
     everybody = APIRouter()
-    figures = everybody if gateway.settings.server.open_metrics else APIRouter(route_class=guarded(gateway.auth))
+    figures = everybody if gateway.settings.server.open_metrics else APIRouter(route_class=authenticated_route(gateway.auth))
 
-    @everybody.get("/healthz", openapi_extra=shown(answers={200: {"status": "ok", "version": __version__}}))
+    @everybody.get("/healthz", openapi_extra=openapi_extra(answers={200: {"status": "ok", "version": __version__}}))
     async def health() -> Health:
         """The daemon is up."""
         return Health(version=__version__)
@@ -61,10 +63,10 @@ def router(gateway: Gateway) -> APIRouter:
             return JSONResponse(NotReady(reasons=reasons).model_dump(), 503, {"Retry-After": "5"})
         return JSONResponse(Ready().model_dump())
 
-    @figures.get("/metrics", response_class=Response, openapi_extra=shown(text=FIGURES))
+    @figures.get("/metrics", response_class=Response, openapi_extra=openapi_extra(text=FIGURES))
     async def metrics() -> Response:
         """The gateway's figures, in Prometheus' text format."""
-        return Response(gateway.metrics.text(await gateway.census()), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(gateway.metrics.text(await gateway.metrics_snapshot()), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     routes = APIRouter(tags=["operations"])
     routes.include_router(everybody)

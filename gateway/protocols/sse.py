@@ -31,14 +31,14 @@ def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSource
     )
 
 
-def until_refused(response: Response, check: Callable[[], object]) -> Response:
+def until_unauthorized(response: Response, check: Callable[[], object]) -> Response:
     """The response; if it is a stream, it ends before the next chunk once `check` raises Unauthorized."""
     if isinstance(response, EventSourceResponse):
-        response.body_iterator = _until_refused(response.body_iterator, check)
+        response.body_iterator = _until_unauthorized(response.body_iterator, check)
     return response
 
 
-async def _until_refused(chunks: AsyncIterable[Any], check: Callable[[], object]) -> AsyncIterator[Any]:
+async def _until_unauthorized(chunks: AsyncIterable[Any], check: Callable[[], object]) -> AsyncIterator[Any]:
     async with aclosing(aiter(chunks)) as open_chunks:  # type: ignore[type-var]
         with suppress(Unauthorized):
             async for chunk in open_chunks:

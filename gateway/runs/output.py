@@ -9,7 +9,7 @@ from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import Steered
 from gateway.events.messages import Fold
-from gateway.observability.metrics import RunMeter
+from gateway.observability.metrics import RunMetrics
 from gateway.runs.compaction import note_compaction
 from gateway.runs.session_metadata import NOTED, note
 from gateway.security.redaction import Redactor
@@ -30,7 +30,7 @@ async def keep_nothing(messages: Sequence[Message]) -> None:
 class RunOutput:
     """One run's. What was taken is shown by `flush`, all at once; `keep` stores the messages that are complete by then."""
 
-    def __init__(self, log: EventLog, store: Store, redactor: Redactor, meter: RunMeter, keep: Keep = keep_nothing) -> None:
+    def __init__(self, log: EventLog, store: Store, redactor: Redactor, meter: RunMetrics, keep: Keep = keep_nothing) -> None:
         self._log, self._store, self._redactor, self._meter, self._keep = log, store, redactor, meter, keep
         self._fold = Fold()
         self._shown: list[OutputEvent] = []
@@ -85,7 +85,7 @@ class RunOutput:
         shown, self._shown = self._shown, []
         if shown:
             self._log.append(shown)
-            self._meter.saw(shown)
+            self._meter.record(shown)
         await self._keep_done()
 
     async def _keep_done(self) -> None:

@@ -20,7 +20,7 @@ from drivers.contract.info import ToolGrant
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.turn import LAST
-from gateway.observability.metrics import RunMeter
+from gateway.observability.metrics import RunMetrics
 from gateway.policy.decisions import CLIENT, Decision
 from gateway.policy.enforcement import MATTER, PolicyEnforcer
 from gateway.policy.pending_calls import Resolution
@@ -64,7 +64,7 @@ class Run:
         redactor: Redactor,
         keep: Keep = keep_nothing,
         *,
-        meter: RunMeter,
+        meter: RunMetrics,
         suspendable: bool = False,
         gate: PolicyEnforcer | None = None,
         note: Note = note_nothing,
@@ -92,7 +92,7 @@ class Run:
     def wait_for(self, calls: Mapping[str, AwaitedCall], open_calls: Mapping[str, ToolUseBlock]) -> None:
         """Take up the calls that an earlier gateway left open."""
         self.calls = dict(calls)
-        self._meter.waits()
+        self._meter.mark_waiting()
         self._output.know(open_calls)
         self._gate.know(open_calls)
 
@@ -179,7 +179,7 @@ class Run:
         self.calls, self.waiting_since = {}, None
         self.state = RunState.RUNNING
         self._moved.set()
-        self._meter.turn_begins()
+        self._meter.start_turn()
 
     async def cancel(self, grace: float | None = None) -> None:
         """Interrupt the agent, and wait for the end; an agent that takes more than `grace` seconds for it is killed."""
@@ -242,7 +242,7 @@ class Run:
             if kind in LAST and isinstance(event, Awaiting | SessionEnd):
                 if self._suspends(event):
                     self.agent = None
-                    self._meter.suspended()
+                    self._meter.crashed_while_suspended()
                     break
                 await self._output.take_last(event)
                 await self._turn_over(event)
@@ -290,7 +290,7 @@ class Run:
             self.waiting_since = since
             self.log.show(entry)
             self._waits(self)
-        self._meter.turn_over(event, self.agent, stopping=self._stopping)
+        self._meter.end_turn(event, self.agent, stopping=self._stopping)
 
 
 def _ending(message: str) -> list[OutputEvent]:

@@ -20,7 +20,7 @@ from gateway.errors import AgentProblem, ShuttingDown
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import decode
 from gateway.events.turn import Turn
-from gateway.observability.logs import about_session
+from gateway.observability.logs import bind_session_id
 from gateway.runs.admission import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.run import Run
@@ -74,7 +74,7 @@ class TaskRunner:
 
     async def _again(self, known: KeyRecord) -> Turn:
         execution_id = known.log_id
-        about_session(execution_id)
+        bind_session_id(execution_id)
         running = self._running.get(execution_id)
         if running is not None:
             return Turn(running.log, 0, through_waits=True)
@@ -91,10 +91,10 @@ class TaskRunner:
 
     async def _start(self, task: Task, ask: IdempotencyKey | None) -> Turn:
         entry = self._agents.get(task.agent)
-        entry.refuse_unasked()
+        entry.check_one_shot()
         base = entry.spec({})
         execution_id = f"{EXECUTION}{uuid.uuid4().hex}"
-        about_session(execution_id)
+        bind_session_id(execution_id)
         with self._admission.turn(execution_id, task.owner):
             self._admission.take_agent(execution_id)
             return await self._begin(task, ask, execution_id, entry, base)
@@ -102,7 +102,7 @@ class TaskRunner:
     async def _begin(
         self, task: Task, ask: IdempotencyKey | None, execution_id: str, entry: ConfiguredAgent, base: AgentSpec
     ) -> Turn:
-        figures = self._shared.metrics.of(entry.name)
+        figures = self._shared.metrics.for_agent(entry.name)
         state = self._states / execution_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
@@ -115,7 +115,7 @@ class TaskRunner:
         figures.started(spec)
         log = EventLog(execution_id, self._store)
         record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
-        run = Run(record, agent, log, self._store, self._redactor, meter=figures.run(session=False))
+        run = Run(record, agent, log, self._store, self._redactor, meter=figures.run_metrics(session=False))
         try:
             await self._store.start_run(record, key=ask.record(execution_id, record.first_seq) if ask else None)
         except BaseException:

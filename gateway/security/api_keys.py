@@ -13,17 +13,30 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.config import Settings
 from gateway.errors import ConfigError
+from gateway.security.secret_files import read_or_create
 
 log = logging.getLogger(__name__)
 
 USED_EVERY = 60.0
 """Seconds for which one note of a key's use is enough."""
+
+
+def default_api_keys(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return PORTICO_API_KEY and the keys of the configuration. Without either, return the key in the data directory.
+
+    That key is generated at the first call.
+    """
+    given = [*settings.auth.keys]
+    if from_env := environ.get("PORTICO_API_KEY", "").strip():
+        given.insert(0, from_env)
+    return tuple(given) or (read_or_create(settings.data_dir / "api-key", lambda: "pk-" + secrets.token_urlsafe(32)),)
 
 
 @dataclass(frozen=True, slots=True)

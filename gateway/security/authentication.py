@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import os
-import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from gateway.config import Settings
-from gateway.errors import ConfigError, Unauthorized
+from gateway.errors import Unauthorized
 from gateway.security.api_keys import NamedKeys
-from gateway.security.encryption import read_or_create
 
 WHERE = "send 'Authorization: Bearer KEY'; `portico key` prints the key"
-
-
-def api_keys(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The keys in force: the config's and PORTICO_API_KEY's, or else one generated into the data directory."""
-    given = [*settings.auth.keys]
-    if from_env := environ.get("PORTICO_API_KEY", "").strip():
-        given.insert(0, from_env)
-    return tuple(given) or (read_or_create(settings.data_dir / "api-key", lambda: "pk-" + secrets.token_urlsafe(32)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +25,10 @@ class Caller:
         return self.all_sessions or owner == self.name
 
 
-key_name: ContextVar[str | None] = ContextVar("key_name", default=None)
+current_key_name: ContextVar[str | None] = ContextVar("key_name", default=None)
 """The name of the key with which this task was asked for; None for a default key. For the audit, which decides nothing by it."""
 
-HOUSEHOLDER = Caller(None, all_sessions=True)
+ADMINISTRATOR = Caller(None, all_sessions=True)
 """Whoever has a default key, or is asked for none: all sessions, those of named keys too."""
 
 
@@ -62,12 +49,12 @@ class Authenticator:
     def check(self, authorization: str | None, token: str | None = None) -> Caller:
         """Whose bearer header, or token from the body, this is. Raises Unauthorized that says what to send."""
         caller = self._caller(authorization, token)
-        key_name.set(caller.name)
+        current_key_name.set(caller.name)
         return caller
 
     def _caller(self, authorization: str | None, token: str | None) -> Caller:
         if self.is_off:
-            return HOUSEHOLDER
+            return ADMINISTRATOR
         scheme, _, key = (authorization or "").partition(" ")
         offered = [key.strip()] if scheme.lower() == "bearer" else []
         if token is not None:
@@ -76,27 +63,8 @@ class Authenticator:
             raise Unauthorized(f"no API key: {WHERE}")
         # Every key is compared with every offer, so that the time tells nothing.
         if any([hmac.compare_digest(o.encode(), known) for o in offered for known in self._keys]):
-            return HOUSEHOLDER
+            return ADMINISTRATOR
         for name in map(self._named.name_of, offered):
             if name is not None:
                 return Caller(name, self._share)
         raise Unauthorized(f"this API key is not known here: {WHERE}")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a bind address is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def refuse_open_door(host: str, no_auth: bool) -> None:
-    """Raises ConfigError for a gateway without keys that others could reach."""
-    if no_auth and not is_loopback(host):
-        raise ConfigError(
-            f"--no-auth with the host {host} would give everybody on the network a shell here: "
-            "listen on 127.0.0.1, or leave --no-auth out"
-        )

@@ -25,7 +25,7 @@ _SHAPES = re.compile(
 )
 
 
-def hide_shapes(text: str) -> str:
+def redact_patterns(text: str) -> str:
     """Hide what looks like a secret: for texts that nobody parses, logs and recordings."""
     return _SHAPES.sub(lambda found: "".join(part for part in found.groups() if part) + HIDDEN, text)
 

@@ -21,7 +21,7 @@ from gateway.gateway import Gateway
 from gateway.protocols import drivers, execute, operations
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
-from gateway.protocols.authentication import guarded
+from gateway.protocols.authentication import authenticated_route
 from gateway.server.access_log import AccessLog
 from gateway.server.body_limit import BodyLimit
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
@@ -72,7 +72,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.include_router(acp.router(gateway))
     app.include_router(operations.router(gateway))
 
-    described = APIRouter(route_class=guarded(gateway.auth))
+    described = APIRouter(route_class=authenticated_route(gateway.auth))
 
     @described.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:

@@ -19,7 +19,8 @@ from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
-from gateway.security.authentication import api_keys, refuse_open_door
+from gateway.security.api_keys import default_api_keys
+from gateway.security.loopback import check_no_auth
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
 from gateway.server.header_limits import KEEP_ALIVE, HeaderLimitProtocol
@@ -34,12 +35,12 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
 
     Raises ConfigError where it must not start.
     """
-    refuse_open_door(settings.server.host, no_auth)
+    check_no_auth(settings.server.host, no_auth)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with data_dir_lock(settings.data_dir):
         redactor = Redactor()
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
-        keys = () if no_auth else api_keys(settings)
+        keys = () if no_auth else default_api_keys(settings)
         gateway = Gateway(settings, keys, redactor)
         config = uvicorn_config(gateway, settings.server.host, settings.server.port)
         server = Server(config, gateway, hints)

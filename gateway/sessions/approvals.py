@@ -152,7 +152,7 @@ class PendingApprovals:
 
     def _runs_at_once(self, call: ToolUseBlock) -> bool:
         """Whether a call of the agent's own tools needs nobody's word."""
-        verdict = self._session.agent.policy.rule_on(call.name, call.input).verdict
+        verdict = self._session.agent.policy.evaluate(call.name, call.input).verdict
         trusted = any(grant.name == call.name and grant.trust for grant in self._session.config.tools or ())
         return verdict == "allow" or (verdict is None and trusted)
 

@@ -31,7 +31,7 @@ class LiveAgent:
         self.outdated = False
         self._session_id, self._agent, self._shared, self._services = session_id, agent, shared, services
         self._native_id = native_id
-        self._figures = shared.metrics.of(agent.name)
+        self._figures = shared.metrics.for_agent(agent.name)
         self._had_one = native_id is not None
         self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent)
         self._forgetting: asyncio.Task[None] | None = None
@@ -116,7 +116,7 @@ class LiveAgent:
             base.options,
             self._shared.states / self._session_id,
             system=system or None,
-            tools=self._agent.policy.effective(config.tools or ()),
+            tools=self._agent.policy.effective_grants(config.tools or ()),
             app_tools=config.app_tools or (),
             mcp_servers=config.mcp_servers,
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),

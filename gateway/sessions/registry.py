@@ -16,7 +16,7 @@ from drivers.contract.messages import Message
 from gateway.agents.configured import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound, ShuttingDown
 from gateway.events.turn import Turn
-from gateway.observability.logs import about_session
+from gateway.observability.logs import bind_session_id
 from gateway.policy.pending_calls import ends_open
 from gateway.runs.admission import AdmissionControl
 from gateway.runs.idempotency import IdempotencyKey
@@ -66,13 +66,13 @@ class Sessions:
             f"sess_{uuid.uuid4().hex}",
             agent.name,
             config.to_json(),
-            self._encryption.seal(config.sealed),
+            self._encryption.encrypt(config.sealed),
             created_at=time.time(),
             owner=caller.name,
         )
         run_id, since = f"run_{uuid.uuid4().hex}", record.created_at
         waits = RunRecord(run_id, record.id, "waiting", None, 1, since) if ends_open(history) else None
-        about_session(record.id)
+        bind_session_id(record.id)
         key = ask.record(record.id, 1) if ask else None
         await self._store.create_session(record, [message.model_dump_json() for message in history], waits, key)
         session = Session(record, config, agent, self._shared, self, 0)
@@ -91,7 +91,7 @@ class Sessions:
             await found.open_calls.close_overdue()
         if not caller.sees(found.owner):
             raise _none(session_id)
-        about_session(found.id)
+        bind_session_id(found.id)
         return found
 
     async def _load(self, caller: Caller, session_id: str) -> Session:
@@ -101,8 +101,8 @@ class Sessions:
         agent = self._agents.find(record.agent)
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
-        about_session(record.id)
-        config = SessionSettings.from_json(record.config, self._encryption.open(record.secrets))
+        bind_session_id(record.id)
+        config = SessionSettings.from_json(record.config, self._encryption.decrypt(record.secrets))
         self._redactor.register(config.hidden)
         last = await self._store.last_seq(session_id)
         session = Session(record, config, agent, self._shared, self, last)
@@ -122,7 +122,7 @@ class Sessions:
         return [self._summary(record, runs.get(record.id)) for record in records]
 
     def _summary(self, record: SessionRecord, run: RunRecord | None) -> SessionSummary:
-        config = SessionSettings.from_json(record.config, self._encryption.open(record.secrets))
+        config = SessionSettings.from_json(record.config, self._encryption.decrypt(record.secrets))
         state = STATES[run.state] if run else "idle"
         return SessionSummary(record.id, record.agent, config, state, run.stop_reason if run else None)
 
@@ -231,7 +231,7 @@ class Sessions:
         state = session.state
 
         async def sleep() -> None:
-            about_session(session.id)
+            bind_session_id(session.id)
             try:
                 async with session.lock:
                     await session.sleep(state)

@@ -115,7 +115,7 @@ class Session:
         if config == self.config:
             return
         self._shared.redactor.register(config.hidden)
-        sealed = self._shared.encryption.seal(config.sealed)
+        sealed = self._shared.encryption.encrypt(config.sealed)
         await self._shared.store.update_session(self.id, config=config.to_json(), secrets=sealed)
         self.config = config
         # The CLI took its settings when it started; before the next run a fresh process resumes the native session.
@@ -239,7 +239,7 @@ class Session:
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
         shared = self._shared
-        meter = shared.metrics.of(self.agent.name).run(session=True)
+        meter = shared.metrics.for_agent(self.agent.name).run_metrics(session=True)
         gate = PolicyEnforcer(self.agent.policy, self.config.tools or ())
         note = partial(self._note, record.id)
         return Run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.real.conftest import Home
 from tests.real.models import Model, said
@@ -24,7 +24,7 @@ async def test_the_compacted_history_is_what_the_cli_works_from(portico: Running
     assert "Before this one: [[plain]] first" in summed_up and last == "[[plain]] then"
     for file in home.session_files():
         file.unlink()
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     async with session.lock:
         await session.sleep()
     await talk.say("[[plain]] at last")

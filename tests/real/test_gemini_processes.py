@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.real.gemini import SHELL, Gemini, Talk, begin, gemini, running
 from tests.real.processes import gone, until
@@ -49,7 +49,7 @@ async def test_a_lost_native_session_is_seeded(gemini: Gemini) -> None:
 
 async def test_an_interrupt_in_text(gemini: Gemini, running: Running) -> None:
     talk = await begin(running.client, "[[plain]]")
-    session = await running.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await running.gateway.sessions.get(ADMINISTRATOR, talk.id)
     turn = asyncio.create_task(talk.post({"role": "user", "content": "[[slowcount]]"}))
     await until(lambda: any(r.scenario == "slowcount" for r in gemini.model.requests), "the model was asked")
     assert session.run is not None

@@ -6,58 +6,58 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.protocols.aap.schema import ApplicationTool, Maybe, Shape
+from gateway.protocols.aap.schema import ApplicationTool, OmitIfNone, WireModel
 
 
-class Declared(Shape):
+class Declared(WireModel):
     """Something that the agent can do: the object is there, and empty."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class HistoryCapability(Shape):
-    compacted: Maybe[Declared] = None
-    full: Maybe[Declared] = None
+class HistoryCapability(WireModel):
+    compacted: OmitIfNone[Declared] = None
+    full: OmitIfNone[Declared] = None
 
 
-class StreamCapability(Shape):
-    delta: Maybe[Declared] = None
-    message: Maybe[Declared] = None
-    none: Maybe[Declared] = None
+class StreamCapability(WireModel):
+    delta: OmitIfNone[Declared] = None
+    message: OmitIfNone[Declared] = None
+    none: OmitIfNone[Declared] = None
 
 
-class ApplicationCapability(Shape):
-    tools: Maybe[Declared] = None
+class ApplicationCapability(WireModel):
+    tools: OmitIfNone[Declared] = None
 
 
-class ImageCapability(Shape):
-    http: Maybe[Declared] = None
-    data: Maybe[Declared] = None
+class ImageCapability(WireModel):
+    http: OmitIfNone[Declared] = None
+    data: OmitIfNone[Declared] = None
 
 
-class OwnCapability(Shape):
+class OwnCapability(WireModel):
     """What the gateway does beyond the protocol."""
 
-    cancel: Maybe[Declared] = None
-    events: Maybe[Declared] = None
-    queue: Maybe[Declared] = None
-    steer: Maybe[Declared] = None
+    cancel: OmitIfNone[Declared] = None
+    events: OmitIfNone[Declared] = None
+    queue: OmitIfNone[Declared] = None
+    steer: OmitIfNone[Declared] = None
 
 
-class Capabilities(Shape):
+class Capabilities(WireModel):
     """What is missing is not supported."""
 
-    history: Maybe[HistoryCapability] = None
-    stream: Maybe[StreamCapability] = None
-    application: Maybe[ApplicationCapability] = None
-    image: Maybe[ImageCapability] = None
-    own: Maybe[OwnCapability] = Field(default=None, alias="x-portico")
+    history: OmitIfNone[HistoryCapability] = None
+    stream: OmitIfNone[StreamCapability] = None
+    application: OmitIfNone[ApplicationCapability] = None
+    image: OmitIfNone[ImageCapability] = None
+    own: OmitIfNone[OwnCapability] = Field(default=None, alias="x-portico")
 
 
-class _Option(Shape):
+class _Option(WireModel):
     name: str
-    title: Maybe[str] = None
-    description: Maybe[str] = None
+    title: OmitIfNone[str] = None
+    description: OmitIfNone[str] = None
     default: str
 
 
@@ -79,24 +79,24 @@ class SelectOption(_Option):
 AgentOption = Annotated[TextOption | SecretOption | SelectOption, Field(discriminator="type")]
 
 
-class Described(Shape):
+class AgentBase(WireModel):
     """An agent. Each version adds `tools`."""
 
     name: str
-    title: Maybe[str] = None
+    title: OmitIfNone[str] = None
     version: str
-    description: Maybe[str] = None
+    description: OmitIfNone[str] = None
     options: list[AgentOption]
     capabilities: Capabilities
 
 
-class AgentInfo(Described):
+class AgentInfo(AgentBase):
     """An agent as of versions 1 and 2."""
 
     tools: list[ApplicationTool]
 
 
-class MetaResponse(Shape):
+class MetaResponse(WireModel):
     """`GET /meta` of versions 1 and 2."""
 
     version: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocols.openapi import Stream, shown
+from gateway.protocols.openapi import EventStreamMetadata, openapi_extra
 
 SESSION = "sess_0f4c1c9e2a7b4d5e8f90123456789abc"
 USER = {"role": "user", "content": "What is 2 + 2?"}
@@ -50,7 +50,7 @@ EVENTS = {
     "turn_stop": _data(stopReason=STRING, error=STRING),
     "gap": _data(**{"from": {"type": "integer"}, "to": {"type": "integer"}, "reason": STRING}),
 }
-CREATE = shown(
+CREATE = openapi_extra(
     {
         "The answer as JSON": {"agent": {"name": "echo"}, "messages": [USER]},
         "The answer as a stream": {"agent": {"name": "echo"}, "messages": [USER], "stream": "delta"},
@@ -60,9 +60,9 @@ CREATE = shown(
         },
     },
     {201: {"sessionId": SESSION, "stopReason": "end_turn", "messages": [ANSWER]}},
-    stream=Stream(STREAMS, f'event: session_start\ndata: {{"sessionId":"{SESSION}"}}\nid: 0\n\n{TURN}', EVENTS),
+    stream=EventStreamMetadata(STREAMS, f'event: session_start\ndata: {{"sessionId":"{SESSION}"}}\nid: 0\n\n{TURN}', EVENTS),
 )
-SAY = shown(
+CREATE_TURN = openapi_extra(
     {
         "The next user message": {"messages": [USER], "stream": "delta"},
         "A result of the client's own tool": {
@@ -73,11 +73,11 @@ SAY = shown(
         },
     },
     {200: {"stopReason": "end_turn", "messages": [ANSWER]}},
-    stream=Stream(STREAMS, TURN, EVENTS),
+    stream=EventStreamMetadata(STREAMS, TURN, EVENTS),
 )
-CANCEL = shown(answers={200: {"sessionId": SESSION, "cancelled": True, "state": "idle"}})
-FOLLOW = shown(
-    stream=Stream(
+CANCEL = openapi_extra(answers={200: {"sessionId": SESSION, "cancelled": True, "state": "idle"}})
+FOLLOW_EVENTS = openapi_extra(
+    stream=EventStreamMetadata(
         """Server-sent events: those of the session's turns, each with its `id`, and what clients said. Lines that begin with a
 colon only keep the connection open.""",
         'event: client_message\ndata: {"role":"user","content":"2 + 2?"}\nid: 1.1\n\nevent: turn_start\ndata: {}\nid: 1\n\n',
@@ -98,14 +98,14 @@ INFO: dict[str, Any] = {
 TOOL_V3 = {("parameters" if name == "inputSchema" else name): value for name, value in TOOL.items()}
 INFO_V3 = {**INFO, "tools": [TOOL_V3]}
 FULL = {"history": {"full": [USER, ANSWER]}}
-LIST = shown(answers={200: {"sessions": [SESSION]}})
-LIST_V2 = shown(answers={200: {"sessions": [INFO]}})
-LIST_V3 = shown(answers={200: {"sessions": [INFO_V3]}})
-LOOK = shown(answers={200: {**INFO, **FULL}})
-LOOK_V2 = shown(answers={200: INFO})
-LOOK_V3 = shown(answers={200: INFO_V3})
-HISTORY = shown(answers={200: FULL})
-CREATE_V3 = shown(
+LIST = openapi_extra(answers={200: {"sessions": [SESSION]}})
+LIST_V2 = openapi_extra(answers={200: {"sessions": [INFO]}})
+LIST_V3 = openapi_extra(answers={200: {"sessions": [INFO_V3]}})
+GET_SESSION = openapi_extra(answers={200: {**INFO, **FULL}})
+GET_SESSION_V2 = openapi_extra(answers={200: INFO})
+GET_SESSION_V3 = openapi_extra(answers={200: INFO_V3})
+HISTORY = openapi_extra(answers={200: FULL})
+CREATE_V3 = openapi_extra(
     {
         "A session": {"agent": {"name": "echo"}},
         "A session with a history": {"agent": {"name": "echo"}, "messages": [USER, ANSWER]},
@@ -124,7 +124,7 @@ def _meta(version: int) -> dict[str, Any]:
         "options": [{"type": "text", "name": "cwd", "title": "Working folder", "description": "", "default": ""}],
         "capabilities": {"history": {"full": {}}, "stream": {"delta": {}, "message": {}, "none": {}}},
     }
-    return shown(answers={200: {"version": version, "agents": [echo]}})
+    return openapi_extra(answers={200: {"version": version, "agents": [echo]}})
 
 
 META, META_V2, META_V3 = _meta(1), _meta(2), _meta(3)

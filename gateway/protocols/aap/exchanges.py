@@ -12,11 +12,11 @@ from pydantic_core import to_json
 
 from gateway.events.turn import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.aap.schema import CreateSessionRequest, Shape, StreamMode, Tool, TurnFields, TurnRequest
+from gateway.protocols.aap.schema import CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import make_and_begin
 from gateway.protocols.aap.turns import take_turn
 from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
-from gateway.protocols.authentication import CallerOf
+from gateway.protocols.authentication import CurrentCaller
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
@@ -32,7 +32,7 @@ class Exchange:
     def __init__(self, http: Request, caller: Caller, key: str | None, seen: Position | None) -> None:
         self._http, self._caller, self._key, self._seen = http, caller, key, seen
 
-    def ask(self, operation: str, request: Shape) -> IdempotencyKey | None:
+    def ask(self, operation: str, request: WireModel) -> IdempotencyKey | None:
         """The request under its key, if it has one; another caller's or operation's key of the same name is another."""
         if self._key is None:
             return None
@@ -115,7 +115,7 @@ SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the
 
 
 async def _exchange(
-    http: Request, caller: CallerOf, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None
+    http: Request, caller: CurrentCaller, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None
 ) -> Exchange:
     # Async like the caller's (guard.py), for the same reason.
     seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None

@@ -15,7 +15,7 @@ from gateway.protocols.aap import examples
 from gateway.protocols.aap.routes import version_router
 from gateway.protocols.aap.schema import CancelResponse
 from gateway.protocols.aap.views import Position, StreamView
-from gateway.protocols.authentication import CallerOf
+from gateway.protocols.authentication import CurrentCaller
 from gateway.protocols.sse import event_stream
 from gateway.sessions.session import Session
 
@@ -30,16 +30,16 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
     _, routes = version_router(gateway)
 
     @routes.post(session_path + "/cancel", openapi_extra=examples.CANCEL)
-    async def cancel(caller: CallerOf, session_id: str) -> CancelResponse:
+    async def cancel(caller: CurrentCaller, session_id: str) -> CancelResponse:
         """Stop the run, and give up the calls that wait for the client: the session is idle then. If it was, nothing happens."""
         session = await gateway.sessions.get(caller, session_id)
         async with session.lock:
             cancelled = await session.cancel()
         return CancelResponse(session_id=session.id, cancelled=cancelled, state=session.state)
 
-    @routes.get(session_path + "/events", response_class=Response, openapi_extra=examples.FOLLOW)
+    @routes.get(session_path + "/events", response_class=Response, openapi_extra=examples.FOLLOW_EVENTS)
     async def events(
-        caller: CallerOf,
+        caller: CurrentCaller,
         session_id: str,
         after: AfterQuery = None,
         last_event_id: LastEventId = None,

@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 from drivers.contract.info import Option, ToolGrant, ToolSpec
 from drivers.contract.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks
 from gateway.agents.configured import ConfiguredAgent
-from gateway.agents.discovery import Finding
+from gateway.agents.discovery import DiscoveredAgent
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
-from gateway.protocols.aap.schema import AgentOverrides, HistoryType, Shape, Tool
+from gateway.protocols.aap.schema import AgentOverrides, HistoryType, Tool, WireModel
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.settings import SessionSettings
 
-Meta = TypeVar("Meta", bound=Shape)
+Meta = TypeVar("Meta", bound=WireModel)
 
 
-async def meta_of(gateway: Gateway, version: int, kind: type[Meta], tool: type[Tool]) -> Meta:
+async def meta_response(gateway: Gateway, version: int, kind: type[Meta], tool: type[Tool]) -> Meta:
     """What `/meta` says, in a version's words."""
-    found = await gateway.discovery.offered()
+    found = await gateway.discovery.available()
     return kind.model_validate({"version": version, "agents": [_agent_info(finding, tool) for finding in found]})
 
 
@@ -30,7 +30,7 @@ def declared_histories(agent: ConfiguredAgent) -> tuple[HistoryType, ...]:
     return ("compacted", "full") if agent.info.compaction else ("full",)
 
 
-def _agent_info(finding: Finding, tool: type[Tool]) -> dict[str, Any]:
+def _agent_info(finding: DiscoveredAgent, tool: type[Tool]) -> dict[str, Any]:
     """AgentInfo of the protocol; nothing that the agent cannot do."""
     agent, info = finding.agent, finding.agent.info
     images: dict[str, Any] = {name: {} for name, takes in (("http", info.image_http), ("data", info.image_data)) if takes}
@@ -69,7 +69,7 @@ def _option(option: Option) -> dict[str, Any]:
     return {"type": "text", **common, "default": option.default}
 
 
-def merged(
+def merge_settings(
     config: SessionSettings, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[Tool] | None
 ) -> SessionSettings:
     """A session's settings with a request's over them: options merge by key, tool lists replace. Raises BadRequest."""

@@ -16,22 +16,22 @@ SessionState = Literal["idle", "running", "waiting"]
 HistoryType = Literal["compacted", "full"]
 
 T = TypeVar("T")
-Maybe = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
+OmitIfNone = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
 """A field that is left out where it has no value."""
 
 
-class Shape(BaseModel):
+class WireModel(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, serialize_by_alias=True)
 
 
-class ServerToolRef(Shape):
+class ServerToolRef(WireModel):
     """One of the agent's own tools, enabled; `trust` lets it run without asking."""
 
     name: str
     trust: bool = False
 
 
-class AgentOverrides(Shape):
+class AgentOverrides(WireModel):
     """Settings of a turn: what is left out keeps its value. A name, if given, must be the session's own."""
 
     name: str | None = None
@@ -53,7 +53,7 @@ class Tool(BaseModel):
     """The schema's name in other versions, and where those are."""
 
     name: str = Field(min_length=1)
-    title: Maybe[str] = None
+    title: OmitIfNone[str] = None
     description: str
     input_schema: dict[str, Any]
 
@@ -80,7 +80,7 @@ class ApplicationTool(Tool):
     input_schema: dict[str, Any] = Field(alias="inputSchema")
 
 
-class ToolPermissionMessage(Shape):
+class ToolPermissionMessage(WireModel):
     """The client's word on a call of one of the agent's own tools; never stored."""
 
     role: Literal["tool_permission"] = "tool_permission"
@@ -92,7 +92,7 @@ class ToolPermissionMessage(Shape):
 TurnMessage = Annotated[UserMessage | ToolMessage | ToolPermissionMessage, Field(discriminator="role")]
 
 
-class TurnFields(Shape):
+class TurnFields(WireModel):
     """How a turn is answered. `on_disconnect` is the gateway's own: what becomes of it when the client's connection drops."""
 
     stream: StreamMode = "none"
@@ -124,29 +124,29 @@ class SessionTurnRequest(TurnRequest):
     tools: tuple[ApplicationTool, ...] | None = None
 
 
-class AgentResponse(Shape):
+class AgentResponse(WireModel):
     """The JSON answer of `stream: none`. `error` says why, where the stop reason is `error`."""
 
-    session_id: Maybe[str] = Field(default=None, alias="sessionId")
+    session_id: OmitIfNone[str] = Field(default=None, alias="sessionId")
     stop_reason: StopReason = Field(alias="stopReason")
     messages: list[Message]
-    error: Maybe[str] = None
+    error: OmitIfNone[str] = None
 
 
-class SessionHistory(Shape):
+class SessionHistory(WireModel):
     """The histories that were asked for."""
 
-    compacted: Maybe[list[Message]] = None
-    full: Maybe[list[Message]] = None
+    compacted: OmitIfNone[list[Message]] = None
+    full: OmitIfNone[list[Message]] = None
 
 
-class SessionHistoryResponse(Shape):
+class SessionHistoryResponse(WireModel):
     """The history of a session, as of versions 2 and 3."""
 
     history: SessionHistory
 
 
-class CancelResponse(Shape):
+class CancelResponse(WireModel):
     """What came of a cancel: whether there was something to cancel, and the state now."""
 
     session_id: str = Field(alias="sessionId")
@@ -154,18 +154,18 @@ class CancelResponse(Shape):
     state: SessionState
 
 
-class SessionAgent(Shape):
+class SessionAgent(WireModel):
     """A session's settings; secret options are `***`."""
 
     name: str
-    tools: Maybe[list[ServerToolRef]] = None
-    options: Maybe[dict[str, str]] = None
+    tools: OmitIfNone[list[ServerToolRef]] = None
+    options: OmitIfNone[dict[str, str]] = None
 
 
-class SessionInfo(Shape):
+class SessionInfo(WireModel):
     """A session. `state` and `stopReason` (of the last turn) are the gateway's own. Each version adds `tools`."""
 
     session_id: str = Field(alias="sessionId")
     agent: SessionAgent
     state: SessionState
-    stop_reason: Maybe[StopReason] = Field(default=None, alias="stopReason")
+    stop_reason: OmitIfNone[StopReason] = Field(default=None, alias="stopReason")

@@ -11,7 +11,7 @@ from drivers.contract.messages import Message
 from gateway.errors import BadRequest, NotFound
 from gateway.events.turn import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.aap.meta import declared_histories, merged
+from gateway.protocols.aap.meta import declared_histories, merge_settings
 from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
 from gateway.protocols.aap.turns import check_new, check_seed
 from gateway.protocols.aap.views import STOP_REASONS
@@ -67,7 +67,7 @@ async def make_and_begin(
 
 def _config(gateway: Gateway, wanted: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
     agent = gateway.agents.get(wanted.name)
-    config = merged(SessionSettings(), agent, wanted, tools)
+    config = merge_settings(SessionSettings(), agent, wanted, tools)
     agent.spec({**config.options, **config.secrets})
     return config
 

@@ -11,7 +11,7 @@ from drivers.contract.messages import ImageBlock, Message, SystemMessage, ToolMe
 from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest, GatewayError
 from gateway.events.turn import Turn
-from gateway.protocols.aap.meta import check_messages, merged
+from gateway.protocols.aap.meta import check_messages, merge_settings
 from gateway.protocols.aap.schema import AgentOverrides, Tool, ToolPermissionMessage, TurnMessage
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.sessions.session import Session
@@ -99,7 +99,7 @@ def _config(session: Session, overrides: AgentOverrides | None, tools: Iterable[
         raise BadRequest(
             f"agent.name: this session is of agent {session.agent.name!r} and stays so; make a new session for {overrides.name!r}"
         )
-    return merged(session.config, session.agent, overrides, tools)
+    return merge_settings(session.config, session.agent, overrides, tools)
 
 
 def _user_message(messages: Sequence[TurnMessage]) -> UserMessage | None:

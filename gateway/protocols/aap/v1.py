@@ -8,21 +8,21 @@ from gateway.gateway import Gateway
 from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_schema import MetaResponse
 from gateway.protocols.aap.exchanges import ExchangeOf
-from gateway.protocols.aap.meta import meta_of
+from gateway.protocols.aap.meta import meta_response
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.schema import (
     AgentResponse,
     ApplicationTool,
     CreateSessionRequest,
     HistoryType,
-    Maybe,
+    OmitIfNone,
     SessionHistory,
     SessionInfo,
     SessionTurnRequest,
-    Shape,
+    WireModel,
 )
 from gateway.protocols.aap.sessions import histories, page, shown
-from gateway.protocols.authentication import CallerOf
+from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 1
 BASE = "/aap/v1"
@@ -32,15 +32,15 @@ SESSION = "/session/{session_id}"
 class SessionResponse(SessionInfo):
     """`GET /session/:id`, with every history that the agent declares."""
 
-    tools: Maybe[list[ApplicationTool]] = None
+    tools: OmitIfNone[list[ApplicationTool]] = None
     history: SessionHistory
 
 
-class SessionListResponse(Shape):
+class SessionListResponse(WireModel):
     """A page of session ids, newest first; `next` is absent on the last."""
 
     sessions: list[str]
-    next: Maybe[str] = None
+    next: OmitIfNone[str] = None
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -50,10 +50,10 @@ def router(gateway: Gateway) -> APIRouter:
     @open_to_all.get("/meta", openapi_extra=examples.META)
     async def meta() -> MetaResponse:
         """The protocol's version, and the agents that can be used here and now."""
-        return await meta_of(gateway, VERSION, MetaResponse, ApplicationTool)
+        return await meta_response(gateway, VERSION, MetaResponse, ApplicationTool)
 
     @routes.get("/sessions", openapi_extra=examples.LIST)
-    async def list_sessions(caller: CallerOf, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListResponse:
+    async def list_sessions(caller: CurrentCaller, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListResponse:
         """Session ids, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         return SessionListResponse(sessions=[record.id for record in records], next=more)
@@ -63,13 +63,13 @@ def router(gateway: Gateway) -> APIRouter:
         """Make a session and answer its last user message."""
         return await exchange.create(gateway, request)
 
-    @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.SAY)
+    @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
     async def create_turn(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
-    @routes.get(SESSION, openapi_extra=examples.LOOK)
-    async def get_session(caller: CallerOf, session_id: str, history: HistoryType | None = None) -> SessionResponse:
+    @routes.get(SESSION, openapi_extra=examples.GET_SESSION)
+    async def get_session(caller: CurrentCaller, session_id: str, history: HistoryType | None = None) -> SessionResponse:
         """A session's settings and its histories; `history` narrows them to one."""
         session = await gateway.sessions.get(caller, session_id)
         # Its state before its history: what has ended by now is stored by now, and not the other way round.
@@ -77,7 +77,7 @@ def router(gateway: Gateway) -> APIRouter:
         return shown(SessionResponse, ApplicationTool, summary, history=await histories(session, history))
 
     @routes.delete(SESSION, status_code=204)
-    async def delete_session(caller: CallerOf, session_id: str) -> Response:
+    async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)

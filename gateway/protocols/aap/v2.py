@@ -8,21 +8,21 @@ from gateway.gateway import Gateway
 from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_schema import MetaResponse
 from gateway.protocols.aap.exchanges import ExchangeOf
-from gateway.protocols.aap.meta import meta_of
+from gateway.protocols.aap.meta import meta_response
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.schema import (
     AgentResponse,
     ApplicationTool,
     CreateSessionRequest,
     HistoryType,
-    Maybe,
+    OmitIfNone,
     SessionHistoryResponse,
     SessionInfo,
     SessionTurnRequest,
-    Shape,
+    WireModel,
 )
 from gateway.protocols.aap.sessions import histories, page, shown
-from gateway.protocols.authentication import CallerOf
+from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 2
 BASE = "/aap/v2"
@@ -32,14 +32,14 @@ SESSION = "/session/{session_id}"
 class SessionInfoV2(SessionInfo):
     """`GET /session/:id`, and an item of the list."""
 
-    tools: Maybe[list[ApplicationTool]] = None
+    tools: OmitIfNone[list[ApplicationTool]] = None
 
 
-class SessionListV2(Shape):
+class SessionListV2(WireModel):
     """A page of sessions, newest first; `next` is absent on the last."""
 
     sessions: list[SessionInfoV2]
-    next: Maybe[str] = None
+    next: OmitIfNone[str] = None
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -49,10 +49,10 @@ def router(gateway: Gateway) -> APIRouter:
     @open_to_all.get("/meta", openapi_extra=examples.META_V2)
     async def meta() -> MetaResponse:
         """The protocol's version, and the agents that can be used here and now."""
-        return await meta_of(gateway, VERSION, MetaResponse, ApplicationTool)
+        return await meta_response(gateway, VERSION, MetaResponse, ApplicationTool)
 
     @routes.get("/sessions", openapi_extra=examples.LIST_V2)
-    async def list_sessions(caller: CallerOf, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV2:
+    async def list_sessions(caller: CurrentCaller, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV2:
         """Sessions with their settings, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         found = await gateway.sessions.summaries(records)
@@ -63,24 +63,24 @@ def router(gateway: Gateway) -> APIRouter:
         """Make a session and answer its last user message."""
         return await exchange.create(gateway, request)
 
-    @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.SAY)
+    @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
     async def create_turn(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
-    @routes.get(SESSION, openapi_extra=examples.LOOK_V2)
-    async def get_session(caller: CallerOf, session_id: str) -> SessionInfoV2:
+    @routes.get(SESSION, openapi_extra=examples.GET_SESSION_V2)
+    async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV2:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
         return shown(SessionInfoV2, ApplicationTool, summary)
 
     @routes.get(SESSION + "/history", openapi_extra=examples.HISTORY)
-    async def get_history(caller: CallerOf, session_id: str, type: HistoryType) -> SessionHistoryResponse:
+    async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> SessionHistoryResponse:
         """One of the histories that the agent declares."""
         return SessionHistoryResponse(history=await histories(await gateway.sessions.get(caller, session_id), type))
 
     @routes.delete(SESSION, status_code=204)
-    async def delete_session(caller: CallerOf, session_id: str) -> Response:
+    async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)

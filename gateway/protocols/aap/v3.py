@@ -10,23 +10,23 @@ from pydantic import Field
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples, extensions
-from gateway.protocols.aap.agent_schema import Described
+from gateway.protocols.aap.agent_schema import AgentBase
 from gateway.protocols.aap.exchanges import ExchangeOf
-from gateway.protocols.aap.meta import meta_of
+from gateway.protocols.aap.meta import meta_response
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
 from gateway.protocols.aap.schema import (
     AgentConfig,
     AgentResponse,
     HistoryType,
-    Maybe,
+    OmitIfNone,
     SessionHistoryResponse,
     SessionInfo,
-    Shape,
     Tool,
     TurnRequest,
+    WireModel,
 )
 from gateway.protocols.aap.sessions import histories, make, page, shown
-from gateway.protocols.authentication import CallerOf
+from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 3
 BASE = "/aap/v3"
@@ -41,20 +41,20 @@ class ClientTool(Tool):
     input_schema: dict[str, Any] = Field(alias="parameters")
 
 
-class AgentInfoV3(Described):
+class AgentInfoV3(AgentBase):
     """An agent, with the tools that it exposes."""
 
     tools: list[ClientTool]
 
 
-class MetaResponseV3(Shape):
+class MetaResponseV3(WireModel):
     """`GET /meta`."""
 
     version: int
     agents: list[AgentInfoV3]
 
 
-class PostSessionsRequest(Shape):
+class PostSessionsRequest(WireModel):
     """`POST /sessions`. The messages are history: nothing runs yet."""
 
     agent: AgentConfig
@@ -62,7 +62,7 @@ class PostSessionsRequest(Shape):
     tools: tuple[ClientTool, ...] | None = None
 
 
-class PostSessionsResponse(Shape):
+class PostSessionsResponse(WireModel):
     """The new session's id."""
 
     session_id: str = Field(alias="sessionId")
@@ -77,14 +77,14 @@ class PostSessionTurnRequest(TurnRequest):
 class SessionInfoV3(SessionInfo):
     """`GET /sessions/:id`, and an item of the list."""
 
-    tools: Maybe[list[ClientTool]] = None
+    tools: OmitIfNone[list[ClientTool]] = None
 
 
-class SessionListV3(Shape):
+class SessionListV3(WireModel):
     """A page of sessions, newest first; `next` is absent on the last."""
 
     sessions: list[SessionInfoV3]
-    next: Maybe[str] = None
+    next: OmitIfNone[str] = None
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -94,17 +94,17 @@ def router(gateway: Gateway) -> APIRouter:
     @open_to_all.get("/meta", openapi_extra=examples.META_V3)
     async def meta() -> MetaResponseV3:
         """The protocol's version, and the agents that can be used here and now."""
-        return await meta_of(gateway, VERSION, MetaResponseV3, ClientTool)
+        return await meta_response(gateway, VERSION, MetaResponseV3, ClientTool)
 
     @routes.get("/sessions", openapi_extra=examples.LIST_V3)
-    async def list_sessions(caller: CallerOf, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV3:
+    async def list_sessions(caller: CurrentCaller, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV3:
         """Sessions with their settings, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         found = await gateway.sessions.summaries(records)
         return SessionListV3(sessions=[shown(SessionInfoV3, ClientTool, one) for one in found], next=more)
 
     @routes.post("/sessions", status_code=201, openapi_extra=examples.CREATE_V3)
-    async def create_session(caller: CallerOf, request: PostSessionsRequest, exchange: ExchangeOf) -> PostSessionsResponse:
+    async def create_session(caller: CurrentCaller, request: PostSessionsRequest, exchange: ExchangeOf) -> PostSessionsResponse:
         """Make a session; the agent does not run."""
         ask = exchange.ask("create v3", request)
         session = await gateway.idempotency.once(
@@ -114,24 +114,24 @@ def router(gateway: Gateway) -> APIRouter:
         )
         return PostSessionsResponse(session_id=session.id)
 
-    @routes.post(SESSION + "/turns", response_model=AgentResponse, openapi_extra=examples.SAY)
+    @routes.post(SESSION + "/turns", response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
     async def create_turn(session_id: str, request: PostSessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Say something, or answer the open tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
-    @routes.get(SESSION, openapi_extra=examples.LOOK_V3)
-    async def get_session(caller: CallerOf, session_id: str) -> SessionInfoV3:
+    @routes.get(SESSION, openapi_extra=examples.GET_SESSION_V3)
+    async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV3:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
         return shown(SessionInfoV3, ClientTool, summary)
 
     @routes.get(SESSION + "/history", openapi_extra=examples.HISTORY)
-    async def get_history(caller: CallerOf, session_id: str, type: HistoryType) -> SessionHistoryResponse:
+    async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> SessionHistoryResponse:
         """One of the histories that the agent declares."""
         return SessionHistoryResponse(history=await histories(await gateway.sessions.get(caller, session_id), type))
 
     @routes.delete(SESSION, status_code=204)
-    async def delete_session(caller: CallerOf, session_id: str) -> Response:
+    async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
         """Stop a session and forget it."""
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)

@@ -179,9 +179,9 @@ class Connection:
         self._sessions.offered = offered(request.client_capabilities)
         if self._agent.info.additional_directories is None:
             # Only its program can say whether it takes them; the first session would wait for its answer too.
-            await self._gateway.discovery.finding(self._agent)
+            await self._gateway.discovery.probe(self._agent)
         settings, info = self._agent.settings, self._agent.info
-        known = self._gateway.discovery.known(self._agent)
+        known = self._gateway.discovery.current(self._agent)
         shown = Implementation(name=self._agent.name, title=settings.title or info.title, version=known.version)
         answer = InitializeResponse(
             # The one version that there is, whatever the client has asked for; it decides whether it goes on.
@@ -232,7 +232,7 @@ class Connection:
         return await self._sessions.new(request)
 
     async def _refuse_without_login(self, *, anew: bool = False) -> None:
-        finding = await self._gateway.discovery.finding(self._agent, anew=anew)
+        finding = await self._gateway.discovery.probe(self._agent, refresh=anew)
         if finding.probe.logged_in is False:
             raise RpcError(AUTH_REQUIRED, finding.problem or f"agent {self._agent.name!r} is not logged in")
 

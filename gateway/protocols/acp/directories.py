@@ -50,7 +50,7 @@ def replaced(
 def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any]) -> str:
     """The working folder of a session with these options, also where it is not there any more."""
     try:
-        return str(agent.folder(options.get("cwd")).resolve())
+        return str(agent.working_directory(options.get("cwd")).resolve())
     except BadRequest:
         return os.path.abspath(options.get("cwd") or "")
 
@@ -62,6 +62,6 @@ def directories(agent: ConfiguredAgent, request: Request) -> tuple[str, ...]:
 
 def _asked_folder(agent: ConfiguredAgent, request: Request) -> str:
     try:
-        return str(agent.folder(None if request.cwd in ("", ".") else request.cwd).resolve())
+        return str(agent.working_directory(None if request.cwd in ("", ".") else request.cwd).resolve())
     except BadRequest as error:
         raise BadRequest(str(error).replace("option 'cwd'", "cwd", 1)) from None

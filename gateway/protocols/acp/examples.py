@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocols.openapi import Stream, shown
+from gateway.protocols.openapi import EventStreamMetadata, openapi_extra
 
 MESSAGE = {"type": "object", "properties": {"jsonrpc": {"const": "2.0"}}, "required": ["jsonrpc"]}
 INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {}}}
@@ -23,14 +23,14 @@ HEADERS = {
 }
 NOT_TAKEN: dict[int | str, dict[str, Any]] = {501: {"description": "A batch of messages, which the protocol has not."}}
 NO_STREAM: dict[int | str, dict[str, Any]] = {406: {"description": "The client does not accept server-sent events."}}
-SEND: dict[str, Any] = {**shown({"The first message": INITIALIZE}, {200: INITIALIZED}), **HEADERS}
+SEND: dict[str, Any] = {**openapi_extra({"The first message": INITIALIZE}, {200: INITIALIZED}), **HEADERS}
 SEND["requestBody"]["required"] = True
 SEND["requestBody"]["content"]["application/json"]["schema"] = MESSAGE
 SEND["responses"]["200"]["description"] = "The answer to `initialize`; its header Acp-Connection-Id names the connection."
 SEND["responses"]["200"]["content"]["application/json"]["schema"] = MESSAGE
 LISTEN = {
-    **shown(
-        stream=Stream(
+    **openapi_extra(
+        stream=EventStreamMetadata(
             "Server-sent events without names, whose data are messages of the agent's side.",
             'data: {"jsonrpc":"2.0","id":1,"result":{"sessionId":"sess_x"}}\n\n',
             {"": MESSAGE},

@@ -14,7 +14,7 @@ from acp.schema import PromptResponse, SessionNotification
 
 from drivers.contract.events import AwaitedCall, Awaiting, Commands, Compacted, Error, SessionEnd, Title
 from drivers.contract.messages import Message, UserMessage
-from gateway.agents.discovery import Finding
+from gateway.agents.discovery import DiscoveredAgent
 from gateway.errors import Conflict, NotFound
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
@@ -57,7 +57,7 @@ class SessionView:
         self.session, self.about = session, about
         self._compactions = compactions
         self._client = client
-        self._cwd = str(session.agent.folder(session.config.options.get("cwd")))
+        self._cwd = str(session.agent.working_directory(session.config.options.get("cwd")))
         self._services = OfferedServices(session.id, client, offered)
         self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, self._asks_for, self._services.shows)
         self._asking = PermissionRequests(session, client, self._updates, self)
@@ -112,7 +112,7 @@ class SessionView:
                 self.about.said(message.content)
         return history, run.first_seq if run else None
 
-    def start(self, later: Callable[[], Awaitable[Finding | None]] | None = None) -> None:
+    def start(self, later: Callable[[], Awaitable[DiscoveredAgent | None]] | None = None) -> None:
         """Show what comes from now on, and ask what is open. `later` is what the agent's program says when it is slow."""
         self._tasks.append(asyncio.create_task(self._follow(), name=f"window on {self.session.id}"))
         if later is not None:
@@ -277,7 +277,7 @@ class SessionView:
         known = {grant.name: grant.trust for grant in self.session.config.tools or ()}
         return not known.get(tool, not tool.startswith("mcp__"))
 
-    async def _hear_of_program(self, later: Callable[[], Awaitable[Finding | None]]) -> None:
+    async def _hear_of_program(self, later: Callable[[], Awaitable[DiscoveredAgent | None]]) -> None:
         if (found := await later()) is not None:
             self.about.hear_of_program(found.probe)
             await self.tell_settings()

@@ -142,14 +142,14 @@ class OpenSessions:
         return await self._open(session)
 
     async def _open(self, session: Session) -> SessionView:
-        finding = await self._gateway.discovery.finding(self._agent)
+        finding = await self._gateway.discovery.probe(self._agent)
         about = SessionInfoUpdates(session, finding.probe, self._gateway.store)
         window = SessionView(session, self._client, about, self.offered, compactions=self.compactions)
         self._windows[session.id] = window
         return window
 
     def _starting(self, window: SessionView) -> Callable[[], None]:
-        return lambda: window.start(lambda: self._gateway.discovery.later(self._agent))
+        return lambda: window.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
 
     async def _found(self, session_id: str) -> Session:
         session = await self._gateway.sessions.get(self._caller, session_id)

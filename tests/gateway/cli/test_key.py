@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 from gateway.cli.main import main
 from gateway.config import parse
 from gateway.errors import ConfigError
-from gateway.security.api_keys import NamedKeys
-from gateway.security.authentication import HOUSEHOLDER, Authenticator, api_keys, is_loopback
-from gateway.security.encryption import read_or_create
+from gateway.security.api_keys import NamedKeys, default_api_keys
+from gateway.security.authentication import ADMINISTRATOR, Authenticator
+from gateway.security.loopback import is_loopback
+from gateway.security.secret_files import read_or_create
 from tests.conftest import write_config
 from tests.gateway.command import Command
 
@@ -63,10 +64,10 @@ def test_given_keys_win_over_a_made_one(tmp_path: Path) -> None:
 
 def test_all_given_keys_are_valid(tmp_path: Path) -> None:
     settings = parse({"auth": {"keys": ["first-of-config", "second-of-config"]}})
-    assert api_keys(settings, {"PORTICO_API_KEY": "from-env"}) == ("from-env", "first-of-config", "second-of-config")
-    auth = Authenticator(api_keys(settings, {}), NamedKeys(tmp_path))
+    assert default_api_keys(settings, {"PORTICO_API_KEY": "from-env"}) == ("from-env", "first-of-config", "second-of-config")
+    auth = Authenticator(default_api_keys(settings, {}), NamedKeys(tmp_path))
     for valid in ("first-of-config", "second-of-config"):
-        assert auth.check(f"Bearer {valid}") == HOUSEHOLDER
+        assert auth.check(f"Bearer {valid}") == ADMINISTRATOR
 
 
 def test_a_file_that_was_left_empty_is_no_key(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatter, about_session, request_id
-from gateway.security.redaction import HIDDEN, Redactor, hide_shapes
+from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatter, bind_session_id, request_id
+from gateway.security.redaction import HIDDEN, Redactor, redact_patterns
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, Running, table
 from tests.gateway.talk import create, execute, opening, say, user
@@ -77,13 +77,13 @@ def test_no_secret_stands_in_a_line(formatter: LogFormatter, line: logging.LogRe
     "text", ["a key = value", "monkey business", "tokens: 12", '{"input_tokens": 12}', "http://host:80/x", "skill"]
 )
 def test_what_is_no_secret_stays(text: str) -> None:
-    assert hide_shapes(text) == text
+    assert redact_patterns(text) == text
 
 
 @pytest.mark.parametrize("word", ["a", "a-", "ab://", "key", '"secret": "', "bearer ", "sk-", "://a:"])
 def test_a_long_text_takes_no_longer_than_its_length(word: str) -> None:
     began = time.process_time()
-    hide_shapes(word * 100_000)
+    redact_patterns(word * 100_000)
     assert time.process_time() - began < 5
 
 
@@ -95,7 +95,7 @@ async def test_the_ids_stand_on_every_line_of_a_task_and_of_those_that_it_starts
 
     async def work() -> tuple[str, str]:
         request_id.set("req_1")
-        about_session("sess_1")
+        bind_session_id("sess_1")
         return text.format(record("x")), await asyncio.create_task(later())
 
     line, other = await asyncio.create_task(work())

@@ -71,7 +71,7 @@ async def test_both_directions_of_a_session_are_recorded_without_secrets(tmp_pat
     assert f"junk {HIDDEN}" in lines(found, "from_agent")
     assert f"no login with {HIDDEN} or {HIDDEN}" in lines(found, "stderr")
     assert "3" in lines(found, "exit").split()
-    assert "script.py" in lines(found, "start")
+    assert "script/program/main.py" in lines(found, "start")
     assert "MODE=fast" in lines(found, "from_agent")
     for secret in (OF_ENV, OF_SESSION, LATER, SHAPE, KEY):
         assert secret not in json.dumps(found)

@@ -16,7 +16,7 @@ def rule(decide: str, tool: str = "Bash", **when: Any) -> Rule:
 
 
 def verdict(policy: Policy, command: str) -> str | None:
-    return policy.rule_on("Bash", {"command": command}).verdict
+    return policy.evaluate("Bash", {"command": command}).verdict
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_globs(pattern: str, text: str, matches: bool) -> None:
 
 def test_the_first_rule_that_matches_decides() -> None:
     policy = Policy([rule("allow", command="git status"), rule("deny", command="git *"), rule("ask", "B*")])
-    assert policy.rule_on("Bash", {"command": "git status"}).rule == 0
-    assert policy.rule_on("Bash", {"command": "git push"}).verdict == "deny"
-    assert policy.rule_on("Bash", {"command": "ls"}).rule == 2
-    assert policy.rule_on("Read", {"file_path": "x"}).verdict is None
+    assert policy.evaluate("Bash", {"command": "git status"}).rule == 0
+    assert policy.evaluate("Bash", {"command": "git push"}).verdict == "deny"
+    assert policy.evaluate("Bash", {"command": "ls"}).rule == 2
+    assert policy.evaluate("Read", {"file_path": "x"}).verdict is None
 
 
 def test_every_command_of_a_line_is_decided_by_itself_and_the_strictest_counts() -> None:
@@ -53,7 +53,7 @@ def test_every_command_of_a_line_is_decided_by_itself_and_the_strictest_counts()
     assert verdict(policy, "git status; rm -rf /") == "deny"
     assert verdict(policy, "git status $(rm -rf /)") == "deny"
     assert verdict(policy, "git log > file") is None
-    assert policy.rule_on("Bash", {"command": "git a && npm test"}).rule == 0
+    assert policy.evaluate("Bash", {"command": "git a && npm test"}).rule == 0
 
 
 def test_a_denied_rest_leaves_what_is_allowed_before_it() -> None:
@@ -74,35 +74,35 @@ def test_a_pattern_with_an_operator_is_about_the_whole_line() -> None:
 def test_nested_arguments_and_values_that_are_no_texts() -> None:
     policy = Policy([Rule.model_validate({"tool": "edit", "when": {"changes.path": "src/*", "dry": False}, "decide": "allow"})])
     changes = [{"path": "src/a"}, {"path": "src/b"}]
-    assert policy.rule_on("edit", {"changes": changes, "dry": False}).verdict == "allow"
-    assert policy.rule_on("edit", {"changes": changes, "dry": "x"}).verdict is None
-    assert policy.rule_on("edit", {"changes": changes}).verdict is None
-    assert policy.rule_on("edit", {"changes": [*changes, {"path": "etc/a"}], "dry": False}).verdict is None
-    assert policy.rule_on("edit", {"changes": [*changes, {"path": "src/../etc/a"}], "dry": False}).verdict is None
-    assert policy.rule_on("edit", ["no", "object"]).verdict is None
+    assert policy.evaluate("edit", {"changes": changes, "dry": False}).verdict == "allow"
+    assert policy.evaluate("edit", {"changes": changes, "dry": "x"}).verdict is None
+    assert policy.evaluate("edit", {"changes": changes}).verdict is None
+    assert policy.evaluate("edit", {"changes": [*changes, {"path": "etc/a"}], "dry": False}).verdict is None
+    assert policy.evaluate("edit", {"changes": [*changes, {"path": "src/../etc/a"}], "dry": False}).verdict is None
+    assert policy.evaluate("edit", ["no", "object"]).verdict is None
     number = Policy([Rule(tool="t", when={"n": 5, "deep.er": "{*}"}, decide="ask")])
-    assert number.rule_on("t", {"n": 5, "deep": {"er": {"x": None}}}).verdict == "ask"
-    assert number.rule_on("t", {"n": 5.5, "deep": {"er": {}}}).verdict is None
+    assert number.evaluate("t", {"n": 5, "deep": {"er": {"x": None}}}).verdict == "ask"
+    assert number.evaluate("t", {"n": 5.5, "deep": {"er": {}}}).verdict is None
 
 
 def test_one_value_is_enough_to_be_denied() -> None:
     policy = Policy([rule("deny", "edit", **{"changes.path": "/etc/*"})])
-    assert policy.rule_on("edit", {"changes": [{"path": "a"}, {"path": "/etc/passwd"}]}).verdict == "deny"
-    assert policy.rule_on("edit", {"changes": [{"path": "/home/../etc/passwd"}]}).verdict == "deny"
-    assert policy.rule_on("edit", {"changes": [{"path": "a"}]}).verdict is None
+    assert policy.evaluate("edit", {"changes": [{"path": "a"}, {"path": "/etc/passwd"}]}).verdict == "deny"
+    assert policy.evaluate("edit", {"changes": [{"path": "/home/../etc/passwd"}]}).verdict == "deny"
+    assert policy.evaluate("edit", {"changes": [{"path": "a"}]}).verdict is None
 
 
 def test_a_command_may_be_a_list_of_words() -> None:
     policy = Policy([rule("allow", command="git *"), rule("deny", command="rm *")])
-    assert policy.rule_on("Bash", {"command": ["git", "a; b"]}).verdict == "allow"
-    assert policy.rule_on("Bash", {"command": ["bash", "-lc", "rm x"]}).verdict == "deny"
+    assert policy.evaluate("Bash", {"command": ["git", "a; b"]}).verdict == "allow"
+    assert policy.evaluate("Bash", {"command": ["bash", "-lc", "rm x"]}).verdict == "deny"
 
 
 def test_a_rule_without_the_command_is_about_every_line() -> None:
     policy = Policy([rule("deny", command="rm *"), rule("allow", cwd="/tmp/*")])
-    assert policy.rule_on("Bash", {"command": "echo > a", "cwd": "/tmp/x"}).verdict == "allow"
-    assert policy.rule_on("Bash", {"command": "echo > a", "cwd": "/"}).verdict is None
-    assert policy.rule_on("Bash", {"command": "echo $(rm a)", "cwd": "/tmp/x"}).verdict == "deny"
+    assert policy.evaluate("Bash", {"command": "echo > a", "cwd": "/tmp/x"}).verdict == "allow"
+    assert policy.evaluate("Bash", {"command": "echo > a", "cwd": "/"}).verdict is None
+    assert policy.evaluate("Bash", {"command": "echo $(rm a)", "cwd": "/tmp/x"}).verdict == "deny"
 
 
 def test_what_the_agent_must_ask_about() -> None:
@@ -110,7 +110,7 @@ def test_what_the_agent_must_ask_about() -> None:
     policy = Policy([*rules, rule("allow", "Edit", x="y")])
     names = ("Bash", "WebFetch", "Read", "Edit", "Glob")
     given = [ToolGrant(name, trust) for name in names for trust in (True, False)]
-    assert [(grant.name, grant.trust) for grant in policy.effective(given) if grant.trust] == [
+    assert [(grant.name, grant.trust) for grant in policy.effective_grants(given) if grant.trust] == [
         ("Read", True), ("Read", True), ("Edit", True), ("Glob", True),
     ]  # fmt: skip
     assert policy.restricts and not Policy([rule("allow")]).restricts

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.policy.rules import Policy, Rule
-from gateway.policy.shell_commands import read
+from gateway.policy.shell_commands import parse
 
 ALLOW = Policy([Rule(tool="shell", when={"command": "echo ok*"}, decide="allow")])
 DENY = Policy([Rule(tool="shell", when={"command": "bad*"}, decide="deny")])
@@ -78,7 +78,7 @@ OFTEN = settings(max_examples=400, deadline=None, suppress_health_check=[HealthC
 def test_what_is_allowed_runs_nothing_else(line: str) -> None:
     """A pattern for one command lets no other command through, nor a file be written: bash says so."""
     for text in (line, "echo ok" + line):
-        if ALLOW.rule_on("shell", {"command": text}).verdict != "allow":
+        if ALLOW.evaluate("shell", {"command": text}).verdict != "allow":
             continue
         ran = run_by(text)
         assert all(command.replace("\\", "").startswith("echo ok") for command in ran), (text, ran)
@@ -107,7 +107,7 @@ def test_what_is_allowed_runs_nothing_else(line: str) -> None:
 def test_what_is_refused_does_not_run(line: str) -> None:
     """Where bash runs the command, the rule has refused the line, or it has said that the line cannot be known."""
     for text in (line, line + "bad x"):
-        if DENY.rule_on("shell", {"command": text}).verdict is None:
+        if DENY.evaluate("shell", {"command": text}).verdict is None:
             ran = run_by(text)
             assert not any(command == "bad" or command.startswith("bad ") for command in ran), (text, ran)
 
@@ -121,7 +121,7 @@ def test_what_is_refused_does_not_run(line: str) -> None:
     ],
 )
 def test_plain_lines(line: str, commands: list[str]) -> None:
-    found = read(line)
+    found = parse(line)
     assert [command.text for command in found.commands] == commands
     assert found.plain and found.known
 
@@ -136,7 +136,7 @@ def test_plain_lines(line: str, commands: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_lines_that_are_not_plain(line: str) -> None:
-    assert not read(line).plain
+    assert not parse(line).plain
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_lines_that_are_not_plain(line: str) -> None:
 )  # fmt: skip
 def test_a_command_is_found_wherever_it_hides(line: str) -> None:
     policy = Policy([Rule(tool="shell", when={"command": "rm *"}, decide="deny")])
-    assert policy.rule_on("shell", {"command": line}).verdict == "deny"
+    assert policy.evaluate("shell", {"command": line}).verdict == "deny"
 
 
 VEILED = ("$X -rf /", "`a` x", "$'\\x72m' x", "/bin/r? x", "echo rm x | sh", "bash <<< x", 'bash -c "$X"', "eval $X")
@@ -161,5 +161,5 @@ VEILED = ("$X -rf /", "`a` x", "$'\\x72m' x", "/bin/r? x", "echo rm x | sh", "ba
 
 @pytest.mark.parametrize("line", VEILED)
 def test_a_line_that_does_not_say_what_it_runs_is_asked_about(line: str) -> None:
-    assert DENY.rule_on("shell", {"command": line}).verdict == "ask"
-    assert DENY.rule_on("shell", {"command": "echo rm"}).verdict is None
+    assert DENY.evaluate("shell", {"command": line}).verdict == "ask"
+    assert DENY.evaluate("shell", {"command": "echo rm"}).verdict is None

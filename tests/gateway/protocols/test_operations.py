@@ -156,7 +156,7 @@ async def test_the_figures_are_behind_the_key_unless_the_configuration_opens_the
 
 def test_each_gateway_has_figures_of_its_own() -> None:
     one, other = Metrics(), Metrics()
-    one.of("echo").turn("end_turn")
+    one.for_agent("echo").turn("end_turn")
     labels = {"agent": "echo", "stop_reason": "end_turn"}
     assert one.registry.get_sample_value("portico_turns_total", labels) == 1
     assert other.registry.get_sample_value("portico_turns_total", labels) is None

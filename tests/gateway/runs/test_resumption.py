@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Daemon, Running
 from tests.gateway.aap_client import Aap, Base
 
@@ -112,11 +112,11 @@ async def test_it_goes_away_twice(daemon: Daemon, base: Base, scene: Scene, tmp_
 
 async def test_the_agent_goes_away(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
     session = await begin(aap, scene(STEPS))
-    live = (await portico.gateway.sessions.get(HOUSEHOLDER, session)).live
+    live = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).live
     assert live is not None
     process = psutil.Process(live.pid)  # type: ignore[attr-defined]
     process.kill()
-    run = (await portico.gateway.sessions.get(HOUSEHOLDER, session)).run
+    run = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).run
     assert run is not None
     await run.wait()
     await went_on(aap, session, tmp_path / "scenes")

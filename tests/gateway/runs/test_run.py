@@ -65,7 +65,9 @@ async def test_what_an_agent_said_before_it_was_gone_is_kept(store: Store) -> No
 
     log = EventLog("sess_1", store)
     gate = PolicyEnforcer(grants=[ToolGrant("shell", trust=True)])
-    run = Run(record, agent, log, store, Redactor(), keep, meter=Metrics().of("script").run(session=True), gate=gate)
+    run = Run(
+        record, agent, log, store, Redactor(), keep, meter=Metrics().for_agent("script").run_metrics(session=True), gate=gate
+    )
     run.start()
     await run.wait()
     events = [entry.event for entry in await log.read(0)]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.security.authentication import refuse_open_door
+from gateway.security.loopback import check_no_auth
 from tests.conftest import write_config
 from tests.daemon import Daemon, table
 from tests.gateway.command import Command
@@ -109,9 +109,9 @@ async def test_an_open_door_for_everybody_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.example.org"])
 def test_only_this_machine_may_come_without_a_key(host: str) -> None:
-    refuse_open_door(host, no_auth=False)
+    check_no_auth(host, no_auth=False)
     with pytest.raises(ConfigError, match="--no-auth"):
-        refuse_open_door(host, no_auth=True)
+        check_no_auth(host, no_auth=True)
 
 
 async def test_an_open_door_for_everybody_in_the_configuration_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.approval_timeout import ApprovalTimeout
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
@@ -84,7 +84,7 @@ async def test_an_answer_in_time_is_an_answer(tmp_path: Path, scene: Scene) -> N
 async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path, limits={"answer": 1.0})) as portico:
         session = await begin(portico.client, scene)
-        found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+        found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
         await found.run.wait()
@@ -150,7 +150,7 @@ async def test_a_session_that_two_requests_load_is_one(tmp_path: Path, scene: Sc
     monkeypatch.setattr(ApprovalTimeout, "watch", lambda self, run: watched.append(run))
     async with gateway_on(config) as portico:
         sessions = portico.gateway.sessions
-        found = await asyncio.gather(*(sessions.get(HOUSEHOLDER, session) for _ in range(5)))
+        found = await asyncio.gather(*(sessions.get(ADMINISTRATOR, session) for _ in range(5)))
         assert {id(one) for one in found} == {id(found[0])}
         assert watched == [found[0].run], "a second clock would deny calls that the first knows to be answered"
 
@@ -173,7 +173,7 @@ async def test_the_time_counts_for_a_history_that_ends_in_open_calls(tmp_path: P
 async def test_a_session_that_waited_without_an_agent_is_let_go_when_it_is_cancelled(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path)) as portico:
         session = await begin(portico.client, scene)
-        found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+        found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
         await found.run.wait()

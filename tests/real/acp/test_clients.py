@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, Running, gateway_on, table
 from tests.real.acp.clients import Editor, Refused, editor_on
 
@@ -43,7 +43,7 @@ def connect(request: pytest.FixtureRequest, language: str, portico: Running) -> 
 
 async def play(portico: Running, session_id: str, scenario: str) -> None:
     """Have the agent `script` play a scenario in this session."""
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, session_id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, session_id)
     async with session.lock:
         await session.configure(replace(session.config, options={**session.config.options, "scenario": scenario}))
 

@@ -56,7 +56,7 @@ class Home:
         async with gateway_on(self.config(**tables)) as running:
             running.client.timeout = 120
             # Until the CLI has been asked what it is: from here on each process of the home is a session's or a task's.
-            await running.gateway.discovery.findings()
+            await running.gateway.discovery.all_agents()
             yield running
 
     async def daemon(self, **tables: Any) -> Daemon:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
@@ -92,7 +92,7 @@ async def test_tools_outlive_the_process_and_may_be_changed(portico: Running, ho
     talk = await begin(portico.client, "[[plain]] one", app=[WEATHER])
     process = cli_of(home.path)
     process.kill()
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     await until(lambda: not session.live.alive, "its end is noticed")
     answer = await talk.send("[[weather]]")
     assert (answer["stopReason"], len(home.threads())) == ("tool_use", 1)

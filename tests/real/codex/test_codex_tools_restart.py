@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
@@ -14,7 +14,7 @@ ASK = {"shell": False, "apply_patch": False}
 
 async def test_a_result_for_a_cli_that_was_killed(portico: Running, home: Home, model: OpenAIServer) -> None:
     talk = await begin(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     cli_of(home.path).kill()
     await until(lambda: session.run.suspended, "its end is noticed")
     answer = await talk.send(result(calls_of(talk.first["messages"])[0], "18 degrees"))

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from drivers.contract.messages import UserMessage
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
@@ -56,7 +56,7 @@ async def test_a_wrong_setting_is_told_at_the_start(home: Home) -> None:
 async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
     talk = await begin(portico.client, "[[plain]]")
     process = cli_of(home.path)
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     async with talk.saying("[[slowtext]]") as frames:
         seen = 0
         async for name, _ in frames:
@@ -71,7 +71,7 @@ async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
 
 async def test_an_interrupt_before_the_turn_has_begun(portico: Running) -> None:
     talk = await begin(portico.client, "[[plain]]")
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     async with session.lock:
         await session.say(UserMessage(content="[[slowtext]]"))
         before = time.monotonic()
@@ -84,7 +84,7 @@ async def test_an_interrupt_in_a_command_ends_the_command(home: Home) -> None:
     async with home.gateway(limits={"grace": 10.0}) as running:
         talk = await begin(running.client, "[[plain]]", own={"shell": True, "apply_patch": True})
         process = cli_of(home.path)
-        session = await running.gateway.sessions.get(HOUSEHOLDER, talk.id)
+        session = await running.gateway.sessions.get(ADMINISTRATOR, talk.id)
         async with talk.saying("[[longshell]]") as frames:
             assert [(await anext(frames))[0] for _ in range(2)] == ["turn_start", "tool_call"]
             await until(lambda: bool(_sleepers(home)), "the command runs")
@@ -114,7 +114,7 @@ async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) 
     talk = await begin(portico.client, "[[plain]] one")
     process = cli_of(home.path)
     process.kill()
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     await until(lambda: not session.live.alive, "its end is noticed")
     assert await talk.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
@@ -124,7 +124,7 @@ async def test_a_native_thread_that_is_gone_is_seeded_from_the_history(portico: 
     await talk.say("[[plain]] two")
     process = cli_of(home.path)
     process.kill()
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     await until(lambda: not session.live.alive, "its end is noticed")
     for found in home.codex.iterdir():
         if found.name != "config.toml":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
@@ -106,7 +106,7 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
 async def test_usage_is_of_each_turn_alone(portico: Running) -> None:
     talk = await begin(portico.client, "[[plain]] one")
     await talk.say("[[usage]] two")
-    session = await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     used = [e.event for e in await session.log.read(0) if e.event.kind == "usage"]
     assert [(u.input_tokens, u.cache_read, u.output_tokens) for u in used] == [(100, 7, 42), (1000, 200, 40)]
 
@@ -138,7 +138,7 @@ async def test_a_compaction_is_noticed_but_what_is_left_is_not_declared(home: Ho
     async with home.gateway() as portico:
         talk = await begin(portico.client, "[[plain]] one")
         assert await talk.say("[[recall]] two") != PLAIN
-        kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(HOUSEHOLDER, talk.id)).log.read(0)]
+        kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)).log.read(0)]
         assert kinds.count("compacted") == 1
         assert len(await talk.history()) == 4
         answer = await portico.client.get(f"/session/{talk.id}", params={"history": "compacted"})

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "acp_schema" / "schema.json").read_text())
 RESULTS = {
@@ -218,7 +218,7 @@ def connect(gateway: Gateway, agent: str = "script") -> tuple[Client, Connection
     async def to_client(message: dict[str, Any]) -> None:
         await client.take(json.loads(json.dumps(message)))
 
-    connection = Connection(gateway, agent, HOUSEHOLDER, to_client)
+    connection = Connection(gateway, agent, ADMINISTRATOR, to_client)
 
     async def to_agent(message: dict[str, Any]) -> None:
         await connection.receive(json.loads(json.dumps(message)))

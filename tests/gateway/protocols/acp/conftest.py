@@ -10,7 +10,7 @@ import pytest
 
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.gateway.protocols.acp.client import Client, connect
 
@@ -27,7 +27,7 @@ async def opened(client: Client, gateway: Gateway, scenario: str) -> str:
 
 async def set_options(gateway: Gateway, session_id: str, **options: str) -> None:
     """Options of a session, as another client would set them."""
-    session = await gateway.sessions.get(HOUSEHOLDER, session_id)
+    session = await gateway.sessions.get(ADMINISTRATOR, session_id)
     async with session.lock:
         await session.configure(replace(session.config, options={**session.config.options, **options}))
 

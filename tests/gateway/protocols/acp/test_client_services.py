@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.events import SessionEnd
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect, prompt
@@ -305,7 +305,7 @@ async def test_a_client_that_reads_slowly_is_not_asked_for_the_next_run(
 ) -> None:
     """Its own run is over, though it has not heard of that yet."""
     (tmp_path / "work" / "a.txt").write_text("on disk")
-    session = await small.gateway.sessions.get(HOUSEHOLDER, await editor.new())
+    session = await small.gateway.sessions.get(ADMINISTRATOR, await editor.new())
     await editor.request("session/set_mode", {"sessionId": session.id, "modeId": "auto"})
     reads, take = asyncio.Event(), editor.take
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.agents.configured import MOST_DIRECTORIES, Agents
+from gateway.agents.configured import MAX_ADDITIONAL_DIRECTORIES, Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
 from tests.daemon import Running, gateway_on, table
@@ -106,7 +106,7 @@ async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make,
     with pytest.raises(RpcFailed, match="additionalDirectories"):
         await client.new(additionalDirectories=good)
     with pytest.raises(RpcFailed, match="too many"):
-        await client.new(additionalDirectories=[good] * (MOST_DIRECTORIES + 1))
+        await client.new(additionalDirectories=[good] * (MAX_ADDITIONAL_DIRECTORIES + 1))
     assert (await client.request("session/list"))["sessions"] == []
     assert await client.new(additionalDirectories=None)
 
@@ -235,7 +235,7 @@ def test_confinement_goes_by_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "own" / "below").mkdir(parents=True)
     (tmp_path / "other").mkdir()
     settings = parse({"agents": {"free": {"driver": "script"}, "bound": {"driver": "script", "cwd": str(tmp_path / "own")}}})
-    agents = Agents(settings, {}, tmp_path / "workspace", anywhere=True)
+    agents = Agents(settings, {}, tmp_path / "workspace", any_directory=True)
     below, other = str(tmp_path / "own" / "below"), str(tmp_path / "other")
     assert agents.get("free").additional_directories([other, below]) == (Path(other), Path(below))
     assert agents.get("bound").additional_directories([below]) == (Path(below),)

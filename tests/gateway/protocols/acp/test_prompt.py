@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
@@ -74,7 +74,7 @@ async def test_a_tool_that_is_rejected(acp: Open, portico: Running, scene: Scene
     assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
     assert [u["status"] for u in client.updates() if u["sessionUpdate"] == "tool_call_update"] == ["failed"]
     assert "denied" in client.text()
-    found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     names = {grant.name for grant in found.config.tools or ()}
     assert ("shell" in names) == (option != "reject_always")
 
@@ -88,7 +88,7 @@ async def test_always_becomes_the_sessions_trust(acp: Open, portico: Running, sc
     await client.prompt(session, "one")
     await client.prompt(session, "two")
     assert len(questions) == 1
-    found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     assert {grant.name: grant.trust for grant in found.config.tools or ()} == {
         "lookup": False, "write_note": False, "shell": True,
     }  # fmt: skip

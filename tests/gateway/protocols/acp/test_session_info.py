@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.gateway import Gateway
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect
@@ -65,7 +65,7 @@ async def test_commands_are_told_when_they_change_and_again_to_who_opens_the_ses
         await other.until(lambda _, other=other: lists(other))
         assert lists(other) == [[HUSH, SHOWN]]
     # The first prompt's agent is gone: a fresh one tells its commands, which are others.
-    found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     async with found.lock:
         await found.sleep()
     since = len(client.got)

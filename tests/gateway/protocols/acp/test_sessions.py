@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.security.authentication import HOUSEHOLDER
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
@@ -159,7 +159,7 @@ async def test_close_cancels_and_frees(acp: Open, portico: Running, scene: Scene
     await client.until(lambda _: client.text() == "busy")
     await client.request("session/close", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert (await portico.gateway.sessions.get(HOUSEHOLDER, session)).live is None
+    assert (await portico.gateway.sessions.get(ADMINISTRATOR, session)).live is None
     with pytest.raises(RpcFailed, match="not open") as refused:
         await client.prompt(session)
     assert refused.value.code == -32002
@@ -214,7 +214,7 @@ async def test_a_client_that_goes_leaves_its_run(acp: Open, portico: Running, sc
     await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "begun")
     await connection.close()
-    found = await portico.gateway.sessions.get(HOUSEHOLDER, session)
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     assert found.run is not None
     await asyncio.wait_for(found.run.wait(), 30)
     again = await acp()
