@@ -16,7 +16,7 @@ from drivers.acp.settings import asked, offered
 from drivers.contract.agent import Agent, Prompt
 from drivers.contract.codec import Command, Launch
 from drivers.contract.errors import AgentUnavailable, DriverError
-from drivers.contract.info import DriverInfo, Option, Probe, ToolSpec
+from drivers.contract.info import DriverInfo, Option, Probe, ToolKind, ToolSpec
 from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from drivers.acp.codec import AcpCodec
     from drivers.acp.handshake import Wanted
 
-KINDS = {
+KINDS: dict[ToolKind, str] = {
     "read": "Reads files or data.",
     "edit": "Changes files or other content.",
     "delete": "Removes files or data.",
@@ -68,7 +68,8 @@ class AcpDriver(CliDriver):
             description="An agent that speaks the Agent Client Protocol over stdio.",
             program="acp-agent",
             tools=tuple(
-                ToolSpec(kind, f"{meaning} Every tool of the agent of this kind.", schema) for kind, meaning in KINDS.items()
+                ToolSpec(kind, f"{meaning} Every tool of the agent of this kind.", schema, kind=kind)
+                for kind, meaning in KINDS.items()
             ),
             options=OPTIONS,
             image_data=True,
@@ -77,6 +78,10 @@ class AcpDriver(CliDriver):
             seeds=False,
             system=False,
             additional_directories=None,
+            # The inputs are those of any CLI behind an adapter.
+            path_fields=("file_path", "path", "notebook_path", "dir_path", "absolute_path"),
+            # claude 2.1.329, codex 0.169.0.
+            mcp_call_id_keys=("claudecode/toolUseId", "callId"),
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

@@ -10,7 +10,7 @@ from typing import Any
 from drivers.claude.codec import ClaudeCodec
 from drivers.claude.content import native_messages, project_folder, session_file
 from drivers.claude.probe import commands, greeting, logged_in, models
-from drivers.claude.tools import OWN_TOOLS, Toolset
+from drivers.claude.tools import FORMER_TOOLS, MCP_PREFIX, OWN_TOOLS, PLAN_TOOLS, Toolset
 from drivers.contract.codec import Command, Launch
 from drivers.contract.errors import DriverError
 from drivers.contract.info import DriverInfo, Option, Probe
@@ -77,6 +77,10 @@ class ClaudeDriver(CliDriver):
             steers=True,
             additional_directories=True,
             slash_option="slash_commands",
+            tool_kinds=FORMER_TOOLS,
+            path_fields=("file_path", "path", "notebook_path"),
+            plan_tools=PLAN_TOOLS,
+            mcp_tool_prefix=MCP_PREFIX,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

@@ -11,15 +11,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.info import PlanChange, ToolGrant, ToolKind, ToolSpec
 from drivers.contract.mcp_servers import McpServer, by_safe_name
 from drivers.contract.messages import AssistantMessage, Message, ToolUseBlock
 
 Wants = Literal["result", "permission"]
 
 OWN_TOOLS = tuple(ToolSpec(**tool) for tool in json.loads((Path(__file__).parent / "tools.json").read_text()))
+FORMER_TOOLS: dict[str, ToolKind] = {"MultiEdit": "edit", "Task": "think", "TodoWrite": "think"}
+"""Tools of earlier versions of the CLI, which stored histories name."""
+PLAN_TOOLS: dict[str, PlanChange] = {"TodoWrite": "replace", "TaskCreate": "add", "TaskUpdate": "update"}
+MCP_PREFIX = "mcp__"
 SERVER = "app"
-PREFIX = f"mcp__{SERVER}__"
+PREFIX = f"{MCP_PREFIX}{SERVER}__"
 LONGEST_NAME = 64
 """Of a tool, for the model's API."""
 LARGEST_RESULT = 500_000
@@ -50,7 +54,7 @@ class Toolset:
 
     def _of_server(self, native: str) -> bool:
         """Whether it is a tool of a server that the client has brought along: there, and asked about unless it is trusted."""
-        return any(native.startswith(f"mcp__{name}__") for name in self._servers)
+        return any(native.startswith(f"{MCP_PREFIX}{name}__") for name in self._servers)
 
     def shown(self, native: str) -> str:
         """Its name for the client."""
@@ -65,8 +69,8 @@ class Toolset:
 
     def arguments(self, server_file: Path | None = None) -> list[str]:
         """The CLI's arguments that make these, and nothing else, its tools."""
-        asking = [name for name, trust in self._trust.items() if not trust] + [f"mcp__{name}" for name in self._servers]
-        own = [name for name in self._trust if not name.startswith("mcp__")]
+        asking = [name for name, trust in self._trust.items() if not trust] + [f"{MCP_PREFIX}{name}" for name in self._servers]
+        own = [name for name in self._trust if not name.startswith(MCP_PREFIX)]
         arguments = ["--tools", ",".join(own), "--strict-mcp-config", "--permission-mode", "default"]
         if asking:
             # The second wall: the codec's own hook asks first. No rule, mode or hook of the user's settings goes over it.

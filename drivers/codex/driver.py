@@ -71,6 +71,9 @@ class CodexDriver(CliDriver):
             mcp=frozenset({"stdio", "http"}),
             steers=True,
             additional_directories=True,
+            tool_kinds={"update_plan": "think"},
+            plan_tools={"update_plan": "replace"},
+            mcp_tool_prefix="mcp__",
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

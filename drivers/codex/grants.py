@@ -26,6 +26,7 @@ TOOLS = (
             "required": ["command"],
         },
         "Shell",
+        kind="execute",
     ),
     ToolSpec(
         "apply_patch",
@@ -50,18 +51,21 @@ TOOLS = (
             "required": ["changes"],
         },
         "Edit files",
+        kind="edit",
     ),
     ToolSpec(
         "view_image",
         "Shows an image file of the machine to the model. The CLI cannot ask for it: it is there with trust only.",
         {"type": "object", "properties": {"path": _TEXT}, "required": ["path"]},
         "View image",
+        kind="read",
     ),
     ToolSpec(
         "web_search",
         "Searches the web, at the model's provider. The CLI cannot ask for it: it is there with trust only.",
         {"type": "object", "properties": {"query": _TEXT}, "required": ["query"]},
         "Web search",
+        kind="fetch",
     ),
 )
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from drivers.contract.events import SlashCommand
 from drivers.contract.mcp_servers import Transport
+
+ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
+"""What a tool does, for clients that show it: the kinds of the Agent Client Protocol (page "Tool Calls")."""
+TOOL_KINDS: frozenset[str] = frozenset(get_args(ToolKind))
+
+PlanChange = Literal["replace", "add", "update"]
+"""What a call of a planning tool does: its input has the whole plan, one step more, or the change of one step (`taskId`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +31,13 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool: its name, what it does, and the JSON schema of its input."""
+    """A tool: its name, what it does, the JSON schema of its input, and the kind under which clients show its calls."""
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
     title: str | None = None
+    kind: ToolKind = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,12 @@ class DriverInfo:
     beginning of a prompt to be a command; None if it always may be one. `additional_directories`: a session can be given folders
     to work in besides its working folder; None where only the program itself can say so (see Probe). `asks_client`: its CLI is
     told at its start which files and terminals the session's client does, so that it is started anew for one that offers others.
+
+    How clients display the tool calls of this driver: `tool_kinds` has the kinds of tools that are not in `tools`, such as those
+    of older versions. A call's title has the first field of its input that is `command`, one of `path_fields` (which name
+    files), or one of `title_fields`. `plan_tools` are the tools whose calls change the agent's plan. `mcp_tool_prefix` begins the
+    names of tools of the MCP servers that a client brought along; None if they have other names. `mcp_call_id_keys` are the keys
+    in the `_meta` of an MCP `tools/call` request under which the CLI sends its own id of the call.
     """
 
     title: str
@@ -73,6 +87,19 @@ class DriverInfo:
     slash_option: str | None = None
     additional_directories: bool | None = False
     asks_client: bool = False
+    tool_kinds: Mapping[str, ToolKind] = field(default_factory=dict)
+    path_fields: tuple[str, ...] = ("path", "file_path")
+    title_fields: tuple[str, ...] = ("pattern", "query", "url", "description", "prompt", "subject", "title")
+    plan_tools: Mapping[str, PlanChange] = field(default_factory=dict)
+    mcp_tool_prefix: str | None = None
+    mcp_call_id_keys: tuple[str, ...] = ()
+
+    def tool_kind(self, name: str) -> ToolKind:
+        """The kind of the tool of that name. A tool whose name is a kind has that kind; one that is not known is `other`."""
+        if name in TOOL_KINDS:
+            return name  # type: ignore[return-value]
+        listed = next((tool.kind for tool in self.tools if tool.name == name), None)
+        return listed or self.tool_kinds.get(name, "other")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,5 +49,5 @@ class ToolServer(ABC):
         """Take no more calls; the token is of no more use. Idempotent."""
 
 
-ToolHost = Callable[[Sequence[ToolSpec]], Awaitable[ToolServer]]
-"""Opens a ToolServer for these tools."""
+ToolHost = Callable[[Sequence[ToolSpec], Sequence[str]], Awaitable[ToolServer]]
+"""Opens a ToolServer for these tools; the second argument is `DriverInfo.mcp_call_id_keys`."""

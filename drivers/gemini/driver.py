@@ -79,6 +79,9 @@ class GeminiDriver(CliDriver):
             asks_client=True,
             additional_directories=True,
             slash_option="slash_commands",
+            path_fields=("file_path", "path", "dir_path", "absolute_path"),
+            plan_tools={"write_todos": "replace"},
+            mcp_tool_prefix="mcp__",
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

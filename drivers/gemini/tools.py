@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.info import ToolGrant, ToolKind, ToolSpec
 from drivers.contract.mcp_servers import McpServer, by_safe_name
 
 SHELL = "run_shell_command"
@@ -23,24 +23,26 @@ LONGEST_NAME = 63
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 
 
-def _tool(name: str, does: str, required: Mapping[str, Any], /, **optional: Any) -> ToolSpec:
+def _tool(name: str, kind: ToolKind, does: str, required: Mapping[str, Any], /, **optional: Any) -> ToolSpec:
     schema = {"type": "object", "properties": {**required, **optional}, "required": [*required]}
-    return ToolSpec(name, does, schema)
+    return ToolSpec(name, does, schema, kind=kind)
 
 
 TOOLS = (
-    _tool("list_directory", "Lists the files and folders in a folder.", {"dir_path": _TEXT},
+    _tool("list_directory", "search", "Lists the files and folders in a folder.", {"dir_path": _TEXT},
           ignore={"type": "array", "items": _TEXT}),
-    _tool("read_file", "Reads a file: text, image, audio or PDF.", {"file_path": _TEXT}, start_line=_NUMBER, end_line=_NUMBER),
-    _tool("grep_search", "Searches for a regular expression in files.", {"pattern": _TEXT},
+    _tool("read_file", "read", "Reads a file: text, image, audio or PDF.", {"file_path": _TEXT},
+          start_line=_NUMBER, end_line=_NUMBER),
+    _tool("grep_search", "search", "Searches for a regular expression in files.", {"pattern": _TEXT},
           dir_path=_TEXT, include_pattern=_TEXT, exclude_pattern=_TEXT, names_only=_FLAG),
-    _tool("glob", "Finds files by a pattern, newest first.", {"pattern": _TEXT}, dir_path=_TEXT, case_sensitive=_FLAG),
-    _tool("replace", "Replaces text in a file.", {"file_path": _TEXT, "old_string": _TEXT, "new_string": _TEXT},
+    _tool("glob", "search", "Finds files by a pattern, newest first.", {"pattern": _TEXT}, dir_path=_TEXT, case_sensitive=_FLAG),
+    _tool("replace", "edit", "Replaces text in a file.", {"file_path": _TEXT, "old_string": _TEXT, "new_string": _TEXT},
           instruction=_TEXT, allow_multiple=_FLAG),
-    _tool("write_file", "Writes a whole file.", {"file_path": _TEXT, "content": _TEXT}),
-    _tool(SHELL, "Runs a command with bash.", {"command": _TEXT}, description=_TEXT, dir_path=_TEXT, is_background=_FLAG),
-    _tool("web_fetch", "Gets web pages and answers a question about them.", {"prompt": _TEXT}),
-    _tool("google_web_search", "Searches the web with Google.", {"query": _TEXT}),
+    _tool("write_file", "edit", "Writes a whole file.", {"file_path": _TEXT, "content": _TEXT}),
+    _tool(SHELL, "execute", "Runs a command with bash.", {"command": _TEXT},
+          description=_TEXT, dir_path=_TEXT, is_background=_FLAG),
+    _tool("web_fetch", "fetch", "Gets web pages and answers a question about them.", {"prompt": _TEXT}),
+    _tool("google_web_search", "fetch", "Searches the web with Google.", {"query": _TEXT}),
 )  # fmt: skip
 
 NAMES = frozenset(tool.name for tool in TOOLS)

@@ -73,7 +73,7 @@ class CliDriver(Driver):
             return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
         if spec.tool_host is None:
             raise AgentUnavailable("it takes application-side tools by MCP, and nobody serves them here")
-        server = await spec.tool_host(spec.app_tools)
+        server = await spec.tool_host(spec.app_tools, self.info().mcp_call_id_keys)
         try:
             return await CliAgent.start(self.session(replace(spec, tool_server=server)), spawner, limits, spec.services)
         except BaseException:

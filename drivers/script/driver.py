@@ -7,23 +7,23 @@ from pathlib import Path
 
 from drivers.codecs.event_lines import EventLineCodec, open_request, request
 from drivers.contract.codec import Command, Launch
-from drivers.contract.info import DriverInfo, Option, ToolSpec
+from drivers.contract.info import DriverInfo, Option, ToolKind, ToolSpec
 from drivers.contract.specs import SessionSpec, TaskSpec
 from drivers.runtime.cli_driver import CliDriver
 
 PROGRAM = Path(__file__).parent / "program" / "main.py"
 
 
-def _tool(name: str, description: str, **fields: str) -> ToolSpec:
+def _tool(name: str, kind: ToolKind, description: str, **fields: str) -> ToolSpec:
     properties = {field: {"type": "string", "description": meaning} for field, meaning in fields.items()}
     schema = {"type": "object", "properties": properties, "required": [*fields], "additionalProperties": False}
-    return ToolSpec(name, f"{description} Nothing is done but what the scenario says.", schema)
+    return ToolSpec(name, f"{description} Nothing is done but what the scenario says.", schema, kind=kind)
 
 
 TOOLS = (
-    _tool("lookup", "Looks something up.", query="What to look for."),
-    _tool("write_note", "Writes a note.", path="Where to write it, in the working folder.", text="What to write."),
-    _tool("shell", "Runs a command.", command="The command line."),
+    _tool("lookup", "search", "Looks something up.", query="What to look for."),
+    _tool("write_note", "edit", "Writes a note.", path="Where to write it, in the working folder.", text="What to write."),
+    _tool("shell", "execute", "Runs a command.", command="The command line."),
 )
 OPTIONS = (
     Option("scenario", "Scenario", "A JSON file in the agent's working folder; empty plays the built-in one."),

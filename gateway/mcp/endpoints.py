@@ -18,9 +18,16 @@ OVER = "The session has ended; the call was not made."
 class Endpoint(ToolServer):
     """One process's tools. Until `close`, whoever has the token may list and call them."""
 
-    def __init__(self, url: str, tools: Sequence[ToolSpec], forget: Callable[[Iterable[str]], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        url: str,
+        tools: Sequence[ToolSpec],
+        forget: Callable[[Iterable[str]], None] = lambda _: None,
+        call_id_keys: Sequence[str] = (),
+    ) -> None:
         self.url, self.token = url, secrets.token_urlsafe(32)
         self.tools = tuple(tools)
+        self.call_id_keys = tuple(call_id_keys)
         self.closed = asyncio.Event()
         self._forget = forget
         self._called: Callable[[ToolRequest], None] | None = None

@@ -29,13 +29,13 @@ class McpHost:
         self._starting = asyncio.Lock()
         self._listener: Listener | None = None
 
-    async def open(self, tools: Sequence[ToolSpec]) -> ToolServer:
-        """An endpoint for these tools."""
+    async def open(self, tools: Sequence[ToolSpec], call_id_keys: Sequence[str] = ()) -> ToolServer:
+        """An endpoint for these tools. `call_id_keys`: where the agent puts its own id of a call into the request's `_meta`."""
         async with self._starting:
             if self._listener is None:
                 module = await asyncio.to_thread(importlib.import_module, "gateway.mcp.server")
                 self._listener = await Listener.start(module.McpApp(self._endpoints))
-        endpoint = Endpoint(f"{self._listener.url}/mcp", tools, self._redactor.forget)
+        endpoint = Endpoint(f"{self._listener.url}/mcp", tools, self._redactor.forget, call_id_keys)
         self._redactor.register([endpoint.token])
         self._endpoints.add(endpoint)
         return endpoint

@@ -43,8 +43,6 @@ MAX_CALL = 64 * 1024 * 1024
 SIGN_OF_LIFE = 10.0
 """Seconds between two progress notifications of a call that waits, to agents that ask for them. The stream itself has a
 comment every 15 s: an answer in one piece would be given up by node's fetch after a minute (gemini 0.61.0)."""
-CALL_ID_KEYS = ("claudecode/toolUseId", "callId")
-"""Where agents put their own id of a call into its `_meta`: claude 2.1.329, codex 0.169.0."""
 DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 ALLOWED_HOSTS = ["127.0.0.1:*", "localhost:*", "[::1]:*"]
 
@@ -113,7 +111,8 @@ class McpServer:
 
     async def _call(self, context: Any, params: CallToolRequestParams) -> CallToolResult:
         meta: dict[str, Any] = dict(params.meta or {})
-        call_id: str | None = next((meta[key] for key in CALL_ID_KEYS if isinstance(meta.get(key), str)), None)
+        keys = self._endpoint.call_id_keys
+        call_id: str | None = next((meta[key] for key in keys if isinstance(meta.get(key), str)), None)
         call = asyncio.create_task(self._endpoint.call(params.name, params.arguments or {}, call_id))
         signs = 0
         try:

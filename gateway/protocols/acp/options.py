@@ -8,10 +8,9 @@ from typing import Any
 
 from acp.schema import SessionConfigOptionSelect, SessionConfigSelectOption, SessionMode, SessionModeState
 
-from drivers.contract.info import Option, ToolGrant
+from drivers.contract.info import DriverInfo, Option, ToolGrant
 from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest
-from gateway.protocols.acp.tool_calls import kind_of
 from gateway.sessions.settings import SessionSettings
 
 MODES = (
@@ -35,37 +34,37 @@ def all_tools(agent: ConfiguredAgent) -> tuple[ToolGrant, ...]:
     return tuple(ToolGrant(tool.name) for tool in agent.info.tools)
 
 
-def modes(config: SessionSettings) -> SessionModeState | None:
+def modes(info: DriverInfo, config: SessionSettings) -> SessionModeState | None:
     """The modes and the one that the session's tools are in; None where there are no tools."""
     if not config.tools:
         return None
-    return SessionModeState(current_mode_id=mode_of(config), available_modes=list(MODES))
+    return SessionModeState(current_mode_id=mode_of(info, config), available_modes=list(MODES))
 
 
-def mode_of(config: SessionSettings) -> str:
+def mode_of(info: DriverInfo, config: SessionSettings) -> str:
     """The widest mode whose tools are all trusted."""
     tools = config.tools or ()
     if tools and all(grant.trust for grant in tools):
         return "auto"
-    edits = [grant for grant in tools if _quiet("edit", grant.name)]
+    edits = [grant for grant in tools if _quiet(info, "edit", grant.name)]
     return "edit" if edits and all(grant.trust for grant in edits) else "ask"
 
 
-def with_mode(config: SessionSettings, mode_id: str) -> SessionSettings:
+def with_mode(info: DriverInfo, config: SessionSettings, mode_id: str) -> SessionSettings:
     """The settings in that mode: which of the session's tools run without asking. Raises BadRequest."""
     if mode_id not in QUIET:
         raise BadRequest(f"modeId: there is no mode {mode_id!r}; there are {', '.join(QUIET)}")
-    return replace(config, tools=tuple(ToolGrant(grant.name, _quiet(mode_id, grant.name)) for grant in config.tools or ()))
+    return replace(config, tools=tuple(ToolGrant(grant.name, _quiet(info, mode_id, grant.name)) for grant in config.tools or ()))
 
 
-def _quiet(mode_id: str, tool: str) -> bool:
+def _quiet(info: DriverInfo, mode_id: str, tool: str) -> bool:
     kinds = QUIET[mode_id]
-    return kinds is None or kind_of(tool) in kinds
+    return kinds is None or info.tool_kind(tool) in kinds
 
 
 def config_options(agent: ConfiguredAgent, config: SessionSettings, models: Iterable[str]) -> list[Any]:
     """The complete list: the mode, the model, and each other option that is a choice."""
-    found = [_mode_option(config)] if config.tools else []
+    found = [_mode_option(agent.info, config)] if config.tools else []
     chosen = [option for option in _choices(agent, tuple(models)) if not option.secret]
     return found + [_select(option, config.options.get(option.name, option.default)) for option in chosen]
 
@@ -87,14 +86,14 @@ def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
     ]
 
 
-def _mode_option(config: SessionSettings) -> SessionConfigOptionSelect:
+def _mode_option(info: DriverInfo, config: SessionSettings) -> SessionConfigOptionSelect:
     return SessionConfigOptionSelect(
         type="select",
         id=MODE_OPTION,
         name="Permissions",
         description="What the agent does without asking.",
         category="mode",
-        current_value=mode_of(config),
+        current_value=mode_of(info, config),
         options=[SessionConfigSelectOption(value=mode.id, name=mode.name, description=mode.description) for mode in MODES],
     )
 
@@ -118,7 +117,7 @@ def _select(option: Option, value: str) -> SessionConfigOptionSelect:
 def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, value: str, models: Iterable[str]) -> SessionSettings:
     """The settings with a config option set. Raises BadRequest that names what there is."""
     if name == MODE_OPTION:
-        return with_mode(config, value)
+        return with_mode(agent.info, config, value)
     known = {option.id: option for option in config_options(agent, config, models)}
     if name not in known:
         raise BadRequest(f"configId: there is no option {name!r}; there are {', '.join(sorted(known)) or 'none'}")

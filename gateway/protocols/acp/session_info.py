@@ -51,7 +51,7 @@ class SessionInfoUpdates:
     def settings(self) -> dict[str, Any]:
         """Modes and config options, for an answer."""
         self._told = self._settings()
-        return {"modes": modes(self._session.config), "config_options": self._told[1] or None}
+        return {"modes": modes(self._session.agent.info, self._session.config), "config_options": self._told[1] or None}
 
     def news(self) -> list[BaseModel]:
         """What has changed of mode, options and commands since the client was told last."""
@@ -91,7 +91,7 @@ class SessionInfoUpdates:
 
     def _settings(self) -> tuple[str, list[Any]]:
         session = self._session
-        return mode_of(session.config), config_options(session.agent, session.config, self.models)
+        return mode_of(session.agent.info, session.config), config_options(session.agent, session.config, self.models)
 
     def _commands(self) -> tuple[SlashCommand, ...]:
         """The session's own; before it has told them, those that its agent's program tells wherever it is asked."""

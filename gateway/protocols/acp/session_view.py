@@ -59,7 +59,7 @@ class SessionView:
         self._client = client
         self._cwd = str(session.agent.working_directory(session.config.options.get("cwd")))
         self._services = OfferedServices(session.id, client, offered)
-        self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, self._asks_for, self._services.shows)
+        self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, session.agent.info, self._asks_for, self._services.shows)
         self._asking = PermissionRequests(session, client, self._updates, self)
         self._seen = session.log.last
         self._in_run = False
@@ -275,7 +275,8 @@ class SessionView:
     def _asks_for(self, tool: str) -> bool:
         # A tool of a server that the client has brought along asks until it is trusted, listed or not.
         known = {grant.name: grant.trust for grant in self.session.config.tools or ()}
-        return not known.get(tool, not tool.startswith("mcp__"))
+        prefix = self.session.agent.info.mcp_tool_prefix
+        return not known.get(tool, prefix is None or not tool.startswith(prefix))
 
     async def _hear_of_program(self, later: Callable[[], Awaitable[DiscoveredAgent | None]]) -> None:
         if (found := await later()) is not None:

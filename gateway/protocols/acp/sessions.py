@@ -237,7 +237,7 @@ class OpenSessions:
 
     async def set_mode(self, request: SetSessionModeRequest) -> Reply:
         window = self._window(request.session_id)
-        await self._configure(window, lambda config: with_mode(config, request.mode_id))
+        await self._configure(window, lambda config: with_mode(window.session.agent.info, config, request.mode_id))
         return Reply(SetSessionModeResponse())
 
     async def set_model(self, request: SetSessionModelRequest) -> Reply:

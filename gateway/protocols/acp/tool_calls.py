@@ -1,6 +1,6 @@
 """A tool call as people see it: its kind, its title, the files that it is about, and what it changes in them; pure.
 
-Names and inputs are those of the CLIs' own tools. A call of a tool that is not known here is shown with its input alone.
+What the tools of a CLI are is stated by its driver (`DriverInfo`). A call of an unknown tool is displayed with its input alone.
 """
 
 from __future__ import annotations
@@ -12,62 +12,40 @@ from typing import Any, Literal
 
 from acp.schema import FileEditToolCallContent, PlanEntry, ToolCallLocation
 
-from drivers.acp.driver import KINDS as ACP_KINDS
+from drivers.contract.info import TOOL_KINDS, DriverInfo, PlanChange
 
-Kind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
-
-_KINDS: dict[str, Kind] = {
-    # claude
-    "Read": "read", "Edit": "edit", "MultiEdit": "edit", "Write": "edit", "NotebookEdit": "edit", "Glob": "search",
-    "Grep": "search", "Bash": "execute", "WebFetch": "fetch", "WebSearch": "fetch", "Agent": "think", "Task": "think",
-    "TodoWrite": "think", "TaskCreate": "think", "TaskUpdate": "think", "TaskGet": "think", "TaskList": "think",
-    # codex
-    "shell": "execute", "apply_patch": "edit", "view_image": "read", "web_search": "fetch", "update_plan": "think",
-    # gemini
-    "list_directory": "search", "read_file": "read", "grep_search": "search", "glob": "search", "replace": "edit",
-    "write_file": "edit", "run_shell_command": "execute", "web_fetch": "fetch", "google_web_search": "fetch",
-    # script
-    "lookup": "search", "write_note": "edit",
-}  # fmt: skip
-_PATHS = ("file_path", "path", "notebook_path", "dir_path", "absolute_path")
-_TELLING = ("command", *_PATHS, "pattern", "query", "url", "description", "prompt", "subject", "title")
-"""The fields of an input that say best what a call is about."""
 TITLE_AT_MOST = 200
+"""Characters of a title."""
 
 
-def kind_of(name: str) -> Kind:
-    """What a tool of that name does. Tools of an agent of this same protocol are named by their kinds."""
-    if name in ACP_KINDS:
-        return name  # type: ignore[return-value]
-    return _KINDS.get(name, "other")
-
-
-def title_of(name: str, given: Any, detail: str | None) -> str:
+def title_of(info: DriverInfo, name: str, given: Any, detail: str | None) -> str:
     """One line for people."""
     fields = given if isinstance(given, dict) else {}
-    told = next((value for key in _TELLING if isinstance(value := fields.get(key), str) and value.strip()), "")
-    about = " ".join((detail or told).split())
-    alone = about and (kind_of(name) == "execute" or name in ACP_KINDS)
+    keys = ("command", *info.path_fields, *info.title_fields)
+    subject = next((value for key in keys if isinstance(value := fields.get(key), str) and value.strip()), "")
+    about = " ".join((detail or subject).split())
+    # The name says no more than the kind, which is displayed beside the title.
+    alone = about and (info.tool_kind(name) == "execute" or name in TOOL_KINDS)
     title = about if alone else f"{name} {about}".strip()
     return title if len(title) <= TITLE_AT_MOST else title[: TITLE_AT_MOST - 1] + "…"
 
 
-def locations_of(given: Any, cwd: str) -> list[ToolCallLocation]:
+def locations_of(info: DriverInfo, given: Any, cwd: str) -> list[ToolCallLocation]:
     """The files that a call is about, with a line where it names one."""
     if not isinstance(given, dict):
         return []
     line = next((given[key] for key in ("offset", "start_line", "line") if _is_line(given.get(key))), None)
-    named = [given[key] for key in _PATHS if isinstance(given.get(key), str)]
+    named = [given[key] for key in info.path_fields if isinstance(given.get(key), str)]
     named += [path for path in _list(given, "paths") if isinstance(path, str)]
     named += [change["path"] for change in _list(given, "changes") if isinstance(change, dict) and "path" in change]
     return [ToolCallLocation(path=os.path.join(cwd, path), line=line) for path in dict.fromkeys(named)]
 
 
-def diffs_of(given: Any, cwd: str) -> list[FileEditToolCallContent]:
+def diffs_of(info: DriverInfo, given: Any, cwd: str) -> list[FileEditToolCallContent]:
     """What an edit changes, where its input has both texts."""
     if not isinstance(given, dict):
         return []
-    path = next((given[key] for key in _PATHS if isinstance(given.get(key), str)), None)
+    path = next((given[key] for key in info.path_fields if isinstance(given.get(key), str)), None)
     if path is not None:
         path = os.path.join(cwd, path)
         edits = [given, *_list(given, "edits")]
@@ -117,21 +95,23 @@ def _is_line(value: Any) -> bool:
 
 
 class Plan:
-    """The agent's plan, as its calls of planning tools tell it: as a whole list, or step by step."""
+    """The agent's plan, as its calls of the driver's `plan_tools` give it: as a whole, or step by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan_tools: Mapping[str, PlanChange]) -> None:
+        self._plan_tools = plan_tools
         self._steps: dict[str, PlanEntry] = {}
 
     def called(self, name: str, given: Any) -> list[PlanEntry] | None:
         """The plan after such a call; None if it is of another tool."""
-        if not isinstance(given, dict):
+        change = self._plan_tools.get(name)
+        if change is None or not isinstance(given, dict):
             return None
-        if name in ("TodoWrite", "update_plan", "write_todos"):
+        if change == "replace":
             steps = [*_list(given, "todos"), *_list(given, "items"), *_list(given, "plan")]
             self._steps = {str(n): _step(step) for n, step in enumerate(steps, 1) if isinstance(step, dict)}
-        elif name == "TaskCreate":
+        elif change == "add":
             self._steps[str(len(self._steps) + 1)] = _step({**given, "status": "pending"})
-        elif name == "TaskUpdate" and given.get("taskId") in self._steps:
+        elif given.get("taskId") in self._steps:
             self._update(str(given["taskId"]), given)
         else:
             return None

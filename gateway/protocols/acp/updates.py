@@ -34,6 +34,7 @@ from drivers.contract.events import (
 )
 from drivers.contract.events import Plan as PlanEvent
 from drivers.contract.events import Usage as UsageEvent
+from drivers.contract.info import DriverInfo
 from drivers.contract.messages import (
     AssistantMessage,
     ImageBlock,
@@ -49,7 +50,7 @@ from drivers.contract.messages import (
 from gateway.events.messages import CANCELLED, content_of
 from gateway.policy.pending_calls import DENIED, INTERRUPTED
 from gateway.protocols.acp.content import shown, text
-from gateway.protocols.acp.tool_calls import Plan, diffs_of, kind_of, locations_of, title_of
+from gateway.protocols.acp.tool_calls import Plan, diffs_of, locations_of, title_of
 
 Update = BaseModel
 
@@ -57,18 +58,24 @@ Update = BaseModel
 class Updates:
     """The updates of one session, for one client. `name` makes its messages' ids differ from those of another view.
 
-    `asks` says of a tool's name whether a call of it waits for permission, `shows_terminal` of a terminal's id whether the client
-    has it.
+    `info` is what the agent's driver states of its tools. `asks` says of a tool's name whether a call of it waits for permission,
+    `shows_terminal` of a terminal's id whether the client has it.
     """
 
     def __init__(
-        self, name: str, cwd: str, asks: Callable[[str], bool], shows_terminal: Callable[[str], bool] = lambda _: False
+        self,
+        name: str,
+        cwd: str,
+        info: DriverInfo,
+        asks: Callable[[str], bool],
+        shows_terminal: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.calls: dict[str, ToolCall] = {}
         self.usage: Usage | None = None
         self._name, self._cwd, self._asks, self._shows_terminal = name, cwd, asks, shows_terminal
         self._terminals: dict[str, list[str]] = {}
-        self._plan = Plan()
+        self._info = info
+        self._plan = Plan(info.plan_tools)
         self._messages = 0
         self._speaking: str | None = None
 
@@ -168,16 +175,16 @@ class Updates:
 
     def _look(self, call: ToolCall) -> dict[str, Any]:
         return {
-            "title": title_of(call.name, call.input, call.detail),
-            "kind": kind_of(call.name),
-            "locations": locations_of(call.input, self._cwd) or None,
-            "content": diffs_of(call.input, self._cwd) or None,
+            "title": title_of(self._info, call.name, call.input, call.detail),
+            "kind": self._info.tool_kind(call.name),
+            "locations": locations_of(self._info, call.input, self._cwd) or None,
+            "content": diffs_of(self._info, call.input, self._cwd) or None,
             "raw_input": call.input,
         }
 
     def _result(self, call_id: str, output: Any, *, failed: bool) -> list[Update]:
         call = self.calls.pop(call_id, None)
-        told = call is not None and not failed and bool(diffs_of(call.input, self._cwd))
+        told = call is not None and not failed and bool(diffs_of(self._info, call.input, self._cwd))
         told = bool(self._terminals.pop(call_id, None)) or told
         # A call's content is replaced as a whole: the diff of an edit says more than that it went well, a terminal shows it all.
         said = content_of(output)

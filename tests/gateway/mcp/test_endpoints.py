@@ -122,7 +122,7 @@ async def test_another_sessions_token_leads_to_the_others_tools_only(host: McpHo
 
 async def test_a_call_is_answered_when_the_application_answers(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_server, "SIGN_OF_LIFE", 0.05)
-    server = await host.open([TOOL])
+    server = await host.open([TOOL], ["theirs", "callId"])
     calls: asyncio.Queue[ToolRequest] = asyncio.Queue()
     server.listen(calls.put_nowait, lambda _: None)
     async with client_of(server) as client:

@@ -14,7 +14,10 @@ from acp.schema import (
     TextResourceContents,
 )
 
+from drivers.acp.driver import AcpDriver
 from drivers.acp.rpc import plain
+from drivers.claude.driver import ClaudeDriver
+from drivers.codex.driver import CodexDriver
 from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
 from drivers.contract.events import Plan as PlanEvent
 from drivers.contract.info import DriverInfo
@@ -27,17 +30,22 @@ from drivers.contract.messages import (
     ToolUseBlock,
     UserMessage,
 )
+from drivers.gemini.driver import GeminiDriver
+from drivers.script.driver import ScriptDriver
 from gateway.errors import BadRequest
 from gateway.protocols.acp.content import shown, user_message
-from gateway.protocols.acp.tool_calls import Plan, diffs_of, kind_of, locations_of, title_of
+from gateway.protocols.acp.tool_calls import Plan, diffs_of, locations_of, title_of
 from gateway.protocols.acp.updates import Updates
 from tests.gateway.protocols.acp.client import check
 
 INFO = DriverInfo("t", "d", image_data=True)
+CLAUDE, CODEX, GEMINI, SCRIPT, ACP = (
+    driver().info() for driver in (ClaudeDriver, CodexDriver, GeminiDriver, ScriptDriver, AcpDriver)
+)
 
 
 def updates_of(*events: OutputEvent, asks: bool = False) -> list[dict[str, Any]]:
-    updates = Updates("m", "/work", lambda name: asks)
+    updates = Updates("m", "/work", CLAUDE, lambda name: asks)
     found = [plain(update) for event in events for update in updates.of_event(event)]
     for update in found:
         check("SessionUpdate", update)
@@ -45,18 +53,23 @@ def updates_of(*events: OutputEvent, asks: bool = False) -> list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("info", "name", "kind"),
     [
-        ("Bash", "execute"),
-        ("Read", "read"),
-        ("apply_patch", "edit"),
-        ("google_web_search", "fetch"),
-        ("delete", "delete"),
-        ("x", "other"),
+        (CLAUDE, "Bash", "execute"),
+        (CLAUDE, "Read", "read"),
+        (CLAUDE, "MultiEdit", "edit"),
+        (CODEX, "apply_patch", "edit"),
+        (CODEX, "update_plan", "think"),
+        (GEMINI, "google_web_search", "fetch"),
+        (SCRIPT, "lookup", "search"),
+        (ACP, "delete", "delete"),
+        (INFO, "delete", "delete"),
+        (INFO, "x", "other"),
+        (CODEX, "Bash", "other"),
     ],
 )
-def test_kinds(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+def test_kinds(info: DriverInfo, name: str, kind: str) -> None:
+    assert info.tool_kind(name) == kind
 
 
 @pytest.mark.parametrize(
@@ -72,15 +85,15 @@ def test_kinds(name: str, kind: str) -> None:
     ],
 )
 def test_titles(name: str, given: Any, detail: str | None, title: str) -> None:
-    assert title_of(name, given, detail) == title
+    assert title_of(CLAUDE, name, given, detail) == title
 
 
 def test_places_and_diffs() -> None:
     def places(given: Any) -> list[tuple[str, int | None]]:
-        return [(place.path, place.line) for place in locations_of(given, "/work")]
+        return [(place.path, place.line) for place in locations_of(CLAUDE, given, "/work")]
 
     def diffs(given: Any) -> list[tuple[str, str | None, str]]:
-        return [(diff.path, diff.old_text, diff.new_text) for diff in diffs_of(given, "/work")]
+        return [(diff.path, diff.old_text, diff.new_text) for diff in diffs_of(CLAUDE, given, "/work")]
 
     assert places({"file_path": "a.py", "offset": 12}) == [("/work/a.py", 12)]
     assert places({"changes": [{"path": "/x/a"}, {"path": "b"}]}) == [("/x/a", None), ("/work/b", None)]
@@ -105,13 +118,13 @@ def test_a_plan_that_the_agent_tells_apart_from_its_calls() -> None:
 
 
 def test_plans() -> None:
-    plan = Plan()
+    plan = Plan(CLAUDE.plan_tools)
     todos = [{"content": "a", "status": "in_progress"}, {"content": "b", "status": "pending"}]
     found = plan.called("TodoWrite", {"todos": todos}) or []
     assert [(step.content, step.status) for step in found] == [("a", "in_progress"), ("b", "pending")]
-    found = plan.called("update_plan", {"items": [{"text": "c", "completed": True}]}) or []
+    found = Plan(CODEX.plan_tools).called("update_plan", {"items": [{"text": "c", "completed": True}]}) or []
     assert [(step.content, step.status) for step in found] == [("c", "completed")]
-    steps = Plan()
+    steps = Plan(CLAUDE.plan_tools)
     steps.called("TaskCreate", {"subject": "one", "description": "long"})
     steps.called("TaskCreate", {"subject": "two"})
     found = steps.called("TaskUpdate", {"taskId": "1", "status": "completed"}) or []
@@ -182,7 +195,7 @@ def test_a_call_without_a_result_ends() -> None:
 
 
 def test_a_history() -> None:
-    updates = Updates("m", "/work", lambda name: False)
+    updates = Updates("m", "/work", CLAUDE, lambda name: False)
     picture = ImageBlock(url="data:image/png;base64,aGk=")
     history = [
         UserMessage(content=(TextBlock(text="look"), picture, ImageBlock(url="https://x/y.png"))),
