@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from drivers.codex.approvals import Asks
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codex.approvals import Asks, decline
 from drivers.codex.content import user_input
 from drivers.codex.handshake import Handshake
 from drivers.codex.result import NO_TOKENS, context_of, failure, tokens, usage_of
-from drivers.codex.rpc import Rpc, error_of
 from drivers.codex.thread_start import Opening
 from drivers.codex.turn import TurnStream
 from drivers.contract.agent import Prompt, Reply
@@ -38,7 +38,7 @@ class CodexAppCodec(Codec):
     def __init__(self, opening: Opening) -> None:
         super().__init__()
         self._grants, self._app_tools = opening.grants, frozenset(tool.name for tool in opening.app_tools)
-        self._rpc = Rpc(self.outbox)
+        self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._thread = Handshake(self._rpc, opening)
         self._told_session = False
         self._new_turn()
@@ -77,7 +77,7 @@ class CodexAppCodec(Codec):
         said = user_input(prompt.content)
         params = {"threadId": self._thread.id, "expectedTurnId": self._turn.turn_id, "input": said}
         self._steering += 1
-        self._rpc.request("turn/steer", params, lambda answer: self._steered(said, answer))
+        self._rpc.request("turn/steer", params, lambda result, error: self._steered(said, error))
         return True
 
     def reply(self, reply: Reply) -> None:
@@ -145,7 +145,7 @@ class CodexAppCodec(Codec):
         moment = native.get("emittedAtMs")
         self._clock = moment if isinstance(moment, int) else self._clock
         if method is None:
-            events = self._rpc.answered(native)
+            events = self._rpc.receive_response(native)
             self._shake()
             return events
         if "id" in native:
@@ -158,7 +158,7 @@ class CodexAppCodec(Codec):
 
     def _request(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         if self.phase not in ("running", "waiting") or self._stopping:
-            self._rpc.decline(request_id, method)
+            decline(self._rpc, request_id, method)
             return []
         if not self._asks.open:
             self._asked_since = self._clock
@@ -166,18 +166,19 @@ class CodexAppCodec(Codec):
             return self._asks.take(request_id, method, params)
         except (KeyError, TypeError, ValueError, AttributeError):
             # Not understood, but not left unanswered: it would wait for ever.
-            self._rpc.decline(request_id, method)
+            decline(self._rpc, request_id, method)
             return None
 
-    def _turn_accepted(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        if error := error_of(answer):
-            return self._finish([Error(message=f"codex: {error}")], SessionEnd(exit_code=1, stop_reason="error"))
-        self._turn.turn_id = answer["result"]["turn"]["id"]
+    def _turn_accepted(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if error or result is None:
+            message = error.message if error else ""
+            return self._finish([Error(message=f"codex: {message}")], SessionEnd(exit_code=1, stop_reason="error"))
+        self._turn.turn_id = result["turn"]["id"]
         return []
 
-    def _steered(self, said: list[dict[str, Any]], answer: dict[str, Any]) -> list[OutputEvent]:
+    def _steered(self, said: list[dict[str, Any]], error: RpcError | None) -> list[OutputEvent]:
         self._steering -= 1
-        if error_of(answer):
+        if error:
             # The turn was over already: it is said in a turn of its own, in the same run.
             self._unsaid += said
         return self._turn_over() if self._completed and not self._steering else []
@@ -218,7 +219,7 @@ class CodexAppCodec(Codec):
         self._rpc.request("thread/backgroundTerminals/clean", {"threadId": self._thread.id}, self._interrupted)
         return []
 
-    def _interrupted(self, answer: dict[str, Any]) -> list[OutputEvent]:
+    def _interrupted(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if self.phase != "running":
             return []
         if self._no_entry is not None and not self._stopping:
@@ -271,7 +272,7 @@ def _no_entry(error: dict[str, Any]) -> bool:
     return any(code in NO_ENTRY for code in codes) and "url: ws" not in details
 
 
-def _nothing(answer: dict[str, Any]) -> list[OutputEvent]:
+def _nothing(result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
     return []
 
 

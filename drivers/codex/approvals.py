@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from drivers.codecs.json_rpc import JsonRpcPeer
 from drivers.codex.content import tool_output
 from drivers.codex.grants import Grants
 from drivers.codex.items import DENIED, Call
 from drivers.codex.mcp_servers import QUESTION, call_asked_about
-from drivers.codex.rpc import Rpc
 from drivers.codex.turn import TurnStream
 from drivers.contract.agent import PermissionReply, Reply
+from drivers.contract.client_services import NOT_OFFERED
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
 
 APPROVALS = {"item/commandExecution/requestApproval": "shell", "item/fileChange/requestApproval": "apply_patch"}
+DECLINED: Mapping[str, dict[str, Any]] = {
+    "item/commandExecution/requestApproval": {"decision": "decline"},
+    "item/fileChange/requestApproval": {"decision": "decline"},
+    "mcpServer/elicitation/request": {"action": "decline", "content": None},
+    "item/permissions/requestApproval": {"permissions": {}},
+    "item/tool/requestUserInput": {"answers": {}},
+    "execCommandApproval": {"decision": "denied"},
+    "applyPatchApproval": {"decision": "denied"},
+}
+"""The result that declines each request of the CLI. Other requests get an error."""
 NOT_GRANTED = "it is not enabled in this session"
 
 
@@ -37,7 +49,7 @@ class Asked:
 class Asks:
     """The requests of one turn. `open` are those that wait for the client, by the id of their call."""
 
-    def __init__(self, rpc: Rpc, grants: Grants, app_tools: frozenset[str], turn: TurnStream) -> None:
+    def __init__(self, rpc: JsonRpcPeer, grants: Grants, app_tools: frozenset[str], turn: TurnStream) -> None:
         self._rpc, self._grants, self._app_tools, self._turn = rpc, grants, app_tools, turn
         self.open: dict[str, Asked] = {}
         self._servers_asked: set[str] = set()
@@ -58,7 +70,7 @@ class Asks:
             call = Call(params["callId"], params["tool"], given if isinstance(given, dict) else {})
             self.open[call.id] = Asked(request_id, "result")
             return self._turn.call(call)
-        self._rpc.decline(request_id, method)
+        decline(self._rpc, request_id, method)
         return None
 
     def announce(self) -> Awaiting:
@@ -76,9 +88,9 @@ class Asks:
             self._permit(asked, reply, thread_id)
         elif isinstance(reply, PermissionReply):
             said = f"{DENIED}: {reply.reason}" if reply.reason else DENIED
-            self._rpc.answer(asked.request_id, {"contentItems": tool_output(said), "success": False})
+            self._rpc.respond(asked.request_id, {"contentItems": tool_output(said), "success": False})
         else:
-            self._rpc.answer(asked.request_id, {"contentItems": tool_output(reply.content), "success": True})
+            self._rpc.respond(asked.request_id, {"contentItems": tool_output(reply.content), "success": True})
 
     def _approval(self, request_id: Any, name: str, params: dict[str, Any]) -> list[OutputEvent]:
         call_id = params["itemId"]
@@ -88,10 +100,10 @@ class Asks:
         if verdict == "ask" and call is not None:
             self.open[call_id] = Asked(request_id, "permission")
         elif verdict == "accept":
-            self._rpc.answer(request_id, {"decision": "accept"})
+            self._rpc.respond(request_id, {"decision": "accept"})
         else:
             self._turn.denials[call_id] = NOT_GRANTED
-            self._rpc.answer(request_id, {"decision": "decline"})
+            self._rpc.respond(request_id, {"decision": "decline"})
         return events
 
     def _server_call(self, request_id: Any, params: dict[str, Any]) -> list[OutputEvent] | None:
@@ -103,14 +115,14 @@ class Asks:
         self._servers_asked.add(call.id)
         asked = Asked(request_id, "permission", of_server=True)
         if self._grants.trusts(call.name):
-            self._rpc.answer(request_id, asked.verdict(granted=True))
+            self._rpc.respond(request_id, asked.verdict(granted=True))
         else:
             self.open[call.id] = asked
         return []
 
     def _permit(self, asked: Asked, reply: Reply, thread_id: str | None) -> None:
         if isinstance(reply, PermissionReply) and reply.granted:
-            return self._rpc.answer(asked.request_id, asked.verdict(granted=True))
+            return self._rpc.respond(asked.request_id, asked.verdict(granted=True))
         reason = reply.reason if isinstance(reply, PermissionReply) else None
         self._turn.denials[reply.call_id] = reason
         call = self._turn.calls.get(reply.call_id)
@@ -118,5 +130,13 @@ class Asks:
             # A declined call has no place for a reason: it follows as the user's word, right after the call's output.
             said = {"type": "text", "text": f"The call of {call.name} was denied: {reason}", "text_elements": []}
             params = {"threadId": thread_id, "expectedTurnId": self._turn.turn_id, "input": [said]}
-            self._rpc.request("turn/steer", params, lambda answer: [])
-        self._rpc.answer(asked.request_id, asked.verdict(granted=False))
+            self._rpc.request("turn/steer", params, lambda result, error: [])
+        self._rpc.respond(asked.request_id, asked.verdict(granted=False))
+
+
+def decline(rpc: JsonRpcPeer, request_id: Any, method: str) -> None:
+    """Decline a request of the CLI."""
+    if method in DECLINED:
+        rpc.respond(request_id, DECLINED[method])
+    else:
+        rpc.respond_error(request_id, NOT_OFFERED, f"{method} is not supported")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drivers.codex.rpc import Rpc, error_of
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.thread_start import Opening
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent
@@ -16,7 +16,7 @@ CLIENT = {"clientInfo": {"name": "portico", "title": "Portico", "version": "1"},
 class Handshake:
     """`ready` when the thread takes prompts; `refusal` is why it will not."""
 
-    def __init__(self, rpc: Rpc, opening: Opening) -> None:
+    def __init__(self, rpc: JsonRpcPeer, opening: Opening) -> None:
         self._rpc, self._opening = rpc, opening
         self.id: str | None = None
         self.native_id: str | None = None
@@ -28,8 +28,8 @@ class Handshake:
         else:
             rpc.request("initialize", CLIENT, self._initialized)
 
-    def _initialized(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        if self._refused(answer):
+    def _initialized(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if self._refused(error):
             return []
         self._rpc.notify("initialized")
         if not self._opening.api_key:
@@ -38,37 +38,36 @@ class Handshake:
         self._rpc.request("account/login/start", {"type": "apiKey", "apiKey": self._opening.api_key}, self._logged_in)
         return []
 
-    def _logged_in(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        return [] if self._refused(answer) else self._read_config()
+    def _logged_in(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        return [] if self._refused(error) else self._read_config()
 
     def _read_config(self) -> list[OutputEvent]:
         self._rpc.request("config/read", {"cwd": self._opening.thread["cwd"]}, self._configured)
         return []
 
-    def _configured(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        if not self._refused(answer):
-            self._rpc.request(*self._opening.request(answer["result"]["config"]), self._opened)
+    def _configured(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if not self._refused(error):
+            self._rpc.request(*self._opening.request((result or {})["config"]), self._opened)
         return []
 
-    def _opened(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        if self._refused(answer):
+    def _opened(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if self._refused(error):
             return []
-        result = answer["result"]
-        thread_id = str(result["thread"]["id"])
-        self.id, self.native_id, self.model = thread_id, self._opening.native_id(thread_id), result.get("model")
+        opened = result or {}
+        thread_id = str(opened["thread"]["id"])
+        self.id, self.native_id, self.model = thread_id, self._opening.native_id(thread_id), opened.get("model")
         if self._opening.seed and self._opening.resume is None:
             self._rpc.request("thread/inject_items", {"threadId": thread_id, "items": list(self._opening.seed)}, self._seeded)
         else:
             self.ready = True
         return []
 
-    def _seeded(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        self.ready = not self._refused(answer)
+    def _seeded(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        self.ready = not self._refused(error)
         return []
 
-    def _refused(self, answer: dict[str, Any]) -> bool:
-        error = error_of(answer)
+    def _refused(self, error: RpcError | None) -> bool:
         if error is not None:
             kind = AgentUnavailable if self._opening.resume is None else ResumeFailed
-            self.refusal = kind(f"codex: {error}")
+            self.refusal = kind(f"codex: {error.message}")
         return error is not None

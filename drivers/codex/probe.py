@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.handshake import CLIENT
-from drivers.codex.rpc import Rpc, error_of
 from drivers.contract.codec import Codec
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import OutputEvent
@@ -24,35 +24,34 @@ class CodexProbe(Codec):
         super().__init__()
         self.logged_in: bool | None = None
         self.models: tuple[str, ...] = ()
-        self._rpc = Rpc(self.outbox)
+        self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._rpc.request("initialize", CLIENT, self._initialized)
 
     def receive(self, line: bytes) -> list[OutputEvent]:
         native = parse_object(line)
         if native is not None and "method" not in native and "id" in native:
             try:
-                self._rpc.answered(native)
+                self._rpc.receive_response(native)
             except (KeyError, TypeError, AttributeError) as error:
                 self.refusal = AgentUnavailable(f"codex app-server answers in a way that is not known: {error!r}")
         return []
 
-    def _initialized(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        if error := error_of(answer):
-            self.refusal = AgentUnavailable(f"codex: {error}")
+    def _initialized(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if error:
+            self.refusal = AgentUnavailable(f"codex: {error.message}")
             return []
         self._rpc.notify("initialized")
         self._rpc.request("account/read", {}, self._account)
         return []
 
-    def _account(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        if error_of(answer) is None:
-            told = answer["result"]
-            self.logged_in = told.get("account") is not None or not told.get("requiresOpenaiAuth", True)
+    def _account(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if result is not None:
+            self.logged_in = result.get("account") is not None or not result["requiresOpenaiAuth"]
         self._rpc.request("model/list", {}, self._listed)
         return []
 
-    def _listed(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        if error_of(answer) is None:
-            self.models = tuple(str(model["model"]) for model in answer["result"]["data"] if not model.get("hidden"))
+    def _listed(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if result is not None:
+            self.models = tuple(str(model["model"]) for model in result["data"] if not model.get("hidden"))
         self.phase = "ready"
         return []
