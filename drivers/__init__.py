@@ -1,12 +1,12 @@
 """The driver author's API: everything that a driver needs is named here. docs/writing-a-driver.md walks through one."""
 
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
-from drivers.contract.client_services import ClientServices, HostAnswer, HostRequest
+from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Command, Launch
 from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.info import DriverInfo, Option, Probe, ToolGrant, ToolSpec
 from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
-from drivers.contract.tool_server import ToolAnswer, ToolRequest, ToolServer
+from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from drivers.runtime.cli_driver import CliDriver, Driver
 from drivers.runtime.process import Spawner
 
@@ -16,14 +16,14 @@ __all__ = [
     "AgentSpec",
     "AgentUnavailable",
     "CliDriver",
+    "ClientRequest",
+    "ClientResponse",
     "ClientServices",
     "Codec",
     "Command",
     "Driver",
     "DriverError",
     "DriverInfo",
-    "HostAnswer",
-    "HostRequest",
     "Launch",
     "Limits",
     "Option",
@@ -35,10 +35,10 @@ __all__ = [
     "SessionSpec",
     "Spawner",
     "TaskSpec",
-    "ToolAnswer",
     "ToolGrant",
     "ToolReply",
     "ToolRequest",
+    "ToolResponse",
     "ToolServer",
     "ToolSpec",
 ]

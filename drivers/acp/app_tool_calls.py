@@ -15,7 +15,7 @@ from drivers.acp.content import output_of
 from drivers.acp.tool_calls import Call
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
-from drivers.contract.tool_server import ToolAnswer, ToolRequest
+from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 DENIED, CANCELLED = "Tool call denied", "Tool call cancelled"
 NO_RESULT = "The application allowed this call, but gave no result."
@@ -49,7 +49,7 @@ class AppCall:
 class AppCalls:
     """One run's. Answers go to `answers`."""
 
-    def __init__(self, answers: list[ToolAnswer], tells: bool = True) -> None:
+    def __init__(self, answers: list[ToolResponse], tells: bool = True) -> None:
         self._answers = answers
         self._calls: list[AppCall] = []
         self.tells = tells
@@ -114,14 +114,14 @@ class AppCalls:
         for call in self._calls:
             if not call.over:
                 if call.request is not None:
-                    self._answers.append(ToolAnswer(call.request, CANCELLED, is_error=True))
+                    self._answers.append(ToolResponse(call.request, CANCELLED, is_error=True))
                 events += self._end(call, CANCELLED) if call.shown else []
                 call.over = True
         return events
 
     # -- whose turn it is ---------------------------------------------------------------------------------------------
 
-    def settle_after(self) -> float | None:
+    def debounce_seconds(self) -> float | None:
         """Seconds of silence until the client is to be asked; None if nothing waits for it."""
         new = [call for call in self._calls if call.request and not call.over and not call.announced]
         if not new:
@@ -172,12 +172,12 @@ def _first(calls: Iterable[AppCall], matches: Callable[[AppCall], bool]) -> AppC
     return next((call for call in calls if matches(call)), None)
 
 
-def _answer(request_id: str, reply: Reply) -> ToolAnswer:
+def _answer(request_id: str, reply: Reply) -> ToolResponse:
     if isinstance(reply, ToolReply):
-        return ToolAnswer(request_id, reply.content)
+        return ToolResponse(request_id, reply.content)
     assert isinstance(reply, PermissionReply)
     why = f"{DENIED}: {reply.reason}" if reply.reason else DENIED
-    return ToolAnswer(request_id, NO_RESULT if reply.granted else why, is_error=True)
+    return ToolResponse(request_id, NO_RESULT if reply.granted else why, is_error=True)
 
 
 def _input(native: Call) -> dict[str, Any] | None:

@@ -29,14 +29,14 @@ from drivers.acp.tool_calls import Call, Calls
 from drivers.acp.updates import NOTICES, QUIET, Messages, Notices
 from drivers.codecs.deduplication import Deduplicator
 from drivers.contract.agent import PermissionReply, Prompt, Reply
-from drivers.contract.client_services import NOT_FOUND, READ, HostAnswer, HostRequest
+from drivers.contract.client_services import READ, RESOURCE_NOT_FOUND, ClientRequest, ClientResponse
 from drivers.contract.codec import Codec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import AwaitedCall, Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout
 from drivers.contract.events import Error as Failure
 from drivers.contract.lines import parse_object, text_line
 from drivers.contract.messages import text_of
-from drivers.contract.tool_server import ToolAnswer, ToolRequest
+from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 NOT_NOW = "No run is under way; the application cannot be asked."
 
@@ -50,7 +50,7 @@ class AcpCodec(Codec):
         self.title = self._profile.title
         self._grants, self._task = grants, task
         self._calls = self._fresh_calls()
-        self._app = AppCalls(self.tool_answers)
+        self._app = AppCalls(self.tool_responses)
         self._asks: list[IdempotencyKey] = []
         self._awaited: set[str] = set()
         self._held: list[OutputEvent] = []
@@ -69,10 +69,10 @@ class AcpCodec(Codec):
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
         self._calls, self._messages, self._stopping = self._fresh_calls(), Messages(self._profile.silent), False
-        self._app = AppCalls(self.tool_answers, self._app.tells)
+        self._app = AppCalls(self.tool_responses, self._app.tells)
         self._serving.clear()
         session = NativeSession(native_id=self.native_id, model=self.offer.model)
-        self.pending += self._told.news(session)
+        self.pending += self._told.changed(session)
         if has_image(prompt.content) and not self.offer.images:
             self.phase, self._over = "ready", self._task is not None
             self.pending += [Failure(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]
@@ -97,19 +97,19 @@ class AcpCodec(Codec):
             if self._asks:
                 self.pending += self._hand_over()
 
-    def called(self, request: ToolRequest) -> None:
+    def tool_requested(self, request: ToolRequest) -> None:
         if self.phase not in ("running", "waiting") or self._stopping:
-            self.tool_answers.append(ToolAnswer(request.id, NOT_NOW, is_error=True))
+            self.tool_responses.append(ToolResponse(request.id, NOT_NOW, is_error=True))
         else:
             self.pending += self._keep(self._app.called(request))
 
-    def withdrawn(self, request_id: str) -> None:
+    def tool_cancelled(self, request_id: str) -> None:
         self.pending += self._keep(self._app.withdrawn(request_id))
 
-    def settle_after(self) -> float | None:
-        return self._app.settle_after() if self.phase == "running" and not self._stopping else None
+    def debounce_seconds(self) -> float | None:
+        return self._app.debounce_seconds() if self.phase == "running" and not self._stopping else None
 
-    def settle(self) -> list[OutputEvent]:
+    def debounced_events(self) -> list[OutputEvent]:
         return self._hand_over()
 
     def interrupt(self) -> bool:
@@ -132,9 +132,9 @@ class AcpCodec(Codec):
         if self.phase == "ready" and self.native_id and can and can.session_capabilities and can.session_capabilities.close:
             self._rpc.request("session/close", {"sessionId": self.native_id}, lambda _result, _error: [])
 
-    def answered(self, request: HostRequest, answer: HostAnswer) -> None:
-        if self._profile.missing_is_empty and request.method == READ and answer.code == NOT_FOUND:
-            answer = HostAnswer({"content": ""})
+    def client_responded(self, request: ClientRequest, answer: ClientResponse) -> None:
+        if self._profile.missing_is_empty and request.method == READ and answer.code == RESOURCE_NOT_FOUND:
+            answer = ClientResponse({"content": ""})
         if answer.error is not None:
             self._rpc.refuse(request.id, answer.code, answer.error)
         else:
@@ -226,7 +226,7 @@ class AcpCodec(Codec):
         if method == "session/request_permission":
             return self._permission(request_id, RequestPermissionRequest.model_validate(params))
         if method.startswith(("fs/", "terminal/")):
-            return self._service(HostRequest(request_id, method, params))
+            return self._service(ClientRequest(request_id, method, params))
         self._rpc.refuse(request_id, METHOD_NOT_FOUND, f"{method}: not a method of this client")
         return []
 
@@ -241,12 +241,12 @@ class AcpCodec(Codec):
             return self._app.told(call, name)
         return self._weigh(IdempotencyKey(call, request_id, tuple(request.options)))
 
-    def _service(self, request: HostRequest) -> list[OutputEvent]:
+    def _service(self, request: ClientRequest) -> list[OutputEvent]:
         kind, part_of = SERVICES.get(request.method, ("", frozenset()))
         at_work = self.phase in ("running", "waiting")
         granted = at_work and self._calls.granted(part_of)
         if not kind or self._grants.services or granted or self._grants.verdict(kind) == "allow":
-            self.host_requests.append(request)
+            self.client_requests.append(request)
             return []
         if not at_work:
             self._rpc.refuse(request.id, INVALID_PARAMS, NOT_NOW)
@@ -284,7 +284,7 @@ class AcpCodec(Codec):
             self._rpc.reply(ask.request_id, outcome(ask.options, granted=granted))
         elif granted:
             self._serving[ask.request_id] = ask.call
-            self.host_requests.append(ask.service)
+            self.client_requests.append(ask.service)
         else:
             self._rpc.refuse(ask.request_id, INVALID_PARAMS, why)
         return [] if granted else self._calls.finish(ask.call, why, failed=True)
@@ -298,7 +298,7 @@ class AcpCodec(Codec):
             self.prompt(self._task)
 
     def _refused(self, error: DriverError) -> None:
-        self.refusal = type(error)(f"{self.title}: {error}")
+        self.start_error = type(error)(f"{self.title}: {error}")
 
     def _fresh_calls(self) -> Calls:
         return Calls(self._profile.name, self._profile.given)

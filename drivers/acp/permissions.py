@@ -12,7 +12,7 @@ from typing import Any, Literal
 from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestPermissionResponse
 
 from drivers.acp.tool_calls import Call
-from drivers.contract.client_services import HostAnswer, HostRequest
+from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.info import ToolGrant
 
 Verdict = Literal["allow", "ask", "deny"]
@@ -35,7 +35,7 @@ class IdempotencyKey:
     call: Call
     request_id: int | str
     options: tuple[PermissionOption, ...] = ()
-    service: HostRequest | None = None
+    service: ClientRequest | None = None
 
 
 class Grants:
@@ -72,6 +72,6 @@ def outcome(options: Sequence[PermissionOption], *, granted: bool) -> RequestPer
 CANCELLED: dict[str, Any] = {"outcome": {"outcome": "cancelled"}}
 
 
-def output_of_service(answer: HostAnswer) -> str:
+def output_of_service(answer: ClientResponse) -> str:
     """A service's result as a tool's output."""
     return str(answer.result.get("content") or answer.result.get("terminalId") or "done")

@@ -75,10 +75,10 @@ class Notices:
         """The events of one of NOTICES."""
         if update["sessionUpdate"] == "session_info_update":
             # Left out it is as it was, null takes it back.
-            return self._told.news(Title(text=update["title"])) if "title" in update else []
+            return self._told.changed(Title(text=update["title"])) if "title" in update else []
         told = commands_of(update)
         self._offer.commands = told.commands
-        return self._told.news(told) if self._tells_commands else []
+        return self._told.changed(told) if self._tells_commands else []
 
 
 def plan_of(update: AgentPlanUpdate) -> Plan:

@@ -154,7 +154,7 @@ class ClaudeCodec(Codec):
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase == "starting" and any(NOT_FOUND in line for line in stderr):
-            self.refusal = ResumeFailed("claude has no such session any more")
+            self.start_error = ResumeFailed("claude has no such session any more")
         held, self._held = self._held, []
         return [*held, *super().exited(exit_code, stderr)]
 
@@ -204,7 +204,7 @@ class ClaudeCodec(Codec):
             # A session that cannot be resumed is refused by a result line, before `initialize` is answered.
             said = " ".join(map(str, native.get("errors") or [native.get("result")]))
             if NOT_FOUND in said:
-                self.refusal = ResumeFailed(said)
+                self.start_error = ResumeFailed(said)
             return [Error(message=said)]
         if self.phase not in ACTIVE or "task-notification" in str(native.get("origin")):
             return []
@@ -212,7 +212,7 @@ class ClaudeCodec(Codec):
         events += context_of(native, self._stream.context, self._session.model if self._session else None)
         telling, end = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
         if self._once:
-            self.ending = end
+            self.run_result = end
             return [*events, *telling]
         if self._said.steered and not self._stopping:
             self._begin()
@@ -226,7 +226,7 @@ class ClaudeCodec(Codec):
             self._calls.ponged()
         elif response["request_id"] == "init" and self.phase == "starting":
             if response.get("subtype") == "error":
-                self.refusal = AgentUnavailable(f"claude does not open a session: {response.get('error')}")
+                self.start_error = AgentUnavailable(f"claude does not open a session: {response.get('error')}")
             else:
                 self.phase = "ready"
                 return self._notices.opened(response.get("response") or {})

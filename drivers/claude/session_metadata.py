@@ -26,11 +26,11 @@ class Notices:
     def read(self, native: dict[str, Any]) -> list[OutputEvent]:
         """The events of a line of NOTICES."""
         if native["subtype"] == "session_title_changed":
-            return self._told.news(Title(text=native["title"]))
+            return self._told.changed(Title(text=native["title"]))
         return self._commands(native["commands"])
 
     def _commands(self, listed: list[Any]) -> list[OutputEvent]:
-        return self._told.news(Commands(commands=commands_of(listed))) if self._tells_commands else []
+        return self._told.changed(Commands(commands=commands_of(listed))) if self._tells_commands else []
 
 
 def commands_of(listed: list[Any]) -> tuple[SlashCommand, ...]:

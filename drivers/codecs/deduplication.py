@@ -15,7 +15,7 @@ class Deduplicator:
     def __init__(self) -> None:
         self._last: dict[type[Event], Event] = {}
 
-    def news(self, event: E) -> list[E]:
+    def changed(self, event: E) -> list[E]:
         """The event, unless it was the last of its kind."""
         if self._last.get(type(event)) == event:
             return []

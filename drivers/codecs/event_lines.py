@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from drivers.contract.agent import PermissionReply, Prompt, Reply
-from drivers.contract.client_services import HostAnswer, HostRequest
+from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import Codec
 from drivers.contract.events import Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout, decode
 from drivers.contract.lines import parse_object, text_line
@@ -55,7 +55,7 @@ class EventLineCodec(Codec):
             event = decode(line)
         except (ValidationError, ValueError):
             if asked := _client_request(line):
-                self.host_requests.append(asked)
+                self.client_requests.append(asked)
                 return []
             return [Stdout(line=text_line(line))] if line.strip() else []
         if isinstance(event, Awaiting | SessionEnd) and self.phase not in ("running", "waiting"):
@@ -72,9 +72,9 @@ class EventLineCodec(Codec):
         return [event]
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self._once and exit_code == 0 and self.ending is None:
+        if self._once and exit_code == 0 and self.run_result is None:
             # A program that just ends has done its task; only its exit code says that it has not.
-            self.ending = SessionEnd(exit_code=0)
+            self.run_result = SessionEnd(exit_code=0)
         return super().exited(exit_code, stderr)
 
     def prompt(self, prompt: Prompt) -> None:
@@ -97,7 +97,7 @@ class EventLineCodec(Codec):
         self.outbox += request("steer", content=prompt.content)
         return True
 
-    def answered(self, asked: HostRequest, answer: HostAnswer) -> None:
+    def client_responded(self, asked: ClientRequest, answer: ClientResponse) -> None:
         came = {"result": dict(answer.result)} if answer.error is None else {"error": answer.error, "code": answer.code}
         self.outbox += request("answer", id=asked.id, **came)
 
@@ -107,13 +107,13 @@ class EventLineCodec(Codec):
 
     def _ended(self, event: SessionEnd) -> list[OutputEvent]:
         if self._once:
-            self.ending = event
+            self.run_result = event
             return []
         self.phase = "ready"
         return [event]
 
 
-def _client_request(line: bytes) -> HostRequest | None:
+def _client_request(line: bytes) -> ClientRequest | None:
     """`{"kind": "client_request", "id": …, "method": …, "params": {…}}`: for the session's client, and nobody else."""
     asked = parse_object(line)
     if asked is None or asked.get("kind") != "client_request":
@@ -121,4 +121,4 @@ def _client_request(line: bytes) -> HostRequest | None:
     asked_id, method, params = asked.get("id"), asked.get("method"), asked.get("params")
     if not isinstance(asked_id, int | str) or not isinstance(method, str) or not isinstance(params, dict):
         return None
-    return HostRequest(asked_id, method, params, client_only=True)
+    return ClientRequest(asked_id, method, params, client_only=True)

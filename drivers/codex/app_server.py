@@ -57,7 +57,7 @@ class CodexAppCodec(Codec):
         self._no_entry: dict[str, Any] | None = None
 
     def _shake(self) -> None:
-        self.refusal = self._thread.refusal
+        self.start_error = self._thread.start_error
         if self._thread.ready and self.phase == "starting":
             self.native_id, self.phase = self._thread.native_id, "ready"
 
@@ -111,7 +111,7 @@ class CodexAppCodec(Codec):
             events = None
         return self._pass([Stdout(line=text_line(line))] if events is None else events)
 
-    def settle_after(self) -> float | None:
+    def debounce_seconds(self) -> float | None:
         if self.phase != "running" or not self._asks.open:
             return None
         if self._clock - self._asked_since > SETTLE_RUNNING * 1000:
@@ -120,7 +120,7 @@ class CodexAppCodec(Codec):
         running = self._turn.calls.keys() - self._asks.open.keys()
         return SETTLE_RUNNING if running else SETTLE
 
-    def settle(self) -> list[OutputEvent]:
+    def debounced_events(self) -> list[OutputEvent]:
         if self.phase != "running" or not self._asks.open:
             return []
         events = self._pass([self._asks.announce()])

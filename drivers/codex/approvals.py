@@ -13,7 +13,7 @@ from drivers.codex.items import DENIED, Call
 from drivers.codex.mcp_servers import QUESTION, call_asked_about
 from drivers.codex.turn import TurnStream
 from drivers.contract.agent import PermissionReply, Reply
-from drivers.contract.client_services import NOT_OFFERED
+from drivers.contract.client_services import METHOD_NOT_FOUND
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
 
 APPROVALS = {"item/commandExecution/requestApproval": "shell", "item/fileChange/requestApproval": "apply_patch"}
@@ -139,4 +139,4 @@ def decline(rpc: JsonRpcPeer, request_id: Any, method: str) -> None:
     if method in DECLINED:
         rpc.respond(request_id, DECLINED[method])
     else:
-        rpc.respond_error(request_id, NOT_OFFERED, f"{method} is not supported")
+        rpc.respond_error(request_id, METHOD_NOT_FOUND, f"{method} is not supported")

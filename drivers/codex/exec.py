@@ -40,11 +40,11 @@ class CodexExecCodec(Codec):
         return [Stdout(line=text_line(line))] if events is None else events
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self.ending is None and exit_code:
+        if self.run_result is None and exit_code:
             # What stops it before a turn has begun, such as a task that is too long, is told on standard error only.
             fatal = [line.removeprefix(FATAL) for line in stderr if line.startswith(FATAL)]
             if said := self._last_error or "; ".join(fatal):
-                self._failure, self.ending = failure({"message": said})
+                self._failure, self.run_result = failure({"message": said})
         left: list[OutputEvent] = [call.closed(failed=True) for call in self._open.values()]
         self._open.clear()
         events = super().exited(exit_code, stderr)
@@ -82,11 +82,11 @@ class CodexExecCodec(Codec):
 
     def _turn_completed(self, native: dict[str, Any]) -> list[OutputEvent]:
         self._last_error = None
-        self.ending = SessionEnd(exit_code=0)
+        self.run_result = SessionEnd(exit_code=0)
         return [usage_of(tokens(native.get("usage")))]
 
     def _turn_failed(self, native: dict[str, Any]) -> list[OutputEvent]:
-        self._failure, self.ending = failure(native["error"])
+        self._failure, self.run_result = failure(native["error"])
         return []
 
     def _error(self, native: dict[str, Any]) -> list[OutputEvent]:
@@ -100,7 +100,7 @@ class CodexExecCodec(Codec):
         text = native.get("text")
         if not isinstance(text, str):
             return None
-        self.ending = SessionEnd(exit_code=0)
+        self.run_result = SessionEnd(exit_code=0)
         return [AgentToken(text=text), MessageEnd()] if text else []
 
     def _ignore(self, native: dict[str, Any]) -> list[OutputEvent]:

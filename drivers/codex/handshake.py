@@ -22,9 +22,9 @@ class Handshake:
         self.native_id: str | None = None
         self.model: str | None = None
         self.ready = False
-        self.refusal: DriverError | None = None
+        self.start_error: DriverError | None = None
         if opening.resume is not None and not opening.resumable:
-            self.refusal = ResumeFailed("the codex thread was started with other application-side tools")
+            self.start_error = ResumeFailed("the codex thread was started with other application-side tools")
         else:
             rpc.request("initialize", CLIENT, self._initialized)
 
@@ -69,5 +69,5 @@ class Handshake:
     def _refused(self, error: RpcError | None) -> bool:
         if error is not None:
             kind = AgentUnavailable if self._opening.resume is None else ResumeFailed
-            self.refusal = kind(f"codex: {error.message}")
+            self.start_error = kind(f"codex: {error.message}")
         return error is not None

@@ -33,12 +33,12 @@ class CodexProbe(Codec):
             try:
                 self._rpc.receive_response(native)
             except (KeyError, TypeError, AttributeError) as error:
-                self.refusal = AgentUnavailable(f"codex app-server answers in a way that is not known: {error!r}")
+                self.start_error = AgentUnavailable(f"codex app-server answers in a way that is not known: {error!r}")
         return []
 
     def _initialized(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error:
-            self.refusal = AgentUnavailable(f"codex: {error.message}")
+            self.start_error = AgentUnavailable(f"codex: {error.message}")
             return []
         self._rpc.notify("initialized")
         self._rpc.request("account/read", {}, self._account)

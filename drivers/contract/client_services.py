@@ -9,11 +9,11 @@ from typing import Any
 
 READ, WRITE = "fs/read_text_file", "fs/write_text_file"
 CREATE, WAIT = "terminal/create", "terminal/wait_for_exit"
-INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND, NOT_OFFERED, CANCELLED = -32602, -32603, -32002, -32601, -32800
+INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND, REQUEST_CANCELLED = -32602, -32603, -32002, -32601, -32800
 
 
 @dataclass(frozen=True, slots=True)
-class HostRequest:
+class ClientRequest:
     """A service that the CLI asks of its client. The session's client does it where it offers that; the runtime does the rest
     on this machine, unless it is `client_only`."""
 
@@ -24,8 +24,8 @@ class HostRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HostAnswer:
-    """What came of a HostRequest: its result, or an error's code (as of JSON-RPC) and text."""
+class ClientResponse:
+    """What came of a ClientRequest: its result, or an error's code (as of JSON-RPC) and text."""
 
     result: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
@@ -37,18 +37,18 @@ class ClientServices(ABC):
     the terminal in which a command runs."""
 
     @abstractmethod
-    def offers(self) -> frozenset[str]:
+    def supported_methods(self) -> frozenset[str]:
         """The methods that the client does, here and now."""
 
     @abstractmethod
-    def serves(self, request: HostRequest) -> bool:
+    def supports(self, request: ClientRequest) -> bool:
         """Whether the client does this, here and now; a terminal's requests go to the client that runs it."""
 
     @abstractmethod
-    async def serve(self, request: HostRequest) -> HostAnswer:
+    async def serve(self, request: ClientRequest) -> ClientResponse:
         """Have it done; what goes wrong is an answer too. Cancelled, it tells the client that no answer is needed, and has a
         terminal released that is made all the same."""
 
     @abstractmethod
-    def leave(self) -> None:
+    def release_terminals(self) -> None:
         """The agent that asked is gone: the terminals that it has left are released."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from drivers.contract.agent import Prompt, Reply
-from drivers.contract.client_services import HostAnswer, HostRequest
+from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, OutputEvent, SessionEnd, Stderr
-from drivers.contract.tool_server import ToolAnswer, ToolRequest, ToolServer
+from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Codec(ABC):
 
     `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
     is collected in `outbox`, events that no line brought (after a `reply`) in `pending`, and what the CLI asks of its
-    client in `host_requests`: each is done, and its answer given to `answered`. Application-side calls that the CLI makes by
-    MCP are given to `called`, and their answers collected in `tool_answers`. `refusal` is why the CLI would not open the
+    client in `client_requests`: each is done, and its answer given to `answered`. Application-side calls that the CLI makes by
+    MCP are given to `called`, and their answers collected in `tool_responses`. `refusal` is why the CLI would not open the
     session, where the codec can tell. `ending` is the end of a one-task run, if it is known before the process has exited.
     """
 
@@ -46,20 +46,20 @@ class Codec(ABC):
         self.native_id: str | None = None
         self.outbox = bytearray()
         self.pending: list[OutputEvent] = []
-        self.host_requests: list[HostRequest] = []
-        self.tool_answers: list[ToolAnswer] = []
-        self.refusal: DriverError | None = None
-        self.ending: SessionEnd | None = None
+        self.client_requests: list[ClientRequest] = []
+        self.tool_responses: list[ToolResponse] = []
+        self.start_error: DriverError | None = None
+        self.run_result: SessionEnd | None = None
 
     @abstractmethod
     def receive(self, line: bytes) -> list[OutputEvent]:
         """The events of one line; unknown lines become `stdout`, nothing raises."""
 
-    def settle_after(self) -> float | None:
+    def debounce_seconds(self) -> float | None:
         """Seconds of silence after which `settle` is due; None while nothing is held back."""
         return None
 
-    def settle(self) -> list[OutputEvent]:
+    def debounced_events(self) -> list[OutputEvent]:
         """What was held back until the CLI fell silent, such as an `awaiting` that is to name all the calls that wait."""
         return []
 
@@ -72,8 +72,8 @@ class Codec(ABC):
             return []
         self.phase = "ready"
         events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
-        if self.ending is not None:
-            return [*events, self.ending.model_copy(update={"exit_code": exit_code or self.ending.exit_code})]
+        if self.run_result is not None:
+            return [*events, self.run_result.model_copy(update={"exit_code": exit_code or self.run_result.exit_code})]
         message = f"{self.title} ended in the middle of the run, with exit code {exit_code}"
         return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
 
@@ -89,15 +89,15 @@ class Codec(ABC):
         """Answer an awaiting call."""
         raise NotImplementedError(f"{type(self).__name__} never waits for the client")
 
-    def answered(self, request: HostRequest, answer: HostAnswer) -> None:
-        """Pass on what came of one of `host_requests`."""
+    def client_responded(self, request: ClientRequest, answer: ClientResponse) -> None:
+        """Pass on what came of one of `client_requests`."""
         raise NotImplementedError(f"{type(self).__name__} asks nothing of its client")
 
-    def called(self, request: ToolRequest) -> None:
+    def tool_requested(self, request: ToolRequest) -> None:
         """The CLI has called an application-side tool by MCP, and waits for its answer."""
         raise NotImplementedError(f"{type(self).__name__} takes no tools by MCP")
 
-    def withdrawn(self, request_id: str) -> None:  # noqa: B027 - there may be nothing to be told
+    def tool_cancelled(self, request_id: str) -> None:  # noqa: B027 - there may be nothing to be told
         """It does not wait any more."""
 
     def closing(self) -> None:  # noqa: B027 - most CLIs are told nothing

@@ -83,7 +83,7 @@ def text_of(content: Content) -> str:
     return "".join(block.text for block in blocks(content) if isinstance(block, TextBlock))
 
 
-def open_calls(history: Iterable[Message]) -> dict[str, ToolUseBlock]:
+def pending_tool_calls(history: Iterable[Message]) -> dict[str, ToolUseBlock]:
     """The tool calls of the last assistant message that no later tool message answers, by id, in order."""
     pending: dict[str, ToolUseBlock] = {}
     for message in history:

@@ -22,7 +22,7 @@ class ToolRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAnswer:
+class ToolResponse:
     """What comes of a ToolRequest, for the model."""
 
     id: str
@@ -41,7 +41,7 @@ class ToolServer(ABC):
         """Who hears of the calls, and by their ids of those that the agent gave up."""
 
     @abstractmethod
-    def answer(self, answer: ToolAnswer) -> None:
+    def answer(self, answer: ToolResponse) -> None:
         """Answer a call; one that was given up is passed over."""
 
     @abstractmethod

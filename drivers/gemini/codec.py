@@ -62,10 +62,10 @@ class GeminiCodec(Codec):
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase != "running":
             return []
-        if self._older and self.ending is None and not exit_code:
+        if self._older and self.run_result is None and not exit_code:
             # The older form has no line that says that it is done.
-            self.ending = SessionEnd(exit_code=0)
-        if self.ending is not None:
+            self.run_result = SessionEnd(exit_code=0)
+        if self.run_result is not None:
             return super().exited(exit_code, stderr)
         self.phase = "ready"
         why = EXITS.get(exit_code, f"it ended with exit code {exit_code}, before it said that it was done")
@@ -106,9 +106,9 @@ class GeminiCodec(Codec):
     def _result(self, native: dict[str, Any]) -> list[OutputEvent]:
         events = usage_of(native.get("stats"))
         if native["status"] == "success":
-            self.ending = SessionEnd(exit_code=0)
+            self.run_result = SessionEnd(exit_code=0)
             return events
-        self.ending = SessionEnd(exit_code=1, stop_reason="error")
+        self.run_result = SessionEnd(exit_code=1, stop_reason="error")
         error = native.get("error")
         said = error.get("message") if isinstance(error, dict) else error
         return [*events, Error(message=f"gemini: {said or 'it failed and does not say why'}")]

@@ -142,7 +142,7 @@ class GeminiDriver(CliDriver):
         argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
         wanted = Wanted(cwd=folder, resume=resume, late_replay=True, how_to_log_in=f"{LOG_IN}, or the option api_key")
         # Of the files below its folder it asks a client that offers them, by itself and behind its own policy.
-        offers = spec.services.offers() if spec.services else frozenset()
+        offers = spec.services.supported_methods() if spec.services else frozenset()
         wanted = replace(wanted, servers=spec.mcp_servers, reads=READ in offers, writes=WRITE in offers)
         talk = profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
         # Of the servers' tools the CLI asks only about those that its policy does not let run.

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from drivers.contract.agent import Agent, Prompt, Reply
-from drivers.contract.client_services import ClientServices, HostAnswer, HostRequest
+from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Launch
 from drivers.contract.errors import AgentGone, AgentUnavailable
 from drivers.contract.events import Commands, Error, OutputEvent, SessionEnd, Stdout, Title
 from drivers.contract.specs import Limits
 from drivers.contract.tool_server import ToolRequest, ToolServer
-from drivers.runtime.client_requests import Host
+from drivers.runtime.client_requests import ClientRequests
 from drivers.runtime.process import Process, Spawner
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ LATE = Stdout | Commands | Title
 class CliAgent(Agent):
     """An Agent over a process that speaks lines."""
 
-    def __init__(self, process: Process, codec: Codec, limits: Limits, host: Host, tool_server: ToolServer | None = None) -> None:
+    def __init__(
+        self, process: Process, codec: Codec, limits: Limits, host: ClientRequests, tool_server: ToolServer | None = None
+    ) -> None:
         self._process, self._codec, self._limits, self._host = process, codec, limits, host
         self._tool_server = tool_server
         if tool_server is not None:
@@ -58,16 +60,16 @@ class CliAgent(Agent):
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits, services: ClientServices | None = None) -> CliAgent:
         """Spawn, and wait until the CLI takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        host = Host(launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services)
+        host = ClientRequests(launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services)
         agent = cls(process, launch.codec, limits, host, launch.tool_server)
         try:
             agent._flush()
-            while agent._codec.phase == "starting" and agent._codec.refusal is None and not agent._gone:
+            while agent._codec.phase == "starting" and agent._codec.start_error is None and not agent._gone:
                 await agent._step()
         except BaseException:
             await asyncio.shield(agent._put_down(0.0))
             raise
-        if agent._gone or agent._codec.refusal is not None:
+        if agent._gone or agent._codec.start_error is not None:
             await agent._put_down(0.0)
             raise agent._why_not_started()
         return agent
@@ -180,7 +182,7 @@ class CliAgent(Agent):
             self._ending = asyncio.create_task(self._end())
 
     def _settle(self) -> None:
-        self._take(self._codec.settle())
+        self._take(self._codec.debounced_events())
         self._note_rest()
         self._flush()
 
@@ -194,18 +196,18 @@ class CliAgent(Agent):
                     self._timer.reschedule(asyncio.get_running_loop().time())
                     self._woken = True
 
-    def _answered(self, request: HostRequest, answer: HostAnswer) -> None:
+    def _answered(self, request: ClientRequest, answer: ClientResponse) -> None:
         self._heard = time.monotonic()
-        self._codec.answered(request, answer)
+        self._codec.client_responded(request, answer)
         self._attend()
 
     def _called(self, request: ToolRequest) -> None:
         self._heard = time.monotonic()
-        self._codec.called(request)
+        self._codec.tool_requested(request)
         self._attend()
 
     def _withdrawn(self, request_id: str) -> None:
-        self._codec.withdrawn(request_id)
+        self._codec.tool_cancelled(request_id)
         self._attend()
 
     def _attend(self) -> None:
@@ -245,9 +247,9 @@ class CliAgent(Agent):
             (None if self._host.busy else _after(self._heard, limits.idle), f"it was silent for {limits.idle:g} s (limits.idle)"),
             (_after(self._started + self._rested, limits.total), f"the run took more than {limits.total:g} s (limits.total)"),
         ]
-        settle_after = self._codec.settle_after()
-        if settle_after is not None:
-            bounds.append((self._heard + settle_after, SETTLED))
+        debounce_seconds = self._codec.debounce_seconds()
+        if debounce_seconds is not None:
+            bounds.append((self._heard + debounce_seconds, SETTLED))
         set_ones = [bound for bound in bounds if bound[0] is not None]
         return min(set_ones, default=(None, ""))
 
@@ -291,16 +293,16 @@ class CliAgent(Agent):
         if self._codec.outbox:
             self._process.write(self._codec.outbox)
             self._codec.outbox.clear()
-        while self._codec.tool_answers:
-            answer = self._codec.tool_answers.pop(0)
+        while self._codec.tool_responses:
+            answer = self._codec.tool_responses.pop(0)
             if self._tool_server is not None:
                 self._tool_server.answer(answer)
-        while self._codec.host_requests:
-            self._host.begin(self._codec.host_requests.pop(0), self._answered)
+        while self._codec.client_requests:
+            self._host.begin(self._codec.client_requests.pop(0), self._answered)
 
     def _why_not_started(self) -> Exception:
-        if isinstance(self._codec.refusal, Exception):
-            return self._codec.refusal
+        if isinstance(self._codec.start_error, Exception):
+            return self._codec.start_error
         said = [event.message for event in self._ready if isinstance(event, Error)] or self._process.stderr_tail()
         return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(said)[-2000:] or 'it said nothing'}")
 

@@ -1,7 +1,7 @@
-"""Host: what a CLI may ask of its client: text files and terminals, in the session's folders only. The session's client does
-what it offers, this machine the rest.
+"""Handles what a CLI requests of its client: text files and terminals, in the session's folders only.
 
-The names are those of the Agent Client Protocol. Who may ask what is the codec's business; here is only where and how.
+A request goes to the session's client where that supports it, else it is handled on this machine. Methods and parameters are
+those of the Agent Client Protocol. Whether the CLI may make a request is the codec's decision.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from drivers.contract.client_services import (
-    CANCELLED,
     CREATE,
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    NOT_FOUND,
-    NOT_OFFERED,
+    METHOD_NOT_FOUND,
     READ,
+    REQUEST_CANCELLED,
+    RESOURCE_NOT_FOUND,
     WAIT,
+    ClientRequest,
+    ClientResponse,
     ClientServices,
-    HostAnswer,
-    HostRequest,
 )
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
@@ -83,7 +83,7 @@ class Terminal:
         await self.wait()
 
 
-class Host:
+class ClientRequests:
     """The services for one agent, in its working folder and the `others`. `close` ends every terminal, and takes back what
     the client was asked."""
 
@@ -100,7 +100,7 @@ class Host:
         self._terminals: dict[str, Terminal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waited: set[asyncio.Task[None]] = set()
-        self._asking: dict[asyncio.Task[HostAnswer], HostRequest] = {}
+        self._asking: dict[asyncio.Task[ClientResponse], ClientRequest] = {}
         self._closed = False
 
     @property
@@ -108,7 +108,7 @@ class Host:
         """Whether the CLI waits for a request of the run under way."""
         return bool(self._waited)
 
-    def begin(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
+    def begin(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None]) -> None:
         """Do one request beside others: a terminal may be waited for while a file is read."""
         if self._closed:
             # The last lines of a CLI that is gone.
@@ -126,32 +126,32 @@ class Host:
             if request.method != WAIT:
                 asking.cancel()
 
-    async def _do(self, request: HostRequest, answered: Callable[[HostRequest, HostAnswer], None]) -> None:
+    async def _do(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None]) -> None:
         answer = await self.serve(request)
         # It waits no more.
         self._waited.discard(asyncio.current_task())
         if not self._closed:
             answered(request, answer)
 
-    async def serve(self, request: HostRequest) -> HostAnswer:
+    async def serve(self, request: ClientRequest) -> ClientResponse:
         """Do one request; what goes wrong is an answer too."""
         service = _SERVICES.get(request.method)
         try:
             if service is None:
-                raise Refused(f"{request.method}: not a service of this client", NOT_OFFERED)
-            if self._client is not None and self._client.serves(request):
+                raise Refused(f"{request.method}: not a service of this client", METHOD_NOT_FOUND)
+            if self._client is not None and self._client.supports(request):
                 return await self._ask(self._client, self._confined(request))
             if request.client_only:
-                raise Refused(f"{request.method}: the session's client does not offer it", NOT_OFFERED)
-            return HostAnswer(await service(self, request.params))
+                raise Refused(f"{request.method}: the session's client does not offer it", METHOD_NOT_FOUND)
+            return ClientResponse(await service(self, request.params))
         except Refused as refused:
-            return HostAnswer(error=str(refused), code=refused.code)
+            return ClientResponse(error=str(refused), code=refused.code)
         except FileNotFoundError as error:
-            return HostAnswer(error=f"{error.filename!r} does not exist", code=NOT_FOUND)
+            return ClientResponse(error=f"{error.filename!r} does not exist", code=RESOURCE_NOT_FOUND)
         except (OSError, AgentUnavailable) as error:
-            return HostAnswer(error=str(error), code=INTERNAL_ERROR)
+            return ClientResponse(error=str(error), code=INTERNAL_ERROR)
         except (KeyError, TypeError, ValueError) as error:
-            return HostAnswer(error=f"{request.method}: bad parameters: {type(error).__name__}: {error}", code=INVALID_PARAMS)
+            return ClientResponse(error=f"{request.method}: bad parameters: {type(error).__name__}: {error}", code=INVALID_PARAMS)
 
     async def close(self) -> None:
         """End every terminal. Idempotent."""
@@ -161,11 +161,11 @@ class Host:
             asking.cancel()
         if self._client is not None and not closed:
             # Once: the agent that comes after this one has the same client.
-            self._client.leave()
+            self._client.release_terminals()
         terminals, self._terminals = list(self._terminals.values()), {}
         await asyncio.gather(*(terminal.end() for terminal in terminals))
 
-    def _confined(self, request: HostRequest) -> HostRequest:
+    def _confined(self, request: ClientRequest) -> ClientRequest:
         """The request as the client gets it: for nothing that would not be done here. Raises Refused."""
         name = "cwd" if request.method == CREATE else "path"
         place = request.params.get(name)
@@ -178,7 +178,7 @@ class Host:
         self._inside(place)
         return replace(request, params={**request.params, name: place})
 
-    async def _ask(self, client: ClientServices, request: HostRequest) -> HostAnswer:
+    async def _ask(self, client: ClientServices, request: ClientRequest) -> ClientResponse:
         """The client's answer; clients have many words for a file that is not there."""
         if len(self._asking) >= AT_ONCE:
             raise Refused(
@@ -192,11 +192,11 @@ class Host:
             del self._asking[asking]
             asking.cancel()
         if asking.cancelled():
-            return HostAnswer(error=f"{request.method}: the run is over", code=CANCELLED)
+            return ClientResponse(error=f"{request.method}: the run is over", code=REQUEST_CANCELLED)
         answer = asking.result()
         if answer.error is None or request.method != READ or await asyncio.to_thread(os.path.exists, request.params["path"]):
             return answer
-        return replace(answer, code=NOT_FOUND)
+        return replace(answer, code=RESOURCE_NOT_FOUND)
 
     async def _read_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
         text = await asyncio.to_thread(_read, self._inside(params["path"]))
@@ -244,7 +244,7 @@ class Host:
 
     def _terminal(self, params: Mapping[str, Any]) -> Terminal:
         if params["terminalId"] not in self._terminals:
-            raise Refused(f"there is no terminal {params['terminalId']!r}", NOT_FOUND)
+            raise Refused(f"there is no terminal {params['terminalId']!r}", RESOURCE_NOT_FOUND)
         return self._terminals[params["terminalId"]]
 
     def _inside(self, path: str) -> Path:
@@ -289,12 +289,12 @@ def _write(path: Path, content: str) -> None:
         file.write(content.encode())
 
 
-_SERVICES: dict[str, Callable[[Host, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
-    "fs/read_text_file": Host._read_file,
-    "fs/write_text_file": Host._write_file,
-    "terminal/create": Host._create,
-    "terminal/output": Host._output,
-    "terminal/wait_for_exit": Host._wait,
-    "terminal/kill": Host._kill,
-    "terminal/release": Host._release,
+_SERVICES: dict[str, Callable[[ClientRequests, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
+    "fs/read_text_file": ClientRequests._read_file,
+    "fs/write_text_file": ClientRequests._write_file,
+    "terminal/create": ClientRequests._create,
+    "terminal/output": ClientRequests._output,
+    "terminal/wait_for_exit": ClientRequests._wait,
+    "terminal/kill": ClientRequests._kill,
+    "terminal/release": ClientRequests._release,
 }

@@ -36,9 +36,9 @@ class Process:
         pipes: Pipes,
         marker: str,
         ledger: Ledger | None,
-        tap: TrafficRecorder | None = None,
+        recorder: TrafficRecorder | None = None,
     ) -> None:
-        self._transport, self._pipes, self._tap = transport, pipes, tap
+        self._transport, self._pipes, self._recorder = transport, pipes, recorder
         self._marker, self._ledger = marker, ledger
         self._closing: asyncio.Task[None] | None = None
         self._input_ended = False
@@ -66,8 +66,8 @@ class Process:
         stdin = self._transport.get_pipe_transport(0)
         if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
             stdin.write(bytes(data))
-            if self._tap:
-                self._tap.sent(self.pid, bytes(data))
+            if self._recorder:
+                self._recorder.sent(self.pid, bytes(data))
 
     def end_input(self) -> None:
         """Close its standard input once all is written."""
@@ -80,8 +80,8 @@ class Process:
         """The lines that are ready, at least one; [] when there will be no more. Safe to cancel."""
         await self._pipes.readable.wait()
         lines = self._pipes.take()
-        if self._tap and lines:
-            self._tap.received(self.pid, lines)
+        if self._recorder and lines:
+            self._recorder.received(self.pid, lines)
         return lines
 
     async def exit_code(self, patience: float = 5.0) -> int:
@@ -110,8 +110,8 @@ class Process:
         # Not a walk over children alone: by now a stray may have lost its parent (measured with claude, codex, gemini).
         await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0), known)
         await self._pipes.exited.wait()
-        if self._tap:
-            self._tap.ended(self.pid, self._transport.get_returncode() or 0, self.stderr_tail())
+        if self._recorder:
+            self._recorder.ended(self.pid, self._transport.get_returncode() or 0, self.stderr_tail())
         self._transport.close()
         if self._ledger:
             await self._ledger.ended(self._marker)
@@ -127,13 +127,13 @@ class Process:
 class Spawner:
     """Starts processes; every one carries the marker of this gateway's `instance` and is written in the ledger."""
 
-    def __init__(self, instance: str = "", ledger: Ledger | None = None, tap: TrafficRecorder | None = None) -> None:
+    def __init__(self, instance: str = "", ledger: Ledger | None = None, recorder: TrafficRecorder | None = None) -> None:
         self._instance = instance or uuid.uuid4().hex
-        self._ledger, self._tap = ledger, tap
+        self._ledger, self._recorder = ledger, recorder
 
-    def tapped(self, tap: TrafficRecorder) -> Spawner:
-        """The same, with a tap on every process."""
-        return Spawner(self._instance, self._ledger, tap)
+    def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
+        """The same, with a recorder on every process."""
+        return Spawner(self._instance, self._ledger, recorder)
 
     async def spawn(self, command: Command) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started."""
@@ -157,9 +157,9 @@ class Spawner:
             transport, pipes = await loop.subprocess_exec(Pipes, *command.argv, cwd=command.cwd, env=env, start_new_session=True)
         except (OSError, ValueError) as error:
             raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
-        process = Process(transport, pipes, marker, self._ledger, self._tap)
-        if self._tap:
-            self._tap.started(process.pid, command.argv)
+        process = Process(transport, pipes, marker, self._ledger, self._recorder)
+        if self._recorder:
+            self._recorder.started(process.pid, command.argv)
         if command.stdin is not None:
             process.write(command.stdin)
             process.end_input()

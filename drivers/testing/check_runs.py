@@ -114,7 +114,7 @@ async def native_session(setup: Setup) -> None:
         async with setup.opened(resume=NO_SUCH):
             raise Failed(
                 f"resuming {NO_SUCH!r}, which does not exist, opened a session: the conversation would be lost unseen. "
-                "Set codec.refusal to ResumeFailed"
+                "Set codec.start_error to ResumeFailed"
             )
     except ResumeFailed:
         return

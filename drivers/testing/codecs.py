@@ -53,8 +53,8 @@ class Player:
                 f"receive({line[:200]!r}) raised {type(error).__name__}: {error}; it must give a Stdout event"
             ) from error
         self._take(events, f"receive({line[:200]!r})")
-        if self.codec.settle_after() is not None:
-            self._take(self.codec.settle(), "settle()")
+        if self.codec.debounce_seconds() is not None:
+            self._take(self.codec.debounced_events(), "debounced_events()")
 
     def exit(self, code: int) -> None:
         """The process ends. Raises Failed unless every run has had its one end, last."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from drivers.contract.info import ToolSpec
-from drivers.contract.tool_server import ToolAnswer, ToolRequest, ToolServer
+from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 
 OVER = "The session has ended; the call was not made."
 
@@ -32,20 +32,20 @@ class Endpoint(ToolServer):
         self._forget = forget
         self._called: Callable[[ToolRequest], None] | None = None
         self._withdrawn: Callable[[str], None] = lambda _: None
-        self._open: dict[str, asyncio.Future[ToolAnswer]] = {}
+        self._open: dict[str, asyncio.Future[ToolResponse]] = {}
 
     def listen(self, called: Callable[[ToolRequest], None], withdrawn: Callable[[str], None]) -> None:
         self._called, self._withdrawn = called, withdrawn
 
-    async def call(self, name: str, given: Mapping[str, Any], call_id: str | None = None) -> ToolAnswer:
+    async def call(self, name: str, given: Mapping[str, Any], call_id: str | None = None) -> ToolResponse:
         """Call a tool: what the application says, whenever it does. Cancelled, the call is withdrawn."""
         request_id = f"call_{uuid.uuid4().hex}"
         if name not in {tool.name for tool in self.tools}:
             offered = ", ".join(tool.name for tool in self.tools)
-            return ToolAnswer(request_id, f"There is no tool {name!r} here; there are {offered}.", is_error=True)
+            return ToolResponse(request_id, f"There is no tool {name!r} here; there are {offered}.", is_error=True)
         if self._called is None or self.closed.is_set():
-            return ToolAnswer(request_id, OVER, is_error=True)
-        answer: asyncio.Future[ToolAnswer] = asyncio.get_running_loop().create_future()
+            return ToolResponse(request_id, OVER, is_error=True)
+        answer: asyncio.Future[ToolResponse] = asyncio.get_running_loop().create_future()
         self._open[request_id] = answer
         self._called(ToolRequest(request_id, name, given, call_id))
         try:
@@ -57,7 +57,7 @@ class Endpoint(ToolServer):
         finally:
             self._open.pop(request_id, None)
 
-    def answer(self, answer: ToolAnswer) -> None:
+    def answer(self, answer: ToolResponse) -> None:
         waiting = self._open.get(answer.id)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
@@ -67,7 +67,7 @@ class Endpoint(ToolServer):
         self._forget([self.token])
         for request_id, waiting in list(self._open.items()):
             if not waiting.done():
-                waiting.set_result(ToolAnswer(request_id, OVER, is_error=True))
+                waiting.set_result(ToolResponse(request_id, OVER, is_error=True))
 
 
 class Endpoints:

@@ -30,7 +30,7 @@ from starlette.types import Receive, Scope, Send
 
 from drivers.contract.info import ToolSpec
 from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks
-from drivers.contract.tool_server import ToolAnswer
+from drivers.contract.tool_server import ToolResponse
 from gateway import __version__
 from gateway.mcp.endpoints import Endpoint, Endpoints
 
@@ -131,7 +131,7 @@ def _tool(tool: ToolSpec) -> Tool:
     return Tool(name=tool.name, title=tool.title, description=tool.description, input_schema=schema, annotations=annotations)
 
 
-def _result(answer: ToolAnswer) -> CallToolResult:
+def _result(answer: ToolResponse) -> CallToolResult:
     return CallToolResult(content=_content(answer.content), is_error=answer.is_error)
 
 

@@ -37,7 +37,7 @@ class Transcripts:
             return spawner
         redactor = Redactor()
         redactor.register(value for value in agent.settings.env.values() if len(value) >= max(PLAIN, SHORTEST))
-        return spawner.tapped(Transcript(self._folder / f"{name}.jsonl", (self._redactor, redactor)))
+        return spawner.with_recorder(Transcript(self._folder / f"{name}.jsonl", (self._redactor, redactor)))
 
     def forget(self, name: str) -> None:
         """Remove a session's transcript."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.events import AwaitedCall, OutputEvent, ToolCall, ToolResult
 from drivers.contract.info import ToolSpec
-from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, blocks, open_calls
+from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, blocks, pending_tool_calls
 from gateway.errors import BadRequest
 
 APPROVED = "Tool call approved, but the agent was started anew before it ran. Make the same call again: it runs without asking."
@@ -36,7 +36,7 @@ def waiting_calls(
 ) -> dict[str, AwaitedCall]:
     """The calls that a history ends in, as they wait for the client; it need not answer those that could run without it."""
     app = {tool.name for tool in app_tools or ()}
-    found = open_calls(history)
+    found = pending_tool_calls(history)
     blocked = {call_id for call_id, call in found.items() if call.name not in app and runs_at_once(call)}
     optional = blocked if len(blocked) < len(found) else set()
     return {
@@ -67,7 +67,7 @@ def ids(call_ids: Iterable[str]) -> str:
 def ends_open(history: Sequence[Message]) -> bool:
     """Whether a history stops at calls that wait for their answers: after them come only those of other calls."""
     tail = next((m for m in reversed(history) if not isinstance(m, ToolMessage)), None)
-    return isinstance(tail, AssistantMessage) and bool(open_calls(history))
+    return isinstance(tail, AssistantMessage) and bool(pending_tool_calls(history))
 
 
 def unanswered(history: Iterable[Message]) -> dict[str, ToolUseBlock]:

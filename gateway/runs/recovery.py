@@ -17,7 +17,7 @@ from drivers.contract.messages import (
     ToolUseBlock,
     UserMessage,
     blocks,
-    open_calls,
+    pending_tool_calls,
 )
 from drivers.runtime.process_tree import end_marked, end_tree
 from gateway.events.log_entries import decode
@@ -65,7 +65,7 @@ async def _waits(store: Store, run: RunRecord) -> bool:
     """Whether the client can still answer: what its calls need was stored before it was told of them."""
     if run.state != "waiting" or not await store.session(run.log_id):
         return False
-    return bool(open_calls(MESSAGE.validate_json(body) for body in await store.messages(run.log_id)))
+    return bool(pending_tool_calls(MESSAGE.validate_json(body) for body in await store.messages(run.log_id)))
 
 
 async def _close(store: Store, run: RunRecord) -> None:

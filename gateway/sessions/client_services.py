@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from drivers.contract.client_services import CREATE, INTERNAL_ERROR, WAIT, ClientServices, HostAnswer, HostRequest
+from drivers.contract.client_services import CREATE, INTERNAL_ERROR, WAIT, ClientRequest, ClientResponse, ClientServices
 
 OF_A_TERMINAL = frozenset({"terminal/output", WAIT, "terminal/kill", "terminal/release"})
 
@@ -15,7 +15,7 @@ class SessionServices(ClientServices):
     def __init__(self) -> None:
         self._now: ClientServices | None = None
         self._terminals: dict[str, ClientServices] = {}
-        self._releasing: set[asyncio.Task[HostAnswer]] = set()
+        self._releasing: set[asyncio.Task[ClientResponse]] = set()
 
     def hand_to(self, client: ClientServices | None) -> None:
         """The run that begins now is this client's, or of one that does nothing for agents."""
@@ -26,19 +26,19 @@ class SessionServices(ClientServices):
         if self._now is client:
             self._now = None
 
-    def offers(self) -> frozenset[str]:
-        return frozenset() if self._now is None else self._now.offers()
+    def supported_methods(self) -> frozenset[str]:
+        return frozenset() if self._now is None else self._now.supported_methods()
 
-    def serves(self, request: HostRequest) -> bool:
+    def supports(self, request: ClientRequest) -> bool:
         if request.method in OF_A_TERMINAL:
             return str(request.params.get("terminalId")) in self._terminals
-        return self._now is not None and self._now.serves(request)
+        return self._now is not None and self._now.supports(request)
 
-    async def serve(self, request: HostRequest) -> HostAnswer:
+    async def serve(self, request: ClientRequest) -> ClientResponse:
         terminal_id = str(request.params.get("terminalId"))
         client = self._terminals.get(terminal_id) if request.method in OF_A_TERMINAL else self._now
         if client is None:
-            return HostAnswer(error=f"{request.method}: the client that offered it is gone", code=INTERNAL_ERROR)
+            return ClientResponse(error=f"{request.method}: the client that offered it is gone", code=INTERNAL_ERROR)
         answer = await client.serve(request)
         if request.method == "terminal/release":
             self._terminals.pop(terminal_id, None)
@@ -46,10 +46,10 @@ class SessionServices(ClientServices):
             self._terminals[str(answer.result["terminalId"])] = client
         return answer
 
-    def leave(self) -> None:
+    def release_terminals(self) -> None:
         terminals, self._terminals = self._terminals, {}
         for terminal_id, client in terminals.items():
-            request = HostRequest(f"left-{terminal_id}", "terminal/release", {"terminalId": terminal_id})
+            request = ClientRequest(f"left-{terminal_id}", "terminal/release", {"terminalId": terminal_id})
             task = asyncio.create_task(client.serve(request))
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)

@@ -103,7 +103,7 @@ class LiveAgent:
     @property
     def _offers(self) -> frozenset[str]:
         """What the session's client does, where the CLI has to know it from its start."""
-        return self._services.offers() if self._agent.info.asks_client else frozenset()
+        return self._services.supported_methods() if self._agent.info.asks_client else frozenset()
 
     def _spec(self, config: SessionSettings, history: Sequence[Message]) -> SessionSpec:
         base = self._agent.spec({**config.options, **config.secrets})

@@ -33,9 +33,9 @@ from drivers.contract.client_services import (
     READ,
     WAIT,
     WRITE,
+    ClientRequest,
+    ClientResponse,
     ClientServices,
-    HostAnswer,
-    HostRequest,
 )
 from gateway.protocols.acp.rpc import Client, RpcError, rpc_error
 
@@ -72,31 +72,31 @@ class OfferedServices(ClientServices):
         """Whether this is a terminal of the client's."""
         return terminal_id in self._made
 
-    def offers(self) -> frozenset[str]:
+    def supported_methods(self) -> frozenset[str]:
         return frozenset() if self._closed else self._methods
 
-    def serves(self, request: HostRequest) -> bool:
-        return request.method in self.offers()
+    def supports(self, request: ClientRequest) -> bool:
+        return request.method in self.supported_methods()
 
-    async def serve(self, request: HostRequest) -> HostAnswer:
-        if not self.serves(request):
-            return HostAnswer(error=f"{request.method}: the client that offered it has closed the session", code=INTERNAL_ERROR)
+    async def serve(self, request: ClientRequest) -> ClientResponse:
+        if not self.supports(request):
+            return ClientResponse(error=f"{request.method}: the client has closed the session", code=INTERNAL_ERROR)
         asks, answers = SHAPES[request.method]
         try:
             params = asks.model_validate({**request.params, "sessionId": self._session_id})
         except ValidationError as error:
-            return HostAnswer(error=str(rpc_error(error)), code=INVALID_PARAMS)
+            return ClientResponse(error=str(rpc_error(error)), code=INVALID_PARAMS)
         try:
             result = await self._ask(request.method, params)
             answer = plain(answers.model_validate(result))
         except RpcError as error:
-            return HostAnswer(error=str(error), code=error.code)
+            return ClientResponse(error=str(error), code=error.code)
         except ValidationError:
-            return HostAnswer(error=f"{request.method}: the client's answer is not one of the protocol", code=INTERNAL_ERROR)
+            return ClientResponse(error=f"{request.method}: the client's answer is not one of the protocol", code=INTERNAL_ERROR)
         self._note(request, answer)
-        return HostAnswer(answer)
+        return ClientResponse(answer)
 
-    def leave(self) -> None:
+    def release_terminals(self) -> None:
         for terminal_id in sorted(self._running):
             self._release(terminal_id)
         self._running.clear()
@@ -106,7 +106,7 @@ class OfferedServices(ClientServices):
         self._closed = True
         for task in list(self._asking):
             task.cancel()
-        self.leave()
+        self.release_terminals()
 
     async def _ask(self, method: str, params: BaseModel) -> dict[str, Any]:
         """The client's result. Raises RpcError, also when the session is closed meanwhile."""
@@ -146,7 +146,7 @@ class OfferedServices(ClientServices):
         if not task.cancelled():
             task.exception()
 
-    def _note(self, request: HostRequest, answer: dict[str, Any]) -> None:
+    def _note(self, request: ClientRequest, answer: dict[str, Any]) -> None:
         if request.method == CREATE:
             self._made.add(answer["terminalId"])
             self._running.add(answer["terminalId"])

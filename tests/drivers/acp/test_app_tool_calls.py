@@ -11,16 +11,16 @@ from drivers.acp.app_tools import by_title
 from drivers.acp.tool_calls import Call
 from drivers.contract.agent import PermissionReply, ToolReply
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
-from drivers.contract.tool_server import ToolAnswer, ToolRequest
+from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 
 @pytest.fixture
-def answers() -> list[ToolAnswer]:
+def answers() -> list[ToolResponse]:
     return []
 
 
 @pytest.fixture
-def calls(answers: list[ToolAnswer]) -> AppCalls:
+def calls(answers: list[ToolResponse]) -> AppCalls:
     return AppCalls(answers)
 
 
@@ -36,15 +36,15 @@ def starts(events: list[OutputEvent]) -> list[tuple[str, Any]]:
     return [(event.id, event.input) for event in events if isinstance(event, ToolCall) and event.status == "started"]
 
 
-def test_a_call_that_is_told_first_and_without_its_input(calls: AppCalls, answers: list[ToolAnswer]) -> None:
+def test_a_call_that_is_told_first_and_without_its_input(calls: AppCalls, answers: list[ToolResponse]) -> None:
     assert calls.told(native("n1"), "f") == []
-    assert calls.settle_after() is None
+    assert calls.debounce_seconds() is None
     assert starts(calls.called(request("r1", a=1))) == [("n1", {"a": 1})]
-    assert calls.settle_after() == PAIRED
+    assert calls.debounce_seconds() == PAIRED
     assert calls.announce() == ([], ["n1"])
-    assert calls.settle_after() is None
+    assert calls.debounce_seconds() is None
     assert [event.status for event in calls.reply(ToolReply("n1", "done")) if isinstance(event, ToolCall)] == ["completed"]
-    assert answers == [ToolAnswer("r1", "done")]
+    assert answers == [ToolResponse("r1", "done")]
     # What the agent tells of it afterwards is known.
     assert calls.told(native("n1", status="completed"), "f") == []
     assert calls.reply(ToolReply("n1", "again")) == []
@@ -53,9 +53,9 @@ def test_a_call_that_is_told_first_and_without_its_input(calls: AppCalls, answer
 
 def test_a_call_that_comes_before_it_is_told(calls: AppCalls) -> None:
     assert calls.called(request("r1", a=1)) == []
-    assert calls.settle_after() == UNPAIRED
+    assert calls.debounce_seconds() == UNPAIRED
     assert starts(calls.told(native("n1"), "f")) == [("n1", {"a": 1})]
-    assert calls.settle_after() == PAIRED
+    assert calls.debounce_seconds() == PAIRED
 
 
 def test_a_call_of_which_nothing_is_told(calls: AppCalls) -> None:
@@ -64,7 +64,7 @@ def test_a_call_of_which_nothing_is_told(calls: AppCalls) -> None:
     assert (starts(events), ids) == ([("r1", {"a": 1})], ["r1"])
     # Such an agent is not waited for again; if it tells late, nothing is shown twice.
     calls.called(request("r2", a=2))
-    assert calls.settle_after() == UNTOLD
+    assert calls.debounce_seconds() == UNTOLD
     assert calls.told(native("n1", {"a": 1}), "f") == []
     assert [event.id for event in calls.reply(ToolReply("r1", "x")) if isinstance(event, ToolCall)] == ["r1"]
 
@@ -78,19 +78,19 @@ def test_calls_are_paired_by_id_then_by_input_then_by_order(calls: AppCalls) -> 
     assert found == {"n1": ("r1", {"a": 1}), "n2": ("r2", {"a": 2}), "n3": ("r3", {"a": 7}), "n4": ("r4", {"a": 9})}
 
 
-def test_calls_that_are_told_beforehand_are_answered_before_they_come(calls: AppCalls, answers: list[ToolAnswer]) -> None:
+def test_calls_that_are_told_beforehand_are_answered_before_they_come(calls: AppCalls, answers: list[ToolResponse]) -> None:
     for n in (1, 2):
         assert starts(calls.told(native(f"n{n}", {"a": n}), "f")) == [(f"n{n}", {"a": n})]
-    assert calls.settle_after() is None
+    assert calls.debounce_seconds() is None
     calls.called(request("r1", a=1))
     assert calls.announce() == ([], ["n1", "n2"])
     for n in (2, 1):
         calls.reply(ToolReply(f"n{n}", f"{n}"))
-    assert answers == [ToolAnswer("r1", "1")]
-    assert calls.settle_after() is None
+    assert answers == [ToolResponse("r1", "1")]
+    assert calls.debounce_seconds() is None
     (ended,) = calls.called(request("r2", a=2))
     assert isinstance(ended, ToolCall) and (ended.id, ended.status) == ("n2", "completed")
-    assert answers[1:] == [ToolAnswer("r2", "2")]
+    assert answers[1:] == [ToolResponse("r2", "2")]
 
 
 def test_a_call_that_never_comes(calls: AppCalls) -> None:
@@ -109,26 +109,26 @@ def test_a_call_that_never_comes(calls: AppCalls) -> None:
         (PermissionReply("n1", True), "The application allowed this call, but gave no result."),
     ],
 )
-def test_a_word_instead_of_a_result(calls: AppCalls, answers: list[ToolAnswer], reply: PermissionReply, told: str) -> None:
+def test_a_word_instead_of_a_result(calls: AppCalls, answers: list[ToolResponse], reply: PermissionReply, told: str) -> None:
     calls.told(native("n1"), "f")
     calls.called(request("r1"))
     result, ended = calls.reply(reply)
     assert isinstance(result, ToolResult) and (result.output, result.is_error) == (told, True)
     assert isinstance(ended, ToolCall) and ended.status == "failed"
-    assert answers == [ToolAnswer("r1", told, is_error=True)]
+    assert answers == [ToolResponse("r1", told, is_error=True)]
 
 
-def test_calls_are_given_up(calls: AppCalls, answers: list[ToolAnswer]) -> None:
+def test_calls_are_given_up(calls: AppCalls, answers: list[ToolResponse]) -> None:
     calls.told(native("n1"), "f")
     calls.called(request("r1"))
     calls.called(request("r2"))
     assert [event.kind for event in calls.give_up()] == ["tool_result", "tool_call"]
-    assert answers == [ToolAnswer("r1", CANCELLED, is_error=True), ToolAnswer("r2", CANCELLED, is_error=True)]
+    assert answers == [ToolResponse("r1", CANCELLED, is_error=True), ToolResponse("r2", CANCELLED, is_error=True)]
     assert calls.give_up() == []
-    assert calls.settle_after() is None
+    assert calls.debounce_seconds() is None
 
 
-def test_a_call_that_the_agent_gives_up(calls: AppCalls, answers: list[ToolAnswer]) -> None:
+def test_a_call_that_the_agent_gives_up(calls: AppCalls, answers: list[ToolResponse]) -> None:
     calls.told(native("n1"), "f")
     calls.called(request("r1"))
     assert [event.kind for event in calls.withdrawn("r1")] == ["tool_result", "tool_call"]

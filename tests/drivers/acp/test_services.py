@@ -10,7 +10,7 @@ import pytest
 
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
-from drivers.contract.client_services import HostAnswer
+from drivers.contract.client_services import ClientResponse
 from drivers.contract.events import Awaiting, ToolCall
 from drivers.contract.info import ToolGrant
 from tests.drivers.acp.talk import Agent, Open, heard, result, said
@@ -148,7 +148,7 @@ def test_between_two_runs_nobody_can_be_asked() -> None:
     agent.codec.reply(PermissionReply("e1", granted=True))
     agent.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
     assert agent.say(write(2)) == []
-    assert not agent.codec.host_requests
+    assert not agent.codec.client_requests
     assert (agent.codec.phase, "No run is under way" in error_to(agent, 2)) == ("ready", True)
     agent.codec.prompt(Prompt("go on"))
     assert isinstance(agent.say(write(3))[-1], Awaiting)
@@ -161,9 +161,9 @@ def test_what_comes_of_an_earlier_runs_request_is_not_told_in_the_next() -> None
     asked = json.loads(bytes(agent.codec.outbox).splitlines()[-1])
     assert isinstance(agent.say(write(7))[-1], Awaiting)
     agent.codec.reply(PermissionReply("service_1", granted=True))
-    (request,) = agent.codec.host_requests
+    (request,) = agent.codec.client_requests
     agent.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
     agent.codec.prompt(Prompt("go on"))
     agent.codec.pending.clear()
-    agent.codec.answered(request, HostAnswer({}))
+    agent.codec.client_responded(request, ClientResponse({}))
     assert agent.codec.pending == []

@@ -210,13 +210,13 @@ def test_a_session_that_is_not_there_is_a_failed_resume() -> None:
     ):
         codec = ClaudeCodec()
         tell(codec)
-        assert isinstance(codec.refusal, ResumeFailed)
+        assert isinstance(codec.start_error, ResumeFailed)
 
 
 def test_another_refusal_is_told_and_is_none_of_a_resume() -> None:
     codec = ClaudeCodec()
     assert say(codec, {"type": "result", "is_error": True, "errors": ["No disk", "left"]}) == [Error(message="No disk left")]
-    assert codec.refusal is None
+    assert codec.start_error is None
     assert codec.exited(1, []) == []
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drivers.codecs.event_lines import EventLineCodec, open_request
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
-from drivers.contract.client_services import HostAnswer
+from drivers.contract.client_services import ClientResponse
 from drivers.contract.events import AgentToken, Error, NativeSession, SessionEnd, Stderr, Stdout
 from drivers.contract.info import ToolGrant, ToolSpec
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolUseBlock, UserMessage
@@ -122,10 +122,10 @@ def test_a_program_asks_the_sessions_client() -> None:
     codec = EventLineCodec()
     asked = {"kind": "client_request", "id": 7, "method": "fs/read_text_file", "params": {"path": "/a"}}
     assert codec.receive(json.dumps(asked).encode()) == []
-    [request] = codec.host_requests
+    [request] = codec.client_requests
     assert (request.id, request.method, request.params, request.client_only) == (7, asked["method"], asked["params"], True)
-    codec.answered(request, HostAnswer({"content": "A"}))
-    codec.answered(request, HostAnswer(error="no such file", code=-32002))
+    codec.client_responded(request, ClientResponse({"content": "A"}))
+    codec.client_responded(request, ClientResponse(error="no such file", code=-32002))
     assert [json.loads(line) for line in codec.outbox.splitlines()] == [
         {"type": "answer", "id": 7, "result": {"content": "A"}},
         {"type": "answer", "id": 7, "error": "no such file", "code": -32002},
@@ -137,4 +137,4 @@ def test_a_request_that_is_none_is_shown(wrong: dict[str, Any]) -> None:
     codec = EventLineCodec()
     line = json.dumps({"kind": "client_request", "id": 7, "method": "fs/read_text_file", "params": {}, **wrong})
     assert codec.receive(line.encode()) == [Stdout(line=line)]
-    assert not codec.host_requests
+    assert not codec.client_requests

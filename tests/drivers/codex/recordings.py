@@ -77,7 +77,7 @@ def act(codec: Codec, done: dict[str, Any]) -> list[OutputEvent]:
     if "prompt" in done:
         codec.prompt(Prompt(done["prompt"]))
     elif "settle" in done:
-        return codec.settle()
+        return codec.debounced_events()
     elif "interrupt" in done:
         codec.interrupt()
     elif "permission" in done:

@@ -124,17 +124,17 @@ def test_a_thread_that_is_gone() -> None:
     codec, asked = opened(replace(SPEC, resume="T"))
     assert (asked["method"], asked["params"]["threadId"]) == ("thread/resume", "T")
     codec.receive(b'{"id":3,"error":{"code":-32600,"message":"no rollout found for thread id T"}}')
-    assert isinstance(codec.refusal, ResumeFailed) and "no rollout found" in str(codec.refusal)
+    assert isinstance(codec.start_error, ResumeFailed) and "no rollout found" in str(codec.start_error)
 
 
 def test_a_thread_with_other_tools_is_not_resumed() -> None:
     codec, _ = opened(replace(SPEC, app_tools=(WEATHER,)))
     codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
     again, asked = opened(replace(SPEC, resume=codec.native_id, app_tools=(WEATHER,)))
-    assert asked["params"]["threadId"] == "T" and again.refusal is None
+    assert asked["params"]["threadId"] == "T" and again.start_error is None
     for tools in ((), (replace(WEATHER, name="other"),)):
         other = CodexDriver().session(replace(SPEC, resume=codec.native_id, app_tools=tools)).codec
-        assert isinstance(other.refusal, ResumeFailed)
+        assert isinstance(other.start_error, ResumeFailed)
 
 
 def test_going_on_from_results_says_nothing_in_the_users_place() -> None:
@@ -147,7 +147,7 @@ def test_going_on_from_results_says_nothing_in_the_users_place() -> None:
 def test_a_session_that_is_refused() -> None:
     codec, _ = opened(SPEC)
     codec.receive(b'{"id":3,"error":{"code":-32600,"message":"Model provider `x` not found"}}')
-    assert isinstance(codec.refusal, AgentUnavailable) and "Model provider" in str(codec.refusal)
+    assert isinstance(codec.start_error, AgentUnavailable) and "Model provider" in str(codec.start_error)
 
 
 GRANTS = [
@@ -252,7 +252,7 @@ def test_what_the_cli_says_of_itself() -> None:
     odd = CodexProbe()
     odd.receive(b'{"id":1,"result":{}}')
     odd.receive(b'{"id":2,"result":"odd"}')
-    assert isinstance(odd.refusal, AgentUnavailable)
+    assert isinstance(odd.start_error, AgentUnavailable)
 
 
 def at_work() -> Codec:
@@ -356,7 +356,7 @@ def question(codec: Codec, request_id: int = 0, **about: Any) -> list[dict[str, 
 def test_the_client_decides_about_a_call_of_its_server(granted: bool, action: str) -> None:
     codec = calling()
     assert question(codec) == []
-    (awaiting,) = codec.settle()
+    (awaiting,) = codec.debounced_events()
     assert isinstance(awaiting, Awaiting)
     assert [(call.id, call.wants) for call in awaiting.calls] == [("c1", "permission")]
     codec.reply(PermissionReply("c1", granted))

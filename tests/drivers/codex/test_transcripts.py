@@ -77,7 +77,7 @@ def test_an_awaiting_names_what_is_open_and_nothing_comes_until_it_is_answered(t
         if done is None:
             assert not (codec.receive(line) and open_calls)
         elif "settle" in done:
-            *_, awaiting = codec.settle()
+            *_, awaiting = codec.debounced_events()
             assert isinstance(awaiting, Awaiting) and not open_calls
             open_calls = {call.id for call in awaiting.calls}
         elif "interrupt" in done or "prompt" in done:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from drivers.contract.agent import Prompt, ToolReply
-from drivers.contract.client_services import ClientServices, HostAnswer, HostRequest
+from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import OutputEvent
 from drivers.contract.specs import Limits
@@ -63,18 +63,18 @@ class Slow(ClientServices):
     def __init__(self) -> None:
         self.go, self.asked, self.left = asyncio.Event(), asyncio.Event(), False
 
-    def offers(self) -> frozenset[str]:
+    def supported_methods(self) -> frozenset[str]:
         return frozenset({"fs/read_text_file"})
 
-    def serves(self, request: HostRequest) -> bool:
+    def supports(self, request: ClientRequest) -> bool:
         return True
 
-    async def serve(self, request: HostRequest) -> HostAnswer:
+    async def serve(self, request: ClientRequest) -> ClientResponse:
         self.asked.set()
         await self.go.wait()
-        return HostAnswer({"content": "text"})
+        return ClientResponse({"content": "text"})
 
-    def leave(self) -> None:
+    def release_terminals(self) -> None:
         self.left = True
 
 

@@ -33,10 +33,10 @@ class Gathering(EventLineCodec):
             return []
         return events
 
-    def settle_after(self) -> float | None:
+    def debounce_seconds(self) -> float | None:
         return 1.0 if self.held and self.phase == "running" else None
 
-    def settle(self) -> list[OutputEvent]:
+    def debounced_events(self) -> list[OutputEvent]:
         calls = tuple(call for awaiting in self.held for call in awaiting.calls)
         self.held.clear()
         self.phase = "waiting"

@@ -155,7 +155,7 @@ class Picky(EventLineCodec):
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if exit_code == 44:
-            self.refusal = ResumeFailed(" ".join(stderr))
+            self.start_error = ResumeFailed(" ".join(stderr))
         return super().exited(exit_code, stderr)
 
 

@@ -11,28 +11,36 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.client_services import CANCELLED, INVALID_PARAMS, NOT_FOUND, WAIT, ClientServices, HostAnswer, HostRequest
-from drivers.runtime.client_requests import AT_ONCE, Host
+from drivers.contract.client_services import (
+    INVALID_PARAMS,
+    REQUEST_CANCELLED,
+    RESOURCE_NOT_FOUND,
+    WAIT,
+    ClientRequest,
+    ClientResponse,
+    ClientServices,
+)
+from drivers.runtime.client_requests import AT_ONCE, ClientRequests
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import living, marked
 
 
 @pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
+async def host(tmp_path: Path) -> AsyncIterator[ClientRequests]:
     folder = tmp_path / "work"
     folder.mkdir()
     (tmp_path / "secret.txt").write_text("secret")
-    found = Host(folder, {"PATH": os.environ["PATH"]}, Spawner("hosttest"))
+    found = ClientRequests(folder, {"PATH": os.environ["PATH"]}, Spawner("hosttest"))
     yield found
     await found.close()
     assert not living(marked("hosttest"))
 
 
-async def ask(host: Host, method: str, **params: Any) -> HostAnswer:
-    return await host.serve(HostRequest(1, method, params))
+async def ask(host: ClientRequests, method: str, **params: Any) -> ClientResponse:
+    return await host.serve(ClientRequest(1, method, params))
 
 
-async def test_a_file_is_written_and_read_by_lines(host: Host, tmp_path: Path) -> None:
+async def test_a_file_is_written_and_read_by_lines(host: ClientRequests, tmp_path: Path) -> None:
     file = tmp_path / "work" / "new" / "file.txt"
     path = str(file)
     assert (await ask(host, "fs/write_text_file", path=path, content="one\ntwo\nthree\n")).error is None
@@ -44,7 +52,7 @@ async def test_a_file_is_written_and_read_by_lines(host: Host, tmp_path: Path) -
 
 @pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file"])
 @pytest.mark.parametrize("path", ["work/../secret.txt", "secret.txt", "work/link.txt", "work/folder/secret.txt", "work-two/x"])
-async def test_no_path_leads_out(host: Host, tmp_path: Path, method: str, path: str) -> None:
+async def test_no_path_leads_out(host: ClientRequests, tmp_path: Path, method: str, path: str) -> None:
     (tmp_path / "work" / "link.txt").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "work" / "folder").symlink_to(tmp_path)
     answer = await ask(host, method, path=str(tmp_path / path), content="overwritten")
@@ -58,7 +66,7 @@ async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
     for name in ("work", "more", "more-of"):
         (tmp_path / name).mkdir()
     (tmp_path / "more" / "link").symlink_to(tmp_path / "more-of")
-    host = Host(tmp_path / "work", {"PATH": os.environ["PATH"]}, Spawner("hosttest"), (tmp_path / "more",))
+    host = ClientRequests(tmp_path / "work", {"PATH": os.environ["PATH"]}, Spawner("hosttest"), (tmp_path / "more",))
     try:
         path = str(tmp_path / "more" / "new" / "file.txt")
         assert (await ask(host, "fs/write_text_file", path=path, content="one")).error is None
@@ -80,17 +88,17 @@ async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
         await host.close()
 
 
-async def test_what_is_wrong_is_said(host: Host, tmp_path: Path) -> None:
+async def test_what_is_wrong_is_said(host: ClientRequests, tmp_path: Path) -> None:
     assert (await ask(host, "fs/read_text_file", path="relative.txt")).error == "'relative.txt' is not an absolute path"
-    assert (await ask(host, "fs/read_text_file", path=str(tmp_path / "work" / "none"))).code == NOT_FOUND
+    assert (await ask(host, "fs/read_text_file", path=str(tmp_path / "work" / "none"))).code == RESOURCE_NOT_FOUND
     assert (await ask(host, "fs/read_text_file")).code == INVALID_PARAMS
     os.mkfifo(tmp_path / "work" / "fifo")
     assert "not a regular file" in ((await ask(host, "fs/read_text_file", path=str(tmp_path / "work" / "fifo"))).error or "")
-    assert (await ask(host, "terminal/output", terminalId="none")).code == NOT_FOUND
+    assert (await ask(host, "terminal/output", terminalId="none")).code == RESOURCE_NOT_FOUND
     assert (await ask(host, "elicitation/create")).code == -32601
 
 
-async def test_a_terminal_runs_a_command_line_in_the_folder(host: Host, tmp_path: Path) -> None:
+async def test_a_terminal_runs_a_command_line_in_the_folder(host: ClientRequests, tmp_path: Path) -> None:
     created = await ask(host, "terminal/create", command="pwd; echo err >&2; echo $X; exit 3", env=[{"name": "X", "value": "y"}])
     terminal = created.result["terminalId"]
     assert (await ask(host, "terminal/wait_for_exit", terminalId=terminal)).result == {"exitCode": 3, "signal": None}
@@ -98,10 +106,10 @@ async def test_a_terminal_runs_a_command_line_in_the_folder(host: Host, tmp_path
     assert shown["output"] == f"{tmp_path / 'work'}\nerr\ny\n"
     assert shown["exitStatus"] == {"exitCode": 3, "signal": None}
     assert (await ask(host, "terminal/release", terminalId=terminal)).error is None
-    assert (await ask(host, "terminal/output", terminalId=terminal)).code == NOT_FOUND
+    assert (await ask(host, "terminal/output", terminalId=terminal)).code == RESOURCE_NOT_FOUND
 
 
-async def test_a_terminal_keeps_the_end_of_its_output(host: Host) -> None:
+async def test_a_terminal_keeps_the_end_of_its_output(host: ClientRequests) -> None:
     created = await ask(host, "terminal/create", command="seq", args=["1", "1000"], outputByteLimit=9)
     terminal = created.result["terminalId"]
     await ask(host, "terminal/wait_for_exit", terminalId=terminal)
@@ -109,7 +117,7 @@ async def test_a_terminal_keeps_the_end_of_its_output(host: Host) -> None:
     assert (shown["output"], shown["truncated"]) == ("999\n1000\n", True)
 
 
-async def test_a_killed_terminal_is_gone_with_all_it_started(host: Host) -> None:
+async def test_a_killed_terminal_is_gone_with_all_it_started(host: ClientRequests) -> None:
     created = await ask(host, "terminal/create", command="setsid sleep 300 & echo started; sleep 300")
     terminal = created.result["terminalId"]
     await ask(host, "terminal/kill", terminalId=terminal)
@@ -119,7 +127,7 @@ async def test_a_killed_terminal_is_gone_with_all_it_started(host: Host) -> None
     assert not living(marked("hosttest"))
 
 
-async def test_the_end_of_the_session_ends_its_terminals(host: Host) -> None:
+async def test_the_end_of_the_session_ends_its_terminals(host: ClientRequests) -> None:
     await ask(host, "terminal/create", command="sleep 300")
     assert living(marked("hosttest"))
     await host.close()
@@ -127,7 +135,7 @@ async def test_the_end_of_the_session_ends_its_terminals(host: Host) -> None:
     assert (await ask(host, "terminal/create", command="sleep 300")).error == "the session has ended"
 
 
-async def test_a_terminal_starts_in_the_folder_only(host: Host, tmp_path: Path) -> None:
+async def test_a_terminal_starts_in_the_folder_only(host: ClientRequests, tmp_path: Path) -> None:
     assert (await ask(host, "terminal/create", command="pwd", cwd=str(tmp_path))).code == INVALID_PARAMS
 
 
@@ -138,27 +146,27 @@ class Editor(ClientServices):
     """Does everything, and answers when it is told to."""
 
     def __init__(self) -> None:
-        self.asked: asyncio.Queue[HostRequest] = asyncio.Queue()
+        self.asked: asyncio.Queue[ClientRequest] = asyncio.Queue()
         self.may_answer = asyncio.Event()
         self.taken_back: asyncio.Queue[str] = asyncio.Queue()
         self.left = 0
 
-    def offers(self) -> frozenset[str]:
+    def supported_methods(self) -> frozenset[str]:
         return frozenset()
 
-    def serves(self, request: HostRequest) -> bool:
+    def supports(self, request: ClientRequest) -> bool:
         return True
 
-    async def serve(self, request: HostRequest) -> HostAnswer:
+    async def serve(self, request: ClientRequest) -> ClientResponse:
         self.asked.put_nowait(request)
         try:
             await self.may_answer.wait()
         except asyncio.CancelledError:
             self.taken_back.put_nowait(request.method)
             raise
-        return HostAnswer({"content": "hers"})
+        return ClientResponse({"content": "hers"})
 
-    def leave(self) -> None:
+    def release_terminals(self) -> None:
         self.left += 1
 
 
@@ -168,15 +176,17 @@ def editor() -> Editor:
 
 
 @pytest.fixture
-async def edited(tmp_path: Path, editor: Editor) -> AsyncIterator[Host]:
+async def edited(tmp_path: Path, editor: Editor) -> AsyncIterator[ClientRequests]:
     """A host whose client is the editor."""
     (tmp_path / "work").mkdir()
-    found = Host(tmp_path / "work", {}, Spawner("hosttest"), client=editor)
+    found = ClientRequests(tmp_path / "work", {}, Spawner("hosttest"), client=editor)
     yield found
     await found.close()
 
 
-async def test_the_client_is_asked_for_the_place_that_was_looked_at(edited: Host, editor: Editor, tmp_path: Path) -> None:
+async def test_the_client_is_asked_for_the_place_that_was_looked_at(
+    edited: ClientRequests, editor: Editor, tmp_path: Path
+) -> None:
     """A client that takes `..` out of a path before it follows links must not come to another place."""
     editor.may_answer.set()
     work = tmp_path / "work"
@@ -190,40 +200,44 @@ async def test_the_client_is_asked_for_the_place_that_was_looked_at(edited: Host
     assert editor.asked.get_nowait().params["path"] == f"{work}/a.txt"
 
 
-async def test_a_terminal_of_the_client_is_in_the_working_folder_too(edited: Host, editor: Editor, tmp_path: Path) -> None:
+async def test_a_terminal_of_the_client_is_in_the_working_folder_too(
+    edited: ClientRequests, editor: Editor, tmp_path: Path
+) -> None:
     editor.may_answer.set()
     await ask(edited, "terminal/create", command="pwd")
     assert editor.asked.get_nowait().params == {"command": "pwd", "cwd": str(tmp_path / "work")}
 
 
-async def test_a_link_to_itself_leads_nowhere(edited: Host, editor: Editor, tmp_path: Path) -> None:
+async def test_a_link_to_itself_leads_nowhere(edited: ClientRequests, editor: Editor, tmp_path: Path) -> None:
     (tmp_path / "work" / "loop").symlink_to("loop")
     answer = await ask(edited, "fs/read_text_file", path=str(tmp_path / "work" / "loop" / "x"))
     assert answer.code == INVALID_PARAMS
     assert editor.asked.empty()
 
 
-async def test_the_end_of_a_run_takes_back_what_the_client_is_asked(edited: Host, editor: Editor, tmp_path: Path) -> None:
-    answers: asyncio.Queue[HostAnswer] = asyncio.Queue()
+async def test_the_end_of_a_run_takes_back_what_the_client_is_asked(
+    edited: ClientRequests, editor: Editor, tmp_path: Path
+) -> None:
+    answers: asyncio.Queue[ClientResponse] = asyncio.Queue()
     for n, method in enumerate((WAIT, "fs/read_text_file")):
-        request = HostRequest(n, method, {"path": str(tmp_path / "work" / "a"), "terminalId": "t"})
+        request = ClientRequest(n, method, {"path": str(tmp_path / "work" / "a"), "terminalId": "t"})
         edited.begin(request, lambda _, answer: answers.put_nowait(answer))
         await editor.asked.get()
     assert edited.busy
     edited.run_over()
     assert not edited.busy
     # The CLI is answered, too; a terminal goes on, and so does who waits for its end.
-    assert (await answers.get()).code == CANCELLED
+    assert (await answers.get()).code == REQUEST_CANCELLED
     assert await editor.taken_back.get() == "fs/read_text_file"
     editor.may_answer.set()
     assert (await answers.get()).error is None
 
 
-async def test_nothing_is_asked_for_a_cli_that_is_gone(edited: Host, editor: Editor) -> None:
-    edited.begin(HostRequest(1, WAIT, {"terminalId": "t"}), lambda *_: None)
+async def test_nothing_is_asked_for_a_cli_that_is_gone(edited: ClientRequests, editor: Editor) -> None:
+    edited.begin(ClientRequest(1, WAIT, {"terminalId": "t"}), lambda *_: None)
     await editor.asked.get()
     await edited.close()
-    edited.begin(HostRequest(2, WAIT, {"terminalId": "t"}), lambda *_: None)
+    edited.begin(ClientRequest(2, WAIT, {"terminalId": "t"}), lambda *_: None)
     assert not edited.busy
     await edited.close()
     assert await editor.taken_back.get() == WAIT
@@ -234,25 +248,25 @@ async def test_nothing_is_asked_for_a_cli_that_is_gone(edited: Host, editor: Edi
 class Silent(ClientServices):
     """A client that offers everything and answers nothing."""
 
-    def offers(self) -> frozenset[str]:
+    def supported_methods(self) -> frozenset[str]:
         return frozenset({"fs/read_text_file"})
 
-    def serves(self, request: HostRequest) -> bool:
+    def supports(self, request: ClientRequest) -> bool:
         return True
 
-    async def serve(self, request: HostRequest) -> HostAnswer:
-        return await asyncio.Event().wait() or HostAnswer()
+    async def serve(self, request: ClientRequest) -> ClientResponse:
+        return await asyncio.Event().wait() or ClientResponse()
 
-    def leave(self) -> None:
+    def release_terminals(self) -> None:
         pass
 
 
 async def test_an_agent_does_not_flood_the_client(tmp_path: Path) -> None:
-    host = Host(tmp_path, {}, Spawner("hosttest"), client=Silent())
-    answers: asyncio.Queue[HostAnswer] = asyncio.Queue()
+    host = ClientRequests(tmp_path, {}, Spawner("hosttest"), client=Silent())
+    answers: asyncio.Queue[ClientResponse] = asyncio.Queue()
     for n in range(AT_ONCE + 1):
         host.begin(
-            HostRequest(n, "fs/read_text_file", {"path": str(tmp_path / "a")}), lambda _, answer: answers.put_nowait(answer)
+            ClientRequest(n, "fs/read_text_file", {"path": str(tmp_path / "a")}), lambda _, answer: answers.put_nowait(answer)
         )
     assert "wait for the session's client already" in str((await answers.get()).error)
     assert answers.empty()

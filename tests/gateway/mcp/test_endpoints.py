@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from drivers.contract.info import ToolSpec
-from drivers.contract.tool_server import ToolAnswer, ToolRequest, ToolServer
+from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from gateway.mcp import server as mcp_server
 from gateway.mcp.host import McpHost
 from gateway.security.redaction import Redactor
@@ -134,8 +134,8 @@ async def test_a_call_is_answered_when_the_application_answers(host: McpHost, mo
             # Signs of life come while it waits.
             while "notifications/progress" not in await anext(lines):
                 pass
-            server.answer(ToolAnswer(request.id, "seven"))
-            server.answer(ToolAnswer(request.id, "twice"))
+            server.answer(ToolResponse(request.id, "seven"))
+            server.answer(ToolResponse(request.id, "twice"))
             rest = [json.loads(line[6:]) async for line in lines if line.startswith("data: ")]
     assert rest[-1]["result"]["content"] == [{"type": "text", "text": "seven"}]
 

@@ -103,14 +103,14 @@ class Recorder:
                 self._note(prompt=self._prompts[0])
                 self.codec.prompt(Prompt(self._prompts.pop(0)))
             self._flush()
-            settle = self.codec.settle_after()
+            settle = self.codec.debounce_seconds()
             try:
                 lines = await asyncio.wait_for(self.process.read_lines(), SILENCE if settle is None else settle)
             except TimeoutError:
                 if settle is None:
                     raise
                 self._note(settle=True)
-                self._act(self.codec.settle())
+                self._act(self.codec.debounced_events())
                 continue
             if not lines:
                 return
