@@ -1,4 +1,4 @@
-# Every target makes what it needs: a virtual environment in .venv, and for the real CLIs node packages in .clis.
+# Each target installs what it needs: a virtual environment in .venv, and node packages with the real CLIs in .clis.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ CLIS := .clis
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-real check format bench clean
 
-help: ## Show this list
+help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 $(VENV)/.run: pyproject.toml
@@ -40,7 +40,7 @@ $(CLIS)/acp-client/.installed: tests/real/acp/package.json
 
 install: $(VENV)/.run ## Make the environment with the portico command
 
-run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and say how to use it
+run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 	@$(BIN)/portico serve --hints
 
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
@@ -55,12 +55,12 @@ check: $(VENV)/.dev ## Lint, types and the import contract
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 12
 
-format: $(VENV)/.dev ## Put the code into its format
+format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(VENV)/.dev ## Measure, against floors in the same run: JSON on stdout, a table on stderr
+bench: $(VENV)/.dev ## Run the benchmarks with their floors: JSON on stdout, a table on stderr
 	@$(BIN)/python -m benchmarks
 
-clean: ## Remove what the other targets made
+clean: ## Remove everything that the other targets create
 	rm -rf $(VENV) $(CLIS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
