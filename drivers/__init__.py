@@ -1,6 +1,13 @@
 """The driver author's API: everything that a driver needs is named here. docs/writing-a-driver.md walks through one."""
 
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.capabilities import (
+    SupportsClientRequests,
+    SupportsClosing,
+    SupportsDebounce,
+    SupportsMcpTools,
+    SupportsSteering,
+)
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Command, Launch
 from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
@@ -34,6 +41,11 @@ __all__ = [
     "ResumeFailed",
     "SessionSpec",
     "Spawner",
+    "SupportsClientRequests",
+    "SupportsClosing",
+    "SupportsDebounce",
+    "SupportsMcpTools",
+    "SupportsSteering",
     "TaskSpec",
     "ToolGrant",
     "ToolReply",

@@ -29,6 +29,7 @@ from drivers.acp.tool_calls import Call, Calls
 from drivers.acp.updates import NOTICES, QUIET, Messages, Notices
 from drivers.codecs.deduplication import Deduplicator
 from drivers.contract.agent import PermissionReply, Prompt, Reply
+from drivers.contract.capabilities import SupportsClientRequests, SupportsClosing, SupportsDebounce, SupportsMcpTools
 from drivers.contract.client_services import READ, RESOURCE_NOT_FOUND, ClientRequest, ClientResponse
 from drivers.contract.codec import Codec
 from drivers.contract.errors import DriverError
@@ -41,7 +42,7 @@ from drivers.contract.tool_server import ToolRequest, ToolResponse
 NOT_NOW = "No run is under way; the application cannot be asked."
 
 
-class AcpCodec(Codec):
+class AcpCodec(Codec, SupportsDebounce, SupportsClientRequests, SupportsMcpTools, SupportsClosing):
     """`task` is the one-shot form: it is prompted as soon as the session is open."""
 
     def __init__(self, wanted: Wanted, grants: Grants, profile: AgentProfile | None = None, task: Prompt | None = None) -> None:

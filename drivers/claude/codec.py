@@ -20,6 +20,7 @@ from drivers.claude.stream import MessageStream
 from drivers.claude.tool_calls import Calls, IdempotencyKey
 from drivers.claude.tools import PREFIX, Toolset
 from drivers.contract.agent import Prompt, Reply
+from drivers.contract.capabilities import SupportsSteering
 from drivers.contract.codec import Codec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Awaiting, Error, Hook, NativeSession, OutputEvent, Stdout
@@ -40,7 +41,7 @@ ACTIVE = ("running", "waiting")
 PING = "ping"
 
 
-class ClaudeCodec(Codec):
+class ClaudeCodec(Codec, SupportsSteering):
     """`once` is the one-shot form, whose run ends with the process; else a warm session, one run a prompt.
 
     `initialize` is the control request that opens a session, `tools` what the session may use.

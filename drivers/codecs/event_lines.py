@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from drivers.contract.agent import PermissionReply, Prompt, Reply
+from drivers.contract.capabilities import SupportsClientRequests, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import Codec
 from drivers.contract.events import Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout, decode
@@ -39,7 +40,7 @@ def open_request(spec: SessionSpec) -> bytes:
     )
 
 
-class EventLineCodec(Codec):
+class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
     """`once` is the task form: the run is under way from the start and its end is the process' own."""
 
     def __init__(self, greeting: bytes = b"", *, once: bool = False) -> None:

@@ -18,6 +18,7 @@ from drivers.codex.result import NO_TOKENS, context_of, failure, tokens, usage_o
 from drivers.codex.thread_start import Opening
 from drivers.codex.turn import TurnStream
 from drivers.contract.agent import Prompt, Reply
+from drivers.contract.capabilities import SupportsDebounce, SupportsSteering
 from drivers.contract.codec import Codec
 from drivers.contract.events import Error, NativeSession, OutputEvent, SessionEnd, Stdout, Title
 from drivers.contract.lines import parse_object, text_line
@@ -30,7 +31,7 @@ the CLI leaves a command to the background."""
 NO_ENTRY = frozenset({401, 403})
 
 
-class CodexAppCodec(Codec):
+class CodexAppCodec(Codec, SupportsSteering, SupportsDebounce):
     """A live session."""
 
     title = "codex"

@@ -1,4 +1,7 @@
-"""The contract of a codec: one CLI's language, translated both ways, without any input or output of its own."""
+"""The contract of a codec: it translates the language of one CLI both ways and does no I/O of its own.
+
+`Codec` is what every codec implements. What only some CLIs need are capabilities in drivers/contract/capabilities.py.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 from drivers.contract.agent import Prompt, Reply
-from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, OutputEvent, SessionEnd, Stderr
-from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
+from drivers.contract.tool_server import ToolServer
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start. `files` are written first (mode 0600); `stdin` is written and closed, None leaves it open."""
+    """A process to start. `files` are written first (mode 0600). `stdin` is written and closed; None leaves it open."""
 
     argv: tuple[str, ...]
     cwd: Path
@@ -27,46 +29,58 @@ class Command:
 
 
 Phase = Literal["starting", "ready", "running", "waiting"]
+"""Before the CLI takes a prompt; between runs; in a run; in a run that waits for the client's replies."""
 
 
 class Codec(ABC):
-    """One native conversation, translated both ways; sans-I/O: it never awaits, nor touches a file or a clock.
+    """One native conversation. A codec never awaits and reads no file and no clock, so a recorded transcript can test it.
 
-    `phase` tells where the conversation is. `receive` takes one output line (without its newline); what is to be written
-    is collected in `outbox`, events that no line brought (after a `reply`) in `pending`, and what the CLI asks of its
-    client in `client_requests`: each is done, and its answer given to `answered`. Application-side calls that the CLI makes by
-    MCP are given to `called`, and their answers collected in `tool_responses`. `refusal` is why the CLI would not open the
-    session, where the codec can tell. `ending` is the end of a one-task run, if it is known before the process has exited.
+    Events leave a codec in two ways: `receive` and `exited` return those that the CLI's output causes; events that another call
+    causes are appended to `pending`.
+
+    Attributes:
+        title: The CLI's name in error messages.
+        phase: Where the conversation is.
+        native_id: The id by which the CLI resumes the session; None while it is not known.
+        outbox: Bytes for the CLI's standard input. The runtime writes and clears it after each call.
+        pending: Events that no line of output caused. The runtime takes them after each call.
+        start_error: Why the CLI does not open the session. The runtime ends the process then and raises it.
+        run_result: The end of a one-task run, if it is known before the process has exited.
     """
 
     title = "the agent"
 
     def __init__(self) -> None:
+        # Capabilities are further base classes, with attributes of their own.
+        super().__init__()
         self.phase: Phase = "starting"
         self.native_id: str | None = None
         self.outbox = bytearray()
         self.pending: list[OutputEvent] = []
-        self.client_requests: list[ClientRequest] = []
-        self.tool_responses: list[ToolResponse] = []
         self.start_error: DriverError | None = None
         self.run_result: SessionEnd | None = None
 
     @abstractmethod
     def receive(self, line: bytes) -> list[OutputEvent]:
-        """The events of one line; unknown lines become `stdout`, nothing raises."""
+        """The events of one line of output, given without its newline. Unknown lines become `stdout`; nothing raises."""
 
-    def debounce_seconds(self) -> float | None:
-        """Seconds of silence after which `settle` is due; None while nothing is held back."""
-        return None
+    def prompt(self, prompt: Prompt) -> None:
+        """Start a run. Called in the phase `ready` only."""
+        raise NotImplementedError(f"{type(self).__name__} runs one task only")
 
-    def debounced_events(self) -> list[OutputEvent]:
-        """What was held back until the CLI fell silent, such as an `awaiting` that is to name all the calls that wait."""
-        return []
+    def reply(self, reply: Reply) -> None:
+        """Answer a call of the last `awaiting`."""
+        raise NotImplementedError(f"{type(self).__name__} never waits for the client")
+
+    def interrupt(self) -> bool:
+        """Ask the CLI to stop the run. False if it has no such request: the process is ended then."""
+        return False
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        """The events that are left when the process has ended; with a run under way, `session_end` is the last.
+        """The events that are left when the process has ended; `session_end` is the last if a run was under way.
 
-        `stderr` are the last lines of its standard error, shown only after a failure.
+        Parameters:
+            stderr: The last lines of standard error. They become events after a failure only.
         """
         if self.phase not in ("running", "waiting"):
             return []
@@ -77,42 +91,14 @@ class Codec(ABC):
         message = f"{self.title} ended in the middle of the run, with exit code {exit_code}"
         return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
 
-    def prompt(self, prompt: Prompt) -> None:
-        """Ask for a run."""
-        raise NotImplementedError(f"{type(self).__name__} runs one task only")
-
-    def steer(self, prompt: Prompt) -> bool:
-        """Say something to the agent at work; the run ends when that is answered too. False if the CLI cannot be told now."""
-        return False
-
-    def reply(self, reply: Reply) -> None:
-        """Answer an awaiting call."""
-        raise NotImplementedError(f"{type(self).__name__} never waits for the client")
-
-    def client_responded(self, request: ClientRequest, answer: ClientResponse) -> None:
-        """Pass on what came of one of `client_requests`."""
-        raise NotImplementedError(f"{type(self).__name__} asks nothing of its client")
-
-    def tool_requested(self, request: ToolRequest) -> None:
-        """The CLI has called an application-side tool by MCP, and waits for its answer."""
-        raise NotImplementedError(f"{type(self).__name__} takes no tools by MCP")
-
-    def tool_cancelled(self, request_id: str) -> None:  # noqa: B027 - there may be nothing to be told
-        """It does not wait any more."""
-
-    def closing(self) -> None:  # noqa: B027 - most CLIs are told nothing
-        """The session is about to be ended: what the CLI is to be told before its input ends."""
-
-    def interrupt(self) -> bool:
-        """Ask the CLI to stop the run. False if it has no such request: then the process is ended."""
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process and the codec that understands it; and the server of its application-side tools, if it takes them by MCP.
+    """A process and its codec.
 
-    What the CLI asks of this machine is done in its working folder and in `additional_directories`.
+    Attributes:
+        tool_server: The MCP server of the session's application-side tools, if the CLI calls them by MCP.
+        additional_directories: Folders besides the working folder in which requests of the CLI to its client are handled.
     """
 
     command: Command

@@ -118,7 +118,7 @@ class ClientRequests:
             held.add(task)
             task.add_done_callback(held.discard)
 
-    def run_over(self) -> None:
+    def end_run(self) -> None:
         """Take back what the client is still asked, and tell the CLI so; but for the end of a terminal, which may outlive the run
         that has made it."""
         self._waited.clear()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 
 from drivers.contract.agent import Prompt, ToolReply
+from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.codec import Codec
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
 from drivers.testing.outcome import Failed
@@ -53,7 +54,7 @@ class Player:
                 f"receive({line[:200]!r}) raised {type(error).__name__}: {error}; it must give a Stdout event"
             ) from error
         self._take(events, f"receive({line[:200]!r})")
-        if self.codec.debounce_seconds() is not None:
+        if isinstance(self.codec, SupportsDebounce) and self.codec.debounce_seconds() is not None:
             self._take(self.codec.debounced_events(), "debounced_events()")
 
     def exit(self, code: int) -> None:

@@ -224,7 +224,7 @@ async def test_the_end_of_a_run_takes_back_what_the_client_is_asked(
         edited.begin(request, lambda _, answer: answers.put_nowait(answer))
         await editor.asked.get()
     assert edited.busy
-    edited.run_over()
+    edited.end_run()
     assert not edited.busy
     # The CLI is answered, too; a terminal goes on, and so does who waits for its end.
     assert (await answers.get()).code == REQUEST_CANCELLED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drivers.codecs.event_lines import EventLineCodec
 from drivers.contract.agent import Prompt, Reply, ToolReply
+from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.events import Awaiting, OutputEvent
 from tests.drivers.small_programs import OpenAgent, to_end, until
 
@@ -18,7 +19,7 @@ hear()
 """
 
 
-class Gathering(EventLineCodec):
+class Gathering(EventLineCodec, SupportsDebounce):
     """Announces all calls at once, when nothing more comes."""
 
     def __init__(self) -> None:
