@@ -16,8 +16,8 @@ from pathlib import Path
 from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.exec import CodexExecCodec
 from drivers.codex.grants import TOOLS
+from drivers.codex.handshake import SessionRequest
 from drivers.codex.probe import CodexProbe
-from drivers.codex.thread_start import Opening
 from drivers.contract.codec import Command, Launch
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.contract.info import DriverInfo, Option, Probe
@@ -105,7 +105,7 @@ class CodexDriver(CliDriver):
         return Launch(Command((*argv, "-"), spec.cwd, env, stdin=task.encode()), CodexExecCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
-        opening = Opening.of(spec, _api_key(spec))
+        opening = SessionRequest.of(spec, _api_key(spec))
         if spec.options.get("rules") != "apply" and opening.grants.asks("shell"):
             _refuse_rules(spec)
         login = EPHEMERAL_LOGIN if opening.api_key else ()

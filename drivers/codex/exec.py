@@ -1,20 +1,20 @@
-"""The lines of `codex exec --json`, one task: as printed by codex 0.169.0 (tests/transcripts/codex), and as a single result."""
+"""The codec of `codex exec --json`, one task. Shapes as printed by codex 0.169.0 (tests/transcripts/codex), and an older form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from drivers.codex.items import Call, call_of, outcome_of, snake
+from drivers.codecs.json_lines import JsonLineCodec
+from drivers.codecs.tool_calls import CallTracker
+from drivers.codex.items import call_of, outcome_of, snake
 from drivers.codex.result import failure, tokens, usage_of
-from drivers.contract.codec import Codec
-from drivers.contract.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Stdout, Thinking
-from drivers.contract.lines import parse_object, text_line
+from drivers.contract.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Thinking
 
 RETRYING, FATAL = "Reconnecting...", "Error: "
 
 
-class CodexExecCodec(Codec):
+class CodexExecCodec(JsonLineCodec):
     """One task; its run ends with the process."""
 
     title = "codex"
@@ -22,40 +22,29 @@ class CodexExecCodec(Codec):
     def __init__(self) -> None:
         super().__init__()
         self.phase = "running"
-        self._open: dict[str, Call] = {}
+        self._calls = CallTracker()
         self._last_error: str | None = None
         self._failure: list[OutputEvent] = []
 
-    def receive(self, line: bytes) -> list[OutputEvent]:
-        native = parse_object(line)
-        if native is None:
-            return [Stdout(line=text_line(line))] if line.strip() else []
-        kind = native.get("type")
-        read = _READERS.get(kind) if isinstance(kind, str) else None
-        try:
-            events = read(self, native) if read else self._result(native)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            # A known type in a shape that is not: shown, as any other line that is not understood.
-            events = None
-        return [Stdout(line=text_line(line))] if events is None else events
+    def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        return super().dispatch(message) if str(message.get("type")) in self.handlers else self._older_form(message)
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.run_result is None and exit_code:
-            # What stops it before a turn has begun, such as a task that is too long, is told on standard error only.
+            # An error before the turn begins, such as a task that is too long, is on standard error only.
             fatal = [line.removeprefix(FATAL) for line in stderr if line.startswith(FATAL)]
-            if said := self._last_error or "; ".join(fatal):
-                self._failure, self.run_result = failure({"message": said})
-        left: list[OutputEvent] = [call.closed(failed=True) for call in self._open.values()]
-        self._open.clear()
+            if message := self._last_error or "; ".join(fatal):
+                self._failure, self.run_result = failure({"message": message})
+        left = self._calls.fail_all()
         events = super().exited(exit_code, stderr)
         return [*left, *events[:-1], *self._failure, events[-1]] if events else []
 
-    def _thread(self, native: dict[str, Any]) -> list[OutputEvent]:
-        self.native_id = native["thread_id"]
+    def _thread(self, message: dict[str, Any]) -> list[OutputEvent]:
+        self.native_id = message["thread_id"]
         return [NativeSession(native_id=self.native_id)]
 
-    def _item(self, native: dict[str, Any]) -> list[OutputEvent] | None:
-        item, done = snake(native["item"]), native["type"] == "item.completed"
+    def _item(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        item, done = snake(message["item"]), message["type"] == "item.completed"
         kind = item["type"]
         if kind in ("agent_message", "reasoning"):
             return self._text(kind, item["text"]) if done else []
@@ -63,57 +52,52 @@ class CodexExecCodec(Codec):
             # A warning, such as that of a model that is not in the CLI's catalogue.
             return None
         call = call_of(item)
-        return None if call is None else self._call(call, item, done)
+        if call is None:
+            return None
+        events = self._calls.start(call)
+        if done:
+            output, failed = outcome_of(item)
+            events += self._calls.end(call.id, output, failed=failed)
+        return events
 
     def _text(self, kind: str, text: str) -> list[OutputEvent]:
         if kind == "reasoning":
             return [Thinking(text=text)] if text else []
         return [AgentToken(text=text), MessageEnd()] if text else []
 
-    def _call(self, call: Call, item: dict[str, Any], done: bool) -> list[OutputEvent]:
-        events: list[OutputEvent] = []
-        if call.id not in self._open:
-            self._open[call.id] = call
-            events.append(call.started())
-        if done:
-            output, failed = outcome_of(item)
-            events += self._open.pop(call.id).ended(output, failed=failed)
-        return events
-
-    def _turn_completed(self, native: dict[str, Any]) -> list[OutputEvent]:
+    def _turn_completed(self, message: dict[str, Any]) -> list[OutputEvent]:
         self._last_error = None
         self.run_result = SessionEnd(exit_code=0)
-        return [usage_of(tokens(native.get("usage")))]
+        return [usage_of(tokens(message.get("usage")))]
 
-    def _turn_failed(self, native: dict[str, Any]) -> list[OutputEvent]:
-        self._failure, self.run_result = failure(native["error"])
+    def _turn_failed(self, message: dict[str, Any]) -> list[OutputEvent]:
+        self._failure, self.run_result = failure(message["error"])
         return []
 
-    def _error(self, native: dict[str, Any]) -> list[OutputEvent]:
-        # The last one is told by `turn.failed` too; those before it are attempts that the CLI repeats.
-        message = native["message"]
-        self._last_error = message.removeprefix(RETRYING).strip() if isinstance(message, str) else str(message)
+    def _error(self, message: dict[str, Any]) -> list[OutputEvent]:
+        # The last error is also in `turn.failed`; those before it are attempts that the CLI repeats.
+        text = message["message"]
+        self._last_error = text.removeprefix(RETRYING).strip() if isinstance(text, str) else str(text)
         return []
 
-    def _result(self, native: dict[str, Any]) -> list[OutputEvent] | None:
-        """The older form: a single result-shaped event a turn, whose `text` is the answer."""
-        text = native.get("text")
+    def _older_form(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        """A single result a turn, whose `text` is the answer."""
+        text = message.get("text")
         if not isinstance(text, str):
             return None
         self.run_result = SessionEnd(exit_code=0)
         return [AgentToken(text=text), MessageEnd()] if text else []
 
-    def _ignore(self, native: dict[str, Any]) -> list[OutputEvent]:
+    def _ignore(self, message: dict[str, Any]) -> list[OutputEvent]:
         return []
 
-
-_READERS: dict[str, Callable[[CodexExecCodec, dict[str, Any]], list[OutputEvent] | None]] = {
-    "thread.started": CodexExecCodec._thread,
-    "turn.started": CodexExecCodec._ignore,
-    "turn.completed": CodexExecCodec._turn_completed,
-    "turn.failed": CodexExecCodec._turn_failed,
-    "item.started": CodexExecCodec._item,
-    "item.updated": CodexExecCodec._item,
-    "item.completed": CodexExecCodec._item,
-    "error": CodexExecCodec._error,
-}
+    handlers = {
+        "thread.started": _thread,
+        "turn.started": _ignore,
+        "turn.completed": _turn_completed,
+        "turn.failed": _turn_failed,
+        "item.started": _item,
+        "item.updated": _item,
+        "item.completed": _item,
+        "error": _error,
+    }

@@ -1,73 +1,196 @@
-"""The first exchange with `codex app-server`, until its thread takes prompts: greet, log in, read settings, open, seed."""
+"""Opens a session of `codex app-server`: initialize, log in, read the settings, then start, seed or resume a thread."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import to_json
+
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
-from drivers.codex.thread_start import Opening
+from drivers.codex.content import seed_items
+from drivers.codex.grants import Grants
+from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent
+from drivers.contract.info import ToolSpec
+from drivers.contract.mcp_servers import McpServer
+from drivers.contract.specs import SessionSpec
 
 CLIENT = {"clientInfo": {"name": "portico", "title": "Portico", "version": "1"}, "capabilities": {"experimentalApi": True}}
-"""Dynamic tools and seeds are part of what the CLI calls its experimental API (0.169.0)."""
+"""The parameters of `initialize`. Dynamic tools and seeds belong to what the CLI calls its experimental API (0.169.0)."""
+RETRIES = {"request_max_retries": 1, "stream_max_retries": 3}
+"""For a provider of the user's own that sets none: errors take 3 s, by default 25 s. Built-in providers take no settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """The session that a fresh app-server is to open.
+
+    Attributes:
+        thread: Parameters of `thread/start` and `thread/resume`.
+        app_tools: The application-side tools.
+        resume: The native id of the thread to resume; None for a new one.
+        seed: The history of a new thread, as Responses items.
+        api_key: The key to log in with; None for the CLI's own login.
+        servers: The client's MCP servers.
+        directories: Folders to work in besides the working folder.
+    """
+
+    grants: Grants
+    thread: dict[str, Any]
+    app_tools: tuple[ToolSpec, ...] = ()
+    resume: str | None = None
+    seed: Sequence[dict[str, Any]] = ()
+    api_key: str | None = field(default=None, repr=False)
+    servers: tuple[McpServer, ...] = ()
+    directories: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: SessionSpec, api_key: str | None = None) -> SessionRequest:
+        """The request of a session."""
+        options = spec.options
+        directories = tuple(map(str, spec.additional_directories))
+        grants = Grants.of(spec.tools, options.get("sandbox", ""), (str(spec.cwd), *directories))
+        policy = GRANULAR_POLICY if spec.mcp_servers and grants.policy == "never" else grants.policy
+        thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": policy, "sandbox": grants.sandbox_mode}
+        # The CLI's own settings may name a model as the reviewer.
+        thread["approvalsReviewer"] = "user"
+        if options.get("model"):
+            thread["model"] = options["model"]
+        if spec.system is not None:
+            replaces = options.get("system_prompt") == "replace"
+            thread["baseInstructions" if replaces else "developerInstructions"] = spec.system
+        thread["config"] = grants.config()
+        if options.get("effort"):
+            thread["config"]["model_reasoning_effort"] = options["effort"]
+        seed = seed_items(spec.history)
+        return cls(grants, thread, spec.app_tools, spec.resume, seed, api_key, spec.mcp_servers, directories)
+
+    @property
+    def tools_digest(self) -> str:
+        """Identifies the set of application-side tools: a thread keeps the tools that it was started with."""
+        if not self.app_tools:
+            return ""
+        return hashlib.sha256(to_json(_dynamic_tools(self.app_tools))).hexdigest()[:16]
+
+    def native_id(self, thread_id: str) -> str:
+        """The native id of the session: the thread's id and the digest of its tools."""
+        return f"{thread_id}:{self.tools_digest}" if self.tools_digest else thread_id
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the thread to resume has the tools of this session."""
+        return self.resume is not None and self.resume.partition(":")[2] == self.tools_digest
+
+    def thread_request(self, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The method and parameters of the request that opens the thread, given the CLI's own configuration."""
+        params = {**self.thread, "config": {**self.thread["config"], **_overrides(config, self.servers)}}
+        if self.directories or self.resume is not None:
+            params["runtimeWorkspaceRoots"] = self._roots(config)
+        if self.resume is not None:
+            return "thread/resume", {**params, "threadId": self.resume.partition(":")[0], "excludeTurns": True}
+        if self.app_tools:
+            params["dynamicTools"] = _dynamic_tools(self.app_tools)
+        return "thread/start", params
+
+    def _roots(self, config: dict[str, Any]) -> list[str]:
+        """The folders that the sandbox lets be written: the session's, and those of the CLI's own settings.
+
+        A resumed thread keeps its former folders unless the request has others (0.169.0). The settings' `writable_roots` stay
+        writable in any case, but the CLI names them to the model only if they are listed here.
+        """
+        users = (config.get("sandbox_workspace_write") or {}).get("writable_roots") or ()
+        return list(dict.fromkeys([self.thread["cwd"], *self.directories, *users]))
+
+
+def _overrides(config: dict[str, Any], servers: Sequence[McpServer]) -> dict[str, Any]:
+    """Settings over the CLI's own: no MCP servers but the client's, and a limited number of retries."""
+    overrides: dict[str, Any] = {}
+    users = config.get("mcp_servers") or {}
+    if enabled := {**{name: {"enabled": False} for name in users}, **settings(servers, users)}:
+        overrides["mcp_servers"] = enabled
+    name, providers = config.get("model_provider"), config.get("model_providers") or {}
+    provider = providers.get(name)
+    if isinstance(provider, dict):
+        unset = {key: value for key, value in RETRIES.items() if provider.get(key) is None}
+        if unset:
+            overrides["model_providers"] = {name: unset}
+    return overrides
+
+
+def _dynamic_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    return [
+        {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": dict(tool.input_schema)}
+        for tool in tools
+    ]
 
 
 class Handshake:
-    """`ready` when the thread takes prompts; `refusal` is why it will not."""
+    """The requests that open a session.
 
-    def __init__(self, rpc: JsonRpcPeer, opening: Opening) -> None:
-        self._rpc, self._opening = rpc, opening
-        self.id: str | None = None
+    Attributes:
+        thread_id: The CLI's id of the thread; None until it is open.
+        native_id: The native id of the session; None until the thread is open.
+        model: The thread's model, where the CLI reports it.
+        ready: Whether the thread takes prompts.
+        error: Why the CLI does not open the session.
+    """
+
+    def __init__(self, rpc: JsonRpcPeer, session: SessionRequest) -> None:
+        self._rpc, self._session = rpc, session
+        self.thread_id: str | None = None
         self.native_id: str | None = None
         self.model: str | None = None
         self.ready = False
-        self.start_error: DriverError | None = None
-        if opening.resume is not None and not opening.resumable:
-            self.start_error = ResumeFailed("the codex thread was started with other application-side tools")
+        self.error: DriverError | None = None
+        if session.resume is not None and not session.resumable:
+            self.error = ResumeFailed("the codex thread was started with other application-side tools")
         else:
             rpc.request("initialize", CLIENT, self._initialized)
 
     def _initialized(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        if self._refused(error):
+        if self._failed(error):
             return []
         self._rpc.notify("initialized")
-        if not self._opening.api_key:
+        if not self._session.api_key:
             return self._read_config()
         # Kept in the process' memory only: it runs with `cli_auth_credentials_store="ephemeral"`.
-        self._rpc.request("account/login/start", {"type": "apiKey", "apiKey": self._opening.api_key}, self._logged_in)
+        self._rpc.request("account/login/start", {"type": "apiKey", "apiKey": self._session.api_key}, self._logged_in)
         return []
 
     def _logged_in(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        return [] if self._refused(error) else self._read_config()
+        return [] if self._failed(error) else self._read_config()
 
     def _read_config(self) -> list[OutputEvent]:
-        self._rpc.request("config/read", {"cwd": self._opening.thread["cwd"]}, self._configured)
+        self._rpc.request("config/read", {"cwd": self._session.thread["cwd"]}, self._config_read)
         return []
 
-    def _configured(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        if not self._refused(error):
-            self._rpc.request(*self._opening.request((result or {})["config"]), self._opened)
+    def _config_read(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if not self._failed(error) and result is not None:
+            self._rpc.request(*self._session.thread_request(result["config"]), self._thread_opened)
         return []
 
-    def _opened(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        if self._refused(error):
+    def _thread_opened(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if self._failed(error) or result is None:
             return []
-        opened = result or {}
-        thread_id = str(opened["thread"]["id"])
-        self.id, self.native_id, self.model = thread_id, self._opening.native_id(thread_id), opened.get("model")
-        if self._opening.seed and self._opening.resume is None:
-            self._rpc.request("thread/inject_items", {"threadId": thread_id, "items": list(self._opening.seed)}, self._seeded)
+        thread_id = str(result["thread"]["id"])
+        self.thread_id, self.native_id, self.model = thread_id, self._session.native_id(thread_id), result.get("model")
+        if self._session.seed and self._session.resume is None:
+            params = {"threadId": thread_id, "items": list(self._session.seed)}
+            self._rpc.request("thread/inject_items", params, self._seeded)
         else:
             self.ready = True
         return []
 
     def _seeded(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        self.ready = not self._refused(error)
+        self.ready = not self._failed(error)
         return []
 
-    def _refused(self, error: RpcError | None) -> bool:
+    def _failed(self, error: RpcError | None) -> bool:
         if error is not None:
-            kind = AgentUnavailable if self._opening.resume is None else ResumeFailed
-            self.start_error = kind(f"codex: {error.message}")
+            kind = AgentUnavailable if self._session.resume is None else ResumeFailed
+            self.error = kind(f"codex: {error.message}")
         return error is not None

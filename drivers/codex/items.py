@@ -1,4 +1,4 @@
-"""What codex's items are: its calls as tool calls, their outcomes as results; pure.
+"""The items of codex: its calls as tool calls, their outcomes as results. No state.
 
 `codex exec` names an item's type and fields in snake case, `codex app-server` in camel case; both are read here as snake case.
 """
@@ -8,43 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from drivers.contract.events import OutputEvent, ToolCall, ToolResult
+from drivers.codecs.tool_calls import Call
+from drivers.contract.denials import denied
+from drivers.contract.messages import data_uri
 
-DENIED = "Tool call denied"
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a tool: its id, its name as clients know it, its input, and a short text for people."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    detail: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not isinstance(self.name, str):
-            raise TypeError("the id and the name of a call are texts")
-
-    def started(self) -> ToolCall:
-        return ToolCall(id=self.id, name=self.name, status="started", input=self.input, detail=self.detail)
-
-    def with_reason(self, reason: str) -> Call:
-        """The same call with the model's own justification of it."""
-        return replace(self, input={**self.input, "reason": reason})
-
-    def ended(self, output: Any, *, failed: bool) -> list[OutputEvent]:
-        """Its result and its end."""
-        return [ToolResult(tool_call_id=self.id, output=output, is_error=failed), self.closed(failed=failed)]
-
-    def closed(self, *, failed: bool) -> ToolCall:
-        """Its end alone."""
-        status: Literal["completed", "failed"] = "failed" if failed else "completed"
-        return ToolCall(id=self.id, name=self.name, status=status)
 
 
 def snake(native: dict[str, Any]) -> dict[str, Any]:
@@ -58,16 +28,16 @@ def _snake(name: str) -> str:
 
 
 def call_of(item: dict[str, Any]) -> Call | None:
-    """The call that an item (in snake case) tells of; None for items that are no calls."""
+    """The call of an item (in snake case); None for items that are no calls."""
     read = _CALLS.get(item["type"])
     return read(item) if read else None
 
 
-def outcome_of(item: dict[str, Any], denial: str | None = None, *, denied: bool = False) -> tuple[Any, bool]:
-    """The output of a call's completed item, and whether it failed. `denial` is the client's reason, where it had one."""
+def outcome_of(item: dict[str, Any], denial: str | None = None) -> tuple[Any, bool]:
+    """The output of a call's completed item, and whether it failed. `denial` is the result of a call that was denied."""
     failed = item.get("status") in ("failed", "declined") or item.get("success") is False
-    if item.get("status") == "declined" or (denied and failed):
-        return f"{DENIED}: {denial}" if denial else DENIED, True
+    if item.get("status") == "declined" or (denial is not None and failed):
+        return denial or denied(), True
     read = _OUTPUTS.get(item["type"])
     return (read(item) if read else ""), failed
 
@@ -75,7 +45,7 @@ def outcome_of(item: dict[str, Any], denial: str | None = None, *, denied: bool 
 def plain_command(command: str) -> str:
     """The command that the model gave, without the shell that the CLI runs it in."""
     if not isinstance(command, str):
-        raise TypeError("a command is a text")
+        raise TypeError("a command is a string")
     try:
         parts = shlex.split(command)
     except ValueError:
@@ -166,7 +136,7 @@ def _blocks(content: list[Any]) -> Any:
 
 def _block(part: dict[str, Any]) -> dict[str, Any]:
     if part.get("type") == "image":
-        return {"type": "image", "url": f"data:{part.get('mimeType')};base64,{part.get('data')}"}
+        return {"type": "image", "url": data_uri(str(part.get("mimeType")), str(part.get("data")))}
     return {"type": "text", "text": str(part.get("text", part))}
 
 

@@ -1,21 +1,22 @@
-"""What `codex app-server` says of itself: whether it is logged in, and which models it offers."""
+"""What `codex app-server` reports of itself: whether it is logged in, and which models it has."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.handshake import CLIENT
-from drivers.contract.codec import Codec
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import OutputEvent
-from drivers.contract.lines import parse_object
 
 
-class CodexProbe(Codec):
-    """Asks, and is `ready` when it has been told. Asked so, since the CLI ends at the end of its input without an answer.
+class CodexProbe(JsonLineCodec):
+    """Requests both, and is `ready` when it has the answers. The CLI ends at the end of its input without answering.
 
-    `logged_in` is also true of a provider of the user's own that needs no login, of which `codex login status` knows nothing.
+    Attributes:
+        logged_in: Also True for a provider of the user's own that needs no login, which `codex login status` does not know.
+        models: The models that the CLI lists.
     """
 
     title = "codex"
@@ -27,30 +28,33 @@ class CodexProbe(Codec):
         self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._rpc.request("initialize", CLIENT, self._initialized)
 
-    def receive(self, line: bytes) -> list[OutputEvent]:
-        native = parse_object(line)
-        if native is not None and "method" not in native and "id" in native:
-            try:
-                self._rpc.receive_response(native)
-            except (KeyError, TypeError, AttributeError) as error:
-                self.start_error = AgentUnavailable(f"codex app-server answers in a way that is not known: {error!r}")
+    def dispatch(self, message: dict[str, Any]) -> list[OutputEvent]:
+        if "method" not in message and "id" in message:
+            self._rpc.receive_response(message)
+        return []
+
+    def malformed(self, message: dict[str, Any]) -> list[OutputEvent]:
+        self.start_error = AgentUnavailable(f"codex app-server gives an unknown answer: {str(message)[:200]}")
+        return []
+
+    def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return []
 
     def _initialized(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        if error:
+        if error is not None:
             self.start_error = AgentUnavailable(f"codex: {error.message}")
             return []
         self._rpc.notify("initialized")
-        self._rpc.request("account/read", {}, self._account)
+        self._rpc.request("account/read", {}, self._account_read)
         return []
 
-    def _account(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+    def _account_read(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if result is not None:
             self.logged_in = result.get("account") is not None or not result["requiresOpenaiAuth"]
-        self._rpc.request("model/list", {}, self._listed)
+        self._rpc.request("model/list", {}, self._models_listed)
         return []
 
-    def _listed(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+    def _models_listed(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if result is not None:
             self.models = tuple(str(model["model"]) for model in result["data"] if not model.get("hidden"))
         self.phase = "ready"

@@ -1,98 +1,129 @@
-"""One turn of `codex app-server`: notifications in, text, thinking, tool calls and their results out."""
+"""One turn of `codex app-server`: notifications become events; requests for permissions and for tool results are answered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from drivers.codex.items import Call, call_of, outcome_of, snake
-from drivers.contract.events import AgentToken, Compacted, Hook, MessageEnd, OutputEvent, Thinking
+from drivers.codecs.json_lines import MALFORMED
+from drivers.codecs.json_rpc import JsonRpcPeer
+from drivers.codecs.tool_calls import Call, CallTracker
+from drivers.codex.content import tool_output
+from drivers.codex.grants import Grants
+from drivers.codex.items import call_of, outcome_of, snake
+from drivers.codex.mcp_servers import ELICITATION, call_of_elicitation
+from drivers.contract.agent import PermissionReply, Reply
+from drivers.contract.client_services import METHOD_NOT_FOUND
+from drivers.contract.denials import NOT_ENABLED, denied
+from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, Compacted, Hook, MessageEnd, OutputEvent, Thinking
 
 TokenKind = type[AgentToken] | type[Thinking]
 LIFECYCLE_HOOKS = frozenset({"sessionStart", "sessionEnd", "stop"})
 STILL_RUNNING = "[still running in the background]"
+SILENT = frozenset(
+    {
+        "user_message", "hook_prompt", "plan", "context_compaction", "sub_agent_activity", "entered_review_mode",
+        "exited_review_mode", "sleep", "function_call_output", "agent_message", "reasoning",
+    }
+)  # fmt: skip
+"""Types of items that are no calls and have no event."""
+
+APPROVALS = {"item/commandExecution/requestApproval": "shell", "item/fileChange/requestApproval": "apply_patch"}
+"""The tool of each request for an approval."""
+DECLINED: Mapping[str, dict[str, Any]] = {
+    "item/commandExecution/requestApproval": {"decision": "decline"},
+    "item/fileChange/requestApproval": {"decision": "decline"},
+    ELICITATION: {"action": "decline", "content": None},
+    "item/permissions/requestApproval": {"permissions": {}},
+    "item/tool/requestUserInput": {"answers": {}},
+    "execCommandApproval": {"decision": "denied"},
+    "applyPatchApproval": {"decision": "denied"},
+}
+"""The result that declines each request of the CLI. Other requests get an error."""
 
 
 class TurnStream:
-    """`calls` are the open ones by id, `denials` why the client said no."""
+    """The notifications of one turn.
+
+    Attributes:
+        calls: The calls that are running.
+        denials: The result of each call that was denied, by the call's id.
+        turn_id: The CLI's id of the turn; None until it is known.
+    """
 
     def __init__(self, thread_id: str | None, app_tools: frozenset[str]) -> None:
-        self.calls: dict[str, Call] = {}
-        self.denials: dict[str, str | None] = {}
+        self.calls = CallTracker()
+        self.denials: dict[str, str] = {}
         self.turn_id: str | None = None
         self._thread_id, self._app_tools = thread_id, app_tools
-        self._held: dict[str, Call] = {}
+        self._unstarted: dict[str, Call] = {}
         self._background: set[str] = set()
         self._streamed: set[str] = set()
-        self._said = self._dirty = False
+        self._has_text = self._has_tokens = False
 
     def read(self, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
-        """The events of a notification; None if it is not known."""
-        read = _READERS.get(method)
-        return read(self, params) if read else None
+        """The events of a notification; None if its method is unknown."""
+        handler = _NOTIFICATIONS.get(method)
+        return handler(self, params) if handler else None
 
-    def ask(self, call_id: str, reason: str | None) -> list[OutputEvent]:
-        """The start of a call whose permission is asked for, if it has not been told yet."""
-        call = self._held.pop(call_id, None)
+    def start_call(self, call_id: str, reason: str | None = None) -> list[OutputEvent]:
+        """The start of a call that was held back for the model's reason; nothing if it has started."""
+        call = self._unstarted.pop(call_id, None)
         if call is None:
             return []
-        return self._start(call.with_reason(reason) if reason else call)
+        return self._start(replace(call, input={**call.input, "reason": reason}) if reason else call)
 
-    def call(self, call: Call) -> list[OutputEvent]:
-        """The start of a call that is known by a request only."""
+    def start_requested(self, call: Call) -> list[OutputEvent]:
+        """The start of a call that only a request of the CLI announces."""
         return [] if call.id in self.calls else self._start(call)
 
     def retried(self) -> list[OutputEvent]:
-        """The model's stream broke and it is asked again: what was streamed of the message does not count."""
-        if not self._dirty:
+        """The model's stream broke and the CLI asks the model again: what was streamed of the message does not count."""
+        if not self._has_tokens:
             return []
-        self._said = self._dirty = False
+        self._has_text = self._has_tokens = False
         return [MessageEnd(discarded=True)]
 
     def response_over(self) -> list[OutputEvent]:
         """A response of the model and its calls are over: a command that still runs does so in the background."""
-        running = [call for call in self.calls.values() if call.name == "shell"]
-        for call in running:
-            del self.calls[call.id]
+        events: list[OutputEvent] = []
+        for call in [call for call in self.calls.running.values() if call.name == "shell"]:
+            events += self.calls.end(call.id, STILL_RUNNING, failed=False)
             self._background.add(call.id)
-        return [event for call in running for event in call.ended(STILL_RUNNING, failed=False)]
+        return events
 
     def end(self, *, stopped: bool) -> list[OutputEvent]:
-        """What is left when the turn is over."""
-        events: list[OutputEvent] = []
-        for call_id in list(self._held):
-            events += self.ask(call_id, None)
+        """The events that are left when the turn is over."""
+        events = [event for call_id in list(self._unstarted) for event in self.start_call(call_id)]
         if not stopped:
             events += self.response_over()
-        events += [call.closed(failed=True) for call in self.calls.values()]
-        self.calls.clear()
-        return [*events, *self._message_end()]
+        return [*events, *self.calls.fail_all(), *self._message_end()]
 
-    def _mine(self, params: dict[str, Any]) -> bool:
+    def _in_thread(self, params: dict[str, Any]) -> bool:
         return self._thread_id is None or params.get("threadId", self._thread_id) == self._thread_id
 
     def _item_started(self, params: dict[str, Any]) -> list[OutputEvent] | None:
         item = snake(params["item"])
         if item["type"] in ("agent_message", "reasoning"):
-            return self._message_end() if self._said and self._mine(params) else []
+            return self._message_end() if self._has_text and self._in_thread(params) else []
         return self._begin(item)
 
     def _begin(self, item: dict[str, Any]) -> list[OutputEvent] | None:
         call = call_of(item)
         if call is None:
             return [] if item["type"] in SILENT else None
-        if call.id in self.calls or call.id in self._held:
+        if call.id in self.calls or call.id in self._unstarted:
             return []
         if item["type"] == "command_execution" and item.get("source") == "agent" and not item.get("process_id"):
-            # It may be asked for: the request, which is the next line, has the reason.
-            self._held[call.id] = call
+            # The CLI may request an approval for it, in the next line: that has the model's reason.
+            self._unstarted[call.id] = call
             return []
         return self._start(call)
 
     def _start(self, call: Call) -> list[OutputEvent]:
-        self.calls[call.id] = call
-        self._said = self._dirty = False
-        return [call.started()]
+        self._has_text = self._has_tokens = False
+        return self.calls.start(call)
 
     def _item_completed(self, params: dict[str, Any]) -> list[OutputEvent] | None:
         item = snake(params["item"])
@@ -101,8 +132,8 @@ class TurnStream:
         if item["type"] == "reasoning":
             return self._whole(params, Thinking, item["id"], "\n\n".join(item.get("summary") or item.get("content") or []))
         if item["type"] == "context_compaction":
-            # What is left of the thread the CLI keeps to itself.
-            return [*self._message_end(), Compacted()] if self._mine(params) else []
+            # The CLI does not report what is left of the thread.
+            return [*self._message_end(), Compacted()] if self._in_thread(params) else []
         if item["id"] in self._background or (
             item["id"] not in self.calls and params.get("turnId", self.turn_id) != self.turn_id
         ):
@@ -110,36 +141,36 @@ class TurnStream:
         events = self._begin(item)
         if events is None or call_of(item) is None:
             return events
-        events += self.ask(item["id"], None)
-        call = self.calls.pop(item["id"])
+        events += self.start_call(item["id"])
+        call = self.calls.running[item["id"]]
         if item["type"] == "dynamic_tool_call" and call.name in self._app_tools:
             # The client has given the result itself.
-            return [*events, call.closed(failed=outcome_of(item)[1])]
-        output, failed = outcome_of(item, self.denials.get(call.id), denied=call.id in self.denials)
-        return [*events, *call.ended(output, failed=failed)]
+            return [*events, *self.calls.finish(call.id, failed=outcome_of(item)[1])]
+        output, failed = outcome_of(item, self.denials.get(call.id))
+        return [*events, *self.calls.end(call.id, output, failed=failed)]
 
     def _whole(self, params: dict[str, Any], kind: TokenKind, item_id: str, text: str) -> list[OutputEvent]:
-        if item_id in self._streamed or not text or not self._mine(params):
+        if item_id in self._streamed or not text or not self._in_thread(params):
             return []
         return self._token(kind, item_id, text)
 
     def _token(self, kind: TokenKind, item_id: str, text: str) -> list[OutputEvent]:
         self._streamed.add(item_id)
-        self._dirty = True
-        self._said = self._said or kind is AgentToken
+        self._has_tokens = True
+        self._has_text = self._has_text or kind is AgentToken
         return [kind(text=text)]
 
     def _message_delta(self, params: dict[str, Any]) -> list[OutputEvent]:
-        return self._token(AgentToken, params["itemId"], params["delta"]) if params["delta"] and self._mine(params) else []
+        return self._token(AgentToken, params["itemId"], params["delta"]) if params["delta"] and self._in_thread(params) else []
 
     def _summary_delta(self, params: dict[str, Any]) -> list[OutputEvent]:
-        return self._token(Thinking, params["itemId"], params["delta"]) if params["delta"] and self._mine(params) else []
+        return self._token(Thinking, params["itemId"], params["delta"]) if params["delta"] and self._in_thread(params) else []
 
     def _summary_part(self, params: dict[str, Any]) -> list[OutputEvent]:
-        return self._token(Thinking, params["itemId"], "\n\n") if params.get("summaryIndex") and self._mine(params) else []
+        return self._token(Thinking, params["itemId"], "\n\n") if params.get("summaryIndex") and self._in_thread(params) else []
 
     def _output_delta(self, params: dict[str, Any]) -> list[OutputEvent]:
-        return self.ask(params["itemId"], None)
+        return self.start_call(params["itemId"])
 
     def _hook(self, params: dict[str, Any]) -> list[OutputEvent]:
         run = params["run"]
@@ -149,21 +180,13 @@ class TurnStream:
         return [Hook(id=run["id"], name=run["eventName"], status=status)]
 
     def _message_end(self) -> list[OutputEvent]:
-        if not self._said and not self._dirty:
+        if not self._has_text and not self._has_tokens:
             return []
-        self._said = self._dirty = False
+        self._has_text = self._has_tokens = False
         return [MessageEnd()]
 
 
-SILENT = frozenset(
-    {
-        "user_message", "hook_prompt", "plan", "context_compaction", "sub_agent_activity", "entered_review_mode",
-        "exited_review_mode", "sleep", "function_call_output", "agent_message", "reasoning",
-    }
-)  # fmt: skip
-"""Items that are no calls and tell nothing that a client could use."""
-
-_READERS: dict[str, Callable[[TurnStream, dict[str, Any]], list[OutputEvent] | None]] = {
+_NOTIFICATIONS: dict[str, Callable[[TurnStream, dict[str, Any]], list[OutputEvent] | None]] = {
     "item/started": TurnStream._item_started,
     "item/completed": TurnStream._item_completed,
     "item/agentMessage/delta": TurnStream._message_delta,
@@ -174,3 +197,126 @@ _READERS: dict[str, Callable[[TurnStream, dict[str, Any]], list[OutputEvent] | N
     "hook/started": TurnStream._hook,
     "hook/completed": TurnStream._hook,
 }
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """A request of the CLI that waits for the client. `announced`: the client knows of it."""
+
+    request_id: Any
+    wants: Literal["result", "permission"]
+    elicitation: bool = False
+    announced: bool = False
+
+    def decision(self, *, granted: bool) -> dict[str, Any]:
+        """The result of a request for permission."""
+        if self.elicitation:
+            return {"action": "accept", "content": {}} if granted else {"action": "decline", "content": None}
+        return {"decision": "accept" if granted else "decline"}
+
+
+class TurnRequests:
+    """The requests of the CLI in one turn: approvals, and calls of application-side tools.
+
+    Attributes:
+        pending: The requests that wait for the client, by the ids of their calls.
+    """
+
+    def __init__(self, rpc: JsonRpcPeer, grants: Grants, app_tools: frozenset[str], turn: TurnStream) -> None:
+        self._rpc, self._grants, self._app_tools, self._turn = rpc, grants, app_tools, turn
+        self.pending: dict[str, PendingRequest] = {}
+        self._elicited: set[str] = set()
+
+    @property
+    def announced(self) -> bool:
+        """Whether the client knows of a request that it has not answered."""
+        return any(request.announced for request in self.pending.values())
+
+    def receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
+        """The events of a request. None if it is unknown or malformed: it is declined then, since the CLI waits for an answer."""
+        try:
+            events = self._receive(request_id, method, params)
+        except MALFORMED:
+            events = None
+        if events is None:
+            decline(self._rpc, request_id, method)
+        return events
+
+    def announce(self) -> Awaiting:
+        """The event that asks the client for all that is pending."""
+        for request in self.pending.values():
+            request.announced = True
+        return Awaiting(calls=tuple(AwaitedCall(id=call_id, wants=request.wants) for call_id, request in self.pending.items()))
+
+    def reply(self, reply: Reply, thread_id: str | None) -> None:
+        """Answer a request by the client's reply."""
+        request = self.pending.pop(reply.call_id, None)
+        if request is None:
+            return
+        if request.wants == "permission":
+            self._permit(request, reply, thread_id)
+        elif isinstance(reply, PermissionReply):
+            self._rpc.respond(request.request_id, {"contentItems": tool_output(denied(reply.reason)), "success": False})
+        else:
+            self._rpc.respond(request.request_id, {"contentItems": tool_output(reply.content), "success": True})
+
+    def _receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
+        if method in APPROVALS:
+            return self._approval(request_id, APPROVALS[method], params)
+        if method == ELICITATION:
+            return self._elicitation(request_id, params)
+        if method == "item/tool/call" and params["tool"] in self._app_tools:
+            arguments = params.get("arguments")
+            call = Call(params["callId"], params["tool"], arguments if isinstance(arguments, dict) else {})
+            self.pending[call.id] = PendingRequest(request_id, "result")
+            return self._turn.start_requested(call)
+        return None
+
+    def _approval(self, request_id: Any, tool: str, params: dict[str, Any]) -> list[OutputEvent]:
+        call_id = params["itemId"]
+        events = self._turn.start_call(call_id, params.get("reason"))
+        call = self._turn.calls.running.get(call_id)
+        verdict = self._grants.verdict(tool, params, call.input.get("changes", []) if call else [])
+        if verdict == "ask" and call is not None:
+            self.pending[call_id] = PendingRequest(request_id, "permission")
+        elif verdict == "accept":
+            self._rpc.respond(request_id, {"decision": "accept"})
+        else:
+            self._turn.denials[call_id] = denied(NOT_ENABLED)
+            self._rpc.respond(request_id, {"decision": "decline"})
+        return events
+
+    def _elicitation(self, request_id: Any, params: dict[str, Any]) -> list[OutputEvent] | None:
+        """A call of an MCP server of the client: the client is asked unless the tool is trusted."""
+        running = self._turn.calls.running.values()
+        call = call_of_elicitation(params, (call for call in running if call.id not in self._elicited))
+        if call is None:
+            return None
+        self._elicited.add(call.id)
+        request = PendingRequest(request_id, "permission", elicitation=True)
+        if self._grants.trusts(call.name):
+            self._rpc.respond(request_id, request.decision(granted=True))
+        else:
+            self.pending[call.id] = request
+        return []
+
+    def _permit(self, request: PendingRequest, reply: Reply, thread_id: str | None) -> None:
+        if isinstance(reply, PermissionReply) and reply.granted:
+            return self._rpc.respond(request.request_id, request.decision(granted=True))
+        reason = reply.reason if isinstance(reply, PermissionReply) else None
+        self._turn.denials[reply.call_id] = denied(reason)
+        call = self._turn.calls.running.get(reply.call_id)
+        if reason and call is not None:
+            # The response has no member for a reason: it follows as a message of the user, right after the call's output.
+            message = {"type": "text", "text": f"The call of {call.name} was denied: {reason}", "text_elements": []}
+            params = {"threadId": thread_id, "expectedTurnId": self._turn.turn_id, "input": [message]}
+            self._rpc.request("turn/steer", params, lambda result, error: [])
+        self._rpc.respond(request.request_id, request.decision(granted=False))
+
+
+def decline(rpc: JsonRpcPeer, request_id: Any, method: str) -> None:
+    """Decline a request of the CLI."""
+    if method in DECLINED:
+        rpc.respond(request_id, DECLINED[method])
+    else:
+        rpc.respond_error(request_id, METHOD_NOT_FOUND, f"{method} is not supported")

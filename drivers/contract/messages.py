@@ -6,6 +6,7 @@ kept, so that a history comes back exactly as it was given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -69,6 +70,20 @@ class ToolMessage(_Shape):
 
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
+
+
+_DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+
+
+def data_uri(media_type: str, data: str) -> str:
+    """A `data:` URI of base64 data."""
+    return f"data:{media_type};base64,{data}"
+
+
+def parse_data_uri(url: str) -> tuple[str, str] | None:
+    """The media type and the base64 data of a `data:` URI; None for other addresses."""
+    found = _DATA_URI.match(url)
+    return (found[1], found[2]) if found else None
 
 
 def blocks(content: Content) -> tuple[ContentBlock, ...]:

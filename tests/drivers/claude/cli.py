@@ -48,7 +48,7 @@ class Cli:
             events += self.take({"type": "assistant", "message": {"id": "m", "content": [block]}})
         return events + self.take(stream("message_delta", delta={"stop_reason": "tool_use"}), stream("message_stop"))
 
-    def debounced_events(self) -> list[OutputEvent]:
+    def exchange_pings(self) -> list[OutputEvent]:
         """Answer the codec's signs of life until it sends no more."""
         events: list[OutputEvent] = []
         for n in range(2 * SETTLED):

@@ -73,7 +73,7 @@ def test_a_trusted_call_that_does_not_begin_is_not() -> None:
     cli.message(("a", "Bash"), ("b", "Read"))
     assert cli.take(hook("a", "Bash")) == []
     optional = AwaitedCall(id="b", wants="permission", optional=True)
-    assert cli.settle() == [awaiting(AwaitedCall(id="a", wants="permission"), optional)]
+    assert cli.exchange_pings() == [awaiting(AwaitedCall(id="a", wants="permission"), optional)]
 
 
 def test_a_permission_request_asks_where_the_hook_did_not() -> None:
@@ -175,7 +175,7 @@ def test_a_subagents_call_is_asked_about_by_itself() -> None:
     optional = AwaitedCall(id="a", wants="permission", optional=True)
     assert told == [awaiting(optional, AwaitedCall(id="b", wants="permission"))]
     cli.codec.reply(PermissionReply("b", True))
-    started, handed = [*cli.take(result_line("b")), *cli.settle()][-2:]
+    started, handed = [*cli.take(result_line("b")), *cli.exchange_pings()][-2:]
     assert started == ToolCall(id="c", name="Bash", status="started", input={"n": "c"})
     assert handed == awaiting(AwaitedCall(id="c", wants="permission"))
     cli.codec.reply(PermissionReply("c", True))

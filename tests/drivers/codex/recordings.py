@@ -9,7 +9,7 @@ from typing import Any
 
 from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.exec import CodexExecCodec
-from drivers.codex.thread_start import Opening
+from drivers.codex.handshake import SessionRequest
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
 from drivers.contract.codec import Codec
 from drivers.contract.events import OutputEvent
@@ -50,7 +50,7 @@ class Transcript:
             return CodexExecCodec()
         tools = tuple(ToolGrant(name, trust) for name, trust in self.own)
         spec = SessionSpec("codex", Path("/home/user/work"), {}, tools=tools, app_tools=(WEATHER,) if self.app else ())
-        return CodexAppCodec(Opening.of(spec))
+        return CodexAppCodec(SessionRequest.of(spec))
 
 
 def read(path: Path) -> Transcript:

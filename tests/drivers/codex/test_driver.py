@@ -13,7 +13,7 @@ import pytest
 
 from drivers.codex.driver import CodexDriver, native_program
 from drivers.codex.grants import Grants
-from drivers.codex.mcp_servers import ASKING
+from drivers.codex.mcp_servers import GRANULAR_POLICY
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent import GO_ON, PermissionReply, Prompt
 from drivers.contract.codec import Codec
@@ -328,7 +328,7 @@ def test_calls_of_a_clients_servers_are_asked_about_where_everything_else_is_tru
     _, asked = opened(replace(SPEC, tools=trusted))
     assert asked["params"]["approvalPolicy"] == "never"
     _, asked = opened(replace(SPEC, tools=trusted, mcp_servers=SERVERS))
-    assert asked["params"]["approvalPolicy"] == ASKING
+    assert asked["params"]["approvalPolicy"] == GRANULAR_POLICY
 
 
 def calling(*tools: ToolGrant) -> Codec:

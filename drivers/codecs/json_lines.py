@@ -1,0 +1,60 @@
+"""A codec of a CLI that writes one JSON object a line: parses lines, looks up handlers, and turns the rest into `stdout`."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from drivers.contract.codec import Codec
+from drivers.contract.events import OutputEvent, Stdout
+from drivers.contract.lines import parse_object, text_line
+
+Events = list[OutputEvent] | None
+"""The events of a message; None if it is not understood, and its line becomes `stdout`."""
+Handler = Callable[[Any, dict[str, Any]], Events]
+"""A method of a codec, not bound to it, that takes a message."""
+
+MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What reading a message raises if it does not have the expected shape."""
+
+
+class JsonLineCodec(Codec, ABC):
+    """A codec whose messages are JSON objects, one a line.
+
+    New releases of a CLI add types, members and shapes. A line that holds no JSON object, has no handler, or does not have the
+    shape that its handler expects becomes a `stdout` event.
+
+    Attributes:
+        handlers: The handlers of `dispatch`, by the member `type` of a message.
+    """
+
+    handlers: ClassVar[Mapping[str, Handler]] = {}
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        message = parse_object(line)
+        if message is None:
+            return self.deliver(unstructured(line))
+        try:
+            events = self.dispatch(message)
+        except MALFORMED:
+            events = self.malformed(message)
+        return self.deliver(unstructured(line) if events is None else events)
+
+    def dispatch(self, message: dict[str, Any]) -> Events:
+        """The events of a message. May raise one of MALFORMED."""
+        handler = self.handlers.get(str(message.get("type")))
+        return handler(self, message) if handler else None
+
+    def malformed(self, message: dict[str, Any]) -> Events:
+        """The events of a message for which `dispatch` has raised. None makes its line a `stdout` event."""
+        return None
+
+    def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        """What `receive` returns for the events of a line."""
+        return events
+
+
+def unstructured(line: bytes) -> list[OutputEvent]:
+    """A line as a `stdout` event; nothing for a blank line."""
+    return [Stdout(line=text_line(line))] if line.strip() else []

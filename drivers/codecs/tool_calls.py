@@ -1,0 +1,79 @@
+"""The events of tool calls: each call starts once and ends once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drivers.contract.events import OutputEvent, ToolCall, ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call as clients see it.
+
+    Attributes:
+        id: The CLI's id of the call.
+        name: The name of the tool.
+        input: Its complete input.
+        detail: A short text about the call for people.
+        parent_id: The id of the call that started the sub-agent, if a sub-agent makes this one.
+    """
+
+    id: str
+    name: str
+    input: Any = None
+    detail: str | None = None
+    parent_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not isinstance(self.name, str):
+            raise TypeError("the id and the name of a call are strings")
+
+    def started(self) -> ToolCall:
+        """The event of its start."""
+        return ToolCall(
+            id=self.id, name=self.name, status="started", input=self.input, detail=self.detail, parent_id=self.parent_id
+        )
+
+    def result(self, output: Any, *, failed: bool) -> ToolResult:
+        """The event of its result."""
+        return ToolResult(tool_call_id=self.id, output=output, is_error=failed, parent_id=self.parent_id)
+
+    def finished(self, *, failed: bool) -> ToolCall:
+        """The event of its end."""
+        return ToolCall(id=self.id, name=self.name, status="failed" if failed else "completed", parent_id=self.parent_id)
+
+    def ended(self, output: Any, *, failed: bool) -> list[OutputEvent]:
+        """The events of its result and its end."""
+        return [self.result(output, failed=failed), self.finished(failed=failed)]
+
+
+class CallTracker:
+    """The calls of one run that have started and not ended, by id."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Call] = {}
+
+    def __contains__(self, call_id: str) -> bool:
+        return call_id in self.running
+
+    def start(self, call: Call) -> list[OutputEvent]:
+        """The event of the start of a call; nothing if a call with its id is running."""
+        if call.id in self.running:
+            return []
+        self.running[call.id] = call
+        return [call.started()]
+
+    def end(self, call_id: str, output: Any, *, failed: bool) -> list[OutputEvent]:
+        """The events of the result and the end of a running call. Raises KeyError if there is none with this id."""
+        return self.running.pop(call_id).ended(output, failed=failed)
+
+    def finish(self, call_id: str, *, failed: bool) -> list[OutputEvent]:
+        """The event of the end of a running call whose result the client has. Raises KeyError if there is none with this id."""
+        return [self.running.pop(call_id).finished(failed=failed)]
+
+    def fail_all(self) -> list[OutputEvent]:
+        """The ends of the calls that are still running when their run is over."""
+        calls, self.running = list(self.running.values()), {}
+        return [call.finished(failed=True) for call in calls]

@@ -1,0 +1,121 @@
+"""What codecs share: JSON lines with handlers, events of tool calls, events held back, denials, data URIs, slash commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from drivers.codecs.held_events import HeldEvents
+from drivers.codecs.json_lines import JsonLineCodec
+from drivers.codecs.slash_commands import escape
+from drivers.codecs.tool_calls import Call, CallTracker
+from drivers.contract.denials import denied
+from drivers.contract.events import AgentToken, OutputEvent, Stdout, Title, ToolCall, ToolResult
+from drivers.contract.messages import data_uri, parse_data_uri
+
+
+class Example(JsonLineCodec):
+    """Reads `text` lines; a list in place of a text is malformed, and so is a line that has none."""
+
+    def _text(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        return [AgentToken(text=message["text"].strip())] if message["text"] else None
+
+    handlers = {"text": _text}
+
+
+class Loud(Example):
+    def malformed(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        return [Title(text="malformed")]
+
+    def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        return [*events, Title(text="delivered")]
+
+
+@pytest.mark.parametrize(
+    ("line", "events"),
+    [
+        (b'{"type": "text", "text": " a "}', [AgentToken(text="a")]),
+        (b'{"type": "other"}', [Stdout(line='{"type": "other"}')]),
+        (b'{"type": ["text"]}', [Stdout(line='{"type": ["text"]}')]),
+        (b'{"type": "text", "text": ""}', [Stdout(line='{"type": "text", "text": ""}')]),
+        (b'{"type": "text"}', [Stdout(line='{"type": "text"}')]),
+        (b'{"type": "text", "text": [1]}', [Stdout(line='{"type": "text", "text": [1]}')]),
+        (b"[1]", [Stdout(line="[1]")]),
+        (b"not JSON \xff\r", [Stdout(line="not JSON \ufffd")]),
+        (b"  ", []),
+        (b"", []),
+    ],
+)
+def test_a_line_that_no_handler_understands_is_stdout(line: bytes, events: list[OutputEvent]) -> None:
+    assert Example().receive(line) == events
+
+
+def test_a_codec_decides_what_malformed_messages_give_and_what_is_delivered() -> None:
+    codec = Loud()
+    assert codec.receive(b'{"type": "text"}') == [Title(text="malformed"), Title(text="delivered")]
+    assert codec.receive(b" ") == [Title(text="delivered")]
+    assert codec.receive(b"x") == [Stdout(line="x"), Title(text="delivered")]
+
+
+def test_events_are_held_back_while_the_client_is_asked() -> None:
+    held, first, second = HeldEvents(), AgentToken(text="1"), AgentToken(text="2")
+    assert held.pass_on([first], waiting=False) == [first]
+    assert held.pass_on([first], waiting=True) == []
+    assert held.pass_on([second], waiting=False) == [first, second]
+    assert held.pass_on([first], waiting=True) == held.pass_on([], waiting=True) == []
+    assert held.release() == [first]
+    assert held.release() == []
+
+
+def test_a_call_starts_once_and_ends_once() -> None:
+    calls = CallTracker()
+    call = Call("a", "shell", {"command": "ls"}, "ls", "parent")
+    started = ToolCall(id="a", name="shell", status="started", input={"command": "ls"}, detail="ls", parent_id="parent")
+    assert calls.start(call) == [started]
+    assert calls.start(call) == [] and "a" in calls
+    assert calls.end("a", "out", failed=True) == [
+        ToolResult(tool_call_id="a", output="out", is_error=True, parent_id="parent"),
+        ToolCall(id="a", name="shell", status="failed", parent_id="parent"),
+    ]
+    assert "a" not in calls
+    with pytest.raises(KeyError):
+        calls.end("a", "out", failed=False)
+
+
+def test_calls_that_still_run_fail_when_their_run_is_over() -> None:
+    calls = CallTracker()
+    for call_id in ("a", "b", "c"):
+        calls.start(Call(call_id, "shell"))
+    assert calls.finish("b", failed=False) == [ToolCall(id="b", name="shell", status="completed")]
+    assert calls.fail_all() == [ToolCall(id=call_id, name="shell", status="failed") for call_id in ("a", "c")]
+    assert calls.fail_all() == []
+
+
+@pytest.mark.parametrize(("call_id", "name"), [(1, "shell"), (None, "shell"), ("a", None), ("a", ["shell"])])
+def test_ids_and_names_of_calls_are_strings(call_id: Any, name: Any) -> None:
+    with pytest.raises(TypeError):
+        Call(call_id, name)
+
+
+def test_the_text_of_a_denial() -> None:
+    assert (denied(), denied("no"), denied("")) == ("Tool call denied", "Tool call denied: no", "Tool call denied")
+
+
+@pytest.mark.parametrize("url", ["https://x/y.png", "data:image/png,AA", "data:;base64,AA", "data:image/png;charset=x;base64,AA"])
+def test_other_addresses_are_no_data_uris(url: str) -> None:
+    assert parse_data_uri(url) is None
+
+
+def test_a_data_uri_is_read_as_it_was_written() -> None:
+    assert data_uri("image/png", "AA==") == "data:image/png;base64,AA=="
+    assert parse_data_uri("data:image/png;base64,AA==\n") == ("image/png", "AA==\n")
+
+
+@pytest.mark.parametrize(("text", "escaped"), [("/clear", "\n/clear"), ("a /clear", "a /clear"), ("", ""), ("$x", "$x")])
+def test_a_command_is_escaped(text: str, escaped: str) -> None:
+    assert escape(text, "\n") == escaped
+
+
+def test_a_cli_may_have_several_beginnings_of_commands() -> None:
+    assert escape("$x", " ", ("/", "$")) == " $x"
