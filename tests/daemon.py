@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
-from gateway.server.daemon import Server, uvicorn_config
+from gateway.server.daemon import uvicorn_config
+from gateway.uvicorn_extensions import EmbeddedServer, listening_address
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -54,19 +54,20 @@ async def gateway_on(config: Mapping[str, Any]) -> AsyncIterator[Running]:
 @asynccontextmanager
 async def serving(gateway: Gateway) -> AsyncIterator[Running]:
     """Serve a gateway in this loop, on a free port of 127.0.0.1."""
-    server = _Quiet(uvicorn_config(gateway, "127.0.0.1", 0), gateway)
+    server = _Quiet(uvicorn_config(gateway, "127.0.0.1", 0))
     task = asyncio.create_task(server.serve())
     while not server.started:
         if task.done():
             task.result()
             raise RuntimeError("the gateway did not start")
         await asyncio.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    _, port = listening_address(server)
     url = f"http://127.0.0.1:{port}"
     try:
         async with client_of(url) as client:
             yield Running(url, gateway, client)
     finally:
+        await gateway.stop_runs()
         server.should_exit = True
         await task
 
@@ -76,10 +77,7 @@ def client_of(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=False)
 
 
-class _Quiet(Server):
-    async def startup(self, sockets: Any = None) -> None:
-        await uvicorn.Server.startup(self, sockets)
-
+class _Quiet(EmbeddedServer):
     async def main_loop(self) -> None:
         # uvicorn looks ten times a second whether it is to end; tests are too many to wait for that.
         while not self.should_exit:

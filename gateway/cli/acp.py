@@ -1,5 +1,7 @@
-"""`portico acp`: an agent for an editor that starts one, over standard input and output. With a gateway of its own in this
-process, or as a thin client of a running daemon."""
+"""`portico acp`: an agent over the Agent Client Protocol on standard input and output, for editors that start an agent.
+
+Runs a gateway in this process, or with --connect forwards messages to a running daemon.
+"""
 
 from __future__ import annotations
 
@@ -13,51 +15,71 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gateway.agents.configured import Agents
+import click
+
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
-from gateway.gateway import Gateway
-from gateway.observability.logs import set_up_logging
-from gateway.protocols.acp.transport.stdio import NOT_JSON, StandardLines, parsed
-from gateway.security.authentication import ADMINISTRATOR
-from gateway.security.loopback import is_loopback
-from gateway.security.redaction import Redactor
-from gateway.server.daemon import data_dir_lock
 
 if TYPE_CHECKING:
+    from gateway.gateway import Gateway
     from gateway.protocols.acp.connection import Connection
+    from gateway.protocols.acp.transport.stdio import StandardLines
 
-LAST_WORDS = 5.0
-"""Seconds for what is still to be answered when standard input has ended."""
-AT_ONCE = 32
-"""How many of these may run at once, each with a folder of its own."""
+FINISH_TIMEOUT = 5.0
+"""Seconds for responses that are pending when standard input ends."""
+MAX_PROCESSES = 32
+"""How many of these processes may run at the same time, each with its own data directory."""
 
 
-def run_alone(settings: Settings, name: str) -> None:
-    """Serve one agent until standard input ends. Raises ConfigError for an agent that there is not."""
+@click.command()
+@CONFIG
+@DATA_DIR
+@click.option("--connect", metavar="URL", help="Forward messages to the daemon at this address, such as http://127.0.0.1:7700.")
+@click.option("--key-file", type=click.Path(path_type=Path), help="A file with the daemon's key; or set PORTICO_API_KEY.")
+@click.argument("agent")
+def acp(config: Path | None, data_dir: Path | None, connect: str | None, key_file: Path | None, agent: str) -> None:
+    """Serve AGENT over the Agent Client Protocol on standard input and output, for editors that start an agent."""
+    with config_errors():
+        settings = load_settings(config, data_dir)
+        if connect is None:
+            _run_standalone(settings, agent)
+        else:
+            _run_connected(settings, agent, connect, key_file)
+
+
+def _run_standalone(settings: Settings, name: str) -> None:
+    """Serve one agent until standard input ends. Raises ConfigError for an unknown agent."""
+    from gateway.agents.configured import Agents
+    from gateway.gateway import Gateway
+    from gateway.observability.logs import set_up_logging
+    from gateway.security.redaction import Redactor
+
     agents = Agents(settings, workspace=Path.cwd(), any_directory=True)
     try:
         agents = agents.only(name)
     except GatewayError as error:
         raise ConfigError(str(error)) from None
-    with _data_dir(settings) as data_dir:
+    with _own_data_dir(settings) as data_dir:
         redactor = Redactor()
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         own = settings.model_copy(update={"server": settings.server.model_copy(update={"data_dir": data_dir})})
         asyncio.run(_serve(Gateway(own, (), redactor, agents), name))
 
 
-def run_connected(
+def _run_connected(
     settings: Settings, name: str, url: str, key_file: Path | None, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Carry messages between an editor and a daemon. Raises ConfigError where that is not there."""
+    """Forward messages between an editor and a daemon. Raises ConfigError if the daemon cannot be reached."""
     from gateway.protocols.acp.transport.bridge import bridge, endpoint
 
     asyncio.run(bridge(endpoint(url, name), _key(settings, url, key_file, environ)))
 
 
 def _key(settings: Settings, url: str, key_file: Path | None, environ: Mapping[str, str]) -> str | None:
-    """The key for a daemon: of the file, of the environment, or, on this machine, of the configuration or its data directory."""
+    """Return the key for a daemon, from the file or the environment. On a loopback address, the default key of this machine."""
+    from gateway.security.loopback import is_loopback
+
     if key_file is not None:
         try:
             return key_file.expanduser().read_text().strip()
@@ -65,7 +87,7 @@ def _key(settings: Settings, url: str, key_file: Path | None, environ: Mapping[s
             raise ConfigError(f"--key-file {key_file}: {error.strerror}") from None
     if given := environ.get("PORTICO_API_KEY", "").strip():
         return given
-    # What opens this machine's gateway is not shown to another machine.
+    # The key of this machine's gateway is not sent to another machine.
     host = urlsplit(url if "://" in url else f"http://{url}").hostname or ""
     if not is_loopback(host):
         return None
@@ -75,44 +97,54 @@ def _key(settings: Settings, url: str, key_file: Path | None, environ: Mapping[s
 
 
 @contextmanager
-def _data_dir(settings: Settings) -> Iterator[Path]:
-    """A data directory that is this process's alone: beside the daemon's, and the same one again at the next start.
+def _own_data_dir(settings: Settings) -> Iterator[Path]:
+    """Lock and yield the first free directory `acp/N` in the data directory; the next start takes the same one.
 
-    Sessions are kept there. Another editor that is open at the same time has the next one.
+    Sessions are stored there. Raises ConfigError if MAX_PROCESSES directories are locked.
     """
-    with ExitStack() as held:
-        for n in range(1, AT_ONCE + 1):
+    from gateway.server.data_dir_lock import data_dir_lock
+
+    with ExitStack() as stack:
+        for n in range(1, MAX_PROCESSES + 1):
             data_dir = settings.data_dir / "acp" / str(n)
             data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                held.enter_context(data_dir_lock(data_dir))
+                stack.enter_context(data_dir_lock(data_dir))
             except ConfigError:
                 continue
             yield data_dir
             return
-    raise ConfigError(f"{AT_ONCE} of these run already; start a daemon with `portico serve`, and give --connect its address")
+    raise ConfigError(
+        f"{MAX_PROCESSES} of these run already; start a daemon with `portico serve`, and give --connect its address"
+    )
 
 
 async def _serve(gateway: Gateway, name: str) -> None:
-    """Until the input ends, or a signal comes."""
+    """Serve one connection until standard input ends, or SIGINT or SIGTERM."""
+    from gateway.protocols.acp.transport.stdio import StandardLines
+    from gateway.security.authentication import ADMINISTRATOR
+
     lines = StandardLines()
     await lines.open()
-    # The protocol's package takes half a second; the store is opened meanwhile.
+    # Importing the protocol's package takes half a second; the store is opened meanwhile.
     importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, "gateway.protocols.acp.connection"))
     await gateway.open()
-    talking = asyncio.create_task(_talk((await importing).Connection(gateway, name, ADMINISTRATOR, lines.write), lines))
+    connection = (await importing).Connection(gateway, name, ADMINISTRATOR, lines.write)
+    receiving = asyncio.create_task(_receive(connection, lines))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, talking.cancel)
+        loop.add_signal_handler(number, receiving.cancel)
     try:
-        await asyncio.wait([talking])
+        await asyncio.wait([receiving])
     finally:
         await gateway.close()
-    if not talking.cancelled():
-        talking.result()
+    if not receiving.cancelled():
+        receiving.result()
 
 
-async def _talk(connection: Connection, lines: StandardLines) -> None:
+async def _receive(connection: Connection, lines: StandardLines) -> None:
+    from gateway.protocols.acp.transport.stdio import NOT_JSON, parsed
+
     try:
         async for line in lines.lines():
             try:
@@ -121,6 +153,6 @@ async def _talk(connection: Connection, lines: StandardLines) -> None:
                 await lines.write(NOT_JSON)
             else:
                 await connection.receive(message)
-        await connection.settle(LAST_WORDS)
+        await connection.settle(FINISH_TIMEOUT)
     finally:
         await connection.close()

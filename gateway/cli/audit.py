@@ -1,4 +1,4 @@
-"""`portico audit`: what was decided about tool calls, from the store; the daemon may run or not."""
+"""`portico audit`: prints decisions about tool calls from the store, whether the daemon runs or not."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import click
+
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.config import Settings
-from gateway.store import AuditRecord, Store
-from gateway.store.sqlite import sqlite_url
+
+if TYPE_CHECKING:
+    from gateway.store import AuditRecord
 
 
-def audit_lines(settings: Settings, session: str | None, limit: int, *, as_json: bool) -> Iterator[str]:
-    """The newest decisions, oldest first: a line of JSON each, or one for people."""
+@click.command()
+@CONFIG
+@DATA_DIR
+@click.option("--session", help="Only those of this session.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many, the newest.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def audit(config: Path | None, data_dir: Path | None, session: str | None, limit: int, as_json: bool) -> None:
+    """Print the decisions about tool calls: time, tool, who decided and why."""
+    with config_errors():
+        for line in _lines(load_settings(config, data_dir), session, limit, as_json=as_json):
+            click.echo(line)
+
+
+def _lines(settings: Settings, session: str | None, limit: int, *, as_json: bool) -> Iterator[str]:
+    """Yield the newest decisions, oldest first, one line each."""
     if not settings.store.url and not (settings.data_dir / "portico.db").exists():
         return
     for record in asyncio.run(_read(settings, session, limit)):
@@ -22,6 +41,9 @@ def audit_lines(settings: Settings, session: str | None, limit: int, *, as_json:
 
 
 async def _read(settings: Settings, session: str | None, limit: int) -> list[AuditRecord]:
+    from gateway.store import Store
+    from gateway.store.sqlite import sqlite_url
+
     store = await Store.open(settings.store.url or sqlite_url(settings.data_dir))
     try:
         return await store.audit(limit, session)
@@ -33,5 +55,5 @@ def _line(record: AuditRecord) -> str:
     when = datetime.fromtimestamp(record.at).astimezone().isoformat(timespec="milliseconds")
     why = f" ({record.reason})" if record.reason else ""
     who = f"{record.outcome} by {record.by}{why}"
-    # One line each, whatever stands in them.
+    # Line breaks in the fields are replaced: one decision is one line.
     return " ".join(f"{when} {record.session_id} {record.agent} {record.tool} {record.call_id} {who} {record.arguments}".split())

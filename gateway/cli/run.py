@@ -1,5 +1,7 @@
-"""`portico run`: one turn with an agent in the terminal, without a daemon. The answer goes to standard output, all else
-to standard error."""
+"""`portico run`: one turn with an agent in the terminal, without a daemon.
+
+The answer goes to standard output, everything else to standard error.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,39 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
+import click
 
 from drivers.contract.agent import Agent, Prompt
 from drivers.contract.errors import DriverError
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, ToolCall
 from drivers.contract.specs import Limits, SessionSpec
-from drivers.runtime.process import Spawner
-from gateway.agents.configured import Agents
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
 from gateway.security.redaction import Redactor
 
 INTERRUPTED = 130
-"""The exit code of a turn that Ctrl-C ended, as of shells."""
+"""The exit code of a turn that Ctrl-C ended, as in shells."""
 
 
-def run_in_terminal(settings: Settings, name: str, prompt: str, model: str | None = None) -> int:
-    """Run one turn; its exit code, 130 if it was interrupted. Raises ConfigError for an agent that cannot be used."""
+@click.command()
+@CONFIG
+@DATA_DIR
+@click.option("--model", help="The model, for agents that have the option.")
+@click.argument("agent")
+@click.argument("prompt")
+def run(config: Path | None, data_dir: Path | None, model: str | None, agent: str, prompt: str) -> None:
+    """Run one turn with AGENT in the terminal; Ctrl-C interrupts it. PROMPT `-` reads standard input."""
+    with config_errors():
+        text = sys.stdin.read() if prompt == "-" else prompt
+        sys.exit(_run_turn(load_settings(config, data_dir), agent, text, model))
+
+
+def _run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> int:
+    """Run one turn and return the exit code. Raises ConfigError for an agent that cannot be used."""
+    from drivers.runtime.process import Spawner
+    from gateway.agents.configured import Agents
+
     agents = Agents(settings, workspace=Path.cwd())
     try:
         entry = agents.get(name)
@@ -44,7 +61,7 @@ def run_in_terminal(settings: Settings, name: str, prompt: str, model: str | Non
     async def turn() -> int:
         agent = await entry.driver.open(spec, Spawner(), limits)
         try:
-            return await _Screen(redactor).show(agent, prompt)
+            return await _Terminal(redactor).show(agent, prompt)
         finally:
             await agent.close()
 
@@ -56,16 +73,19 @@ def run_in_terminal(settings: Settings, name: str, prompt: str, model: str | Non
         raise ConfigError(redactor.clean(str(error))) from None
 
 
-class _Screen:
-    """Shows events as they come; a spinner while there is nothing to show."""
+class _Terminal:
+    """Prints events as they arrive, and a spinner while there is no output."""
 
     def __init__(self, redactor: Redactor) -> None:
+        from rich.console import Console
+
         self._redactor = redactor
         self._console = Console(stderr=True)
         self._status = self._console.status("waiting for the agent")
         self._at_line_start = True
 
     async def show(self, agent: Agent, prompt: str) -> int:
+        """Send the prompt, print the events of the turn, and return the exit code."""
         interrupting: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, lambda: interrupting.append(loop.create_task(agent.interrupt())))
@@ -74,7 +94,7 @@ class _Screen:
             await agent.prompt(Prompt(prompt))
             while True:
                 for event in await agent.receive():
-                    self._event(event)
+                    self._print_event(event)
                     if isinstance(event, SessionEnd):
                         return INTERRUPTED if event.stop_reason == "cancelled" else event.exit_code
         finally:
@@ -82,7 +102,7 @@ class _Screen:
             self._status.stop()
             self._end_line()
 
-    def _event(self, event: OutputEvent) -> None:
+    def _print_event(self, event: OutputEvent) -> None:
         event = self._redactor.clean_event(event)
         if isinstance(event, AgentToken):
             self._status.stop()
@@ -91,17 +111,17 @@ class _Screen:
                 sys.stdout.flush()
             self._at_line_start = event.text.endswith("\n")
         elif isinstance(event, ToolCall) and event.status == "started":
-            self._note(f"{event.name} {event.detail or ''}", "dim")
+            self._print_stderr(f"{event.name} {event.detail or ''}", "dim")
             self._status.start()
         elif isinstance(event, Error):
-            self._note(event.message, "red")
+            self._print_stderr(event.message, "red")
         elif isinstance(event, Stderr):
-            self._note(event.line)
+            self._print_stderr(event.line)
 
-    def _note(self, text: str, style: str | None = None) -> None:
+    def _print_stderr(self, text: str, style: str | None = None) -> None:
         self._status.stop()
         self._end_line()
-        # As it is: what an agent says is no markup.
+        # Without markup: brackets in an agent's output are not styles.
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _end_line(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -15,6 +14,7 @@ from drivers.contract.info import ToolSpec
 from drivers.contract.tool_server import ToolServer
 from gateway.mcp.endpoints import Endpoint, Endpoints
 from gateway.security.redaction import Redactor
+from gateway.uvicorn_extensions import EmbeddedServer
 
 if TYPE_CHECKING:
     from gateway.mcp.server import McpApp
@@ -47,8 +47,8 @@ class McpHost:
             await self._listener.stop()
 
 
-class Listener(uvicorn.Server):
-    """uvicorn inside the daemon's loop; signals are the daemon's own."""
+class Listener(EmbeddedServer):
+    """uvicorn inside the daemon's event loop."""
 
     def __init__(self, app: McpApp, listening: socket.socket) -> None:
         # A client's idle connection is not to be closed under its next request.
@@ -59,7 +59,6 @@ class Listener(uvicorn.Server):
             )
         )  # fmt: skip
         self._app, self._socket = app, listening
-        self._ready = asyncio.Event()
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         self._work = asyncio.create_task(self.serve(sockets=[listening]), name="mcp listener")
 
@@ -68,7 +67,11 @@ class Listener(uvicorn.Server):
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listener = cls(app, listening)
-        await listener._ready.wait()
+        while not listener.started:
+            if listener._work.done():
+                await listener._work
+                raise RuntimeError("the MCP server did not start")
+            await asyncio.sleep(0.001)
         return listener
 
     async def stop(self) -> None:
@@ -76,11 +79,3 @@ class Listener(uvicorn.Server):
         self.should_exit = self.force_exit = True
         await self._work
         self._socket.close()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -15,8 +15,8 @@ from sse_starlette.sse import AppStatus
 
 from gateway.errors import Unauthorized
 
-# Streams end because their runs end. sse-starlette would cut them at the first signal, before the last event.
-AppStatus.enable_automatic_graceful_drain = False
+# Streams end when their runs end. sse-starlette would end them at the first signal, before the last event.
+AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
 def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSourceResponse:

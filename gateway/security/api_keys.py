@@ -59,7 +59,7 @@ class NamedKeys:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = "pk-" + secrets.token_urlsafe(32)
         with self._alone():
-            if any(known.name == name for _, known in self._all()):
+            if any(known.name == name for _, known in self._files()):
                 raise ConfigError(f"there is a key {name!r} already; take another name, or `portico key remove {name}` first")
             # Whole or not at all, and its owner's only.
             descriptor, fresh = tempfile.mkstemp(dir=self._folder, prefix=".")
@@ -71,14 +71,14 @@ class NamedKeys:
 
     def remove(self, name: str) -> None:
         """Take a key back. Raises ConfigError if there is none of that name."""
-        for file, known in self._all():
+        for file, known in self._files():
             if known.name == name:
                 return file.unlink(missing_ok=True)
         raise ConfigError(f"there is no key {name!r}; `portico key list` shows those there are")
 
-    def listed(self) -> list[NamedKey]:
+    def all(self) -> list[NamedKey]:
         """All keys, the oldest first. Files that are damaged are left out, with a warning each."""
-        return sorted((known for _, known in self._all()), key=lambda known: known.created_at)
+        return sorted((known for _, known in self._files()), key=lambda known: known.created_at)
 
     def name_of(self, key: str) -> str | None:
         """The name of a key that is in force, whose use is noted; None for any other."""
@@ -93,7 +93,7 @@ class NamedKeys:
                 os.utime(file, (now, now))
         return known.name
 
-    def _all(self) -> Iterator[tuple[Path, NamedKey]]:
+    def _files(self) -> Iterator[tuple[Path, NamedKey]]:
         for file in self._folder.glob("[0-9a-f]*"):
             if known := _read(file):
                 yield file, known

@@ -1,10 +1,11 @@
-"""Builds the FastAPI app: the protocols over one gateway, and one form for every error."""
+"""Builds the ASGI app: the routes of all protocols over one gateway, the middleware, and error responses as JSON."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -25,28 +26,15 @@ from gateway.protocols.authentication import authenticated_route
 from gateway.server.access_log import AccessLog
 from gateway.server.body_limit import BodyLimit
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
-from gateway.server.openapi import describe
+from gateway.server.openapi import openapi_document
 
 log = logging.getLogger(__name__)
 
 _HEADERS: dict[type[GatewayError], dict[str, str]] = {Unauthorized: {"WWW-Authenticate": "Bearer"}, TooMany: {"Retry-After": "5"}}
 
 
-class App(FastAPI):
-    """Everything, failures of the innermost and the outermost included, is seen by the request log."""
-
-    gateway: Gateway
-
-    def build_middleware_stack(self) -> ASGIApp:
-        return AccessLog(super().build_middleware_stack(), self.gateway.metrics)
-
-    def openapi(self) -> dict[str, Any]:
-        self.openapi_schema = self.openapi_schema or describe(self)
-        return self.openapi_schema
-
-
-def create_app(gateway: Gateway) -> FastAPI:
-    """The app; its lifespan opens and closes the gateway."""
+def create_app(gateway: Gateway) -> ASGIApp:
+    """Return the app with the access log around it. The app's lifespan opens and closes the gateway."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -56,7 +44,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         finally:
             await gateway.close()
 
-    app = App(
+    app = FastAPI(
         title="Portico",
         version=__version__,
         lifespan=lifespan,
@@ -64,28 +52,32 @@ def create_app(gateway: Gateway) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
     )
-    app.gateway = gateway
-    _doors(app, gateway.settings.server)
+    _add_middleware(app, gateway.settings.server)
     versions.include(app, gateway)
     app.include_router(execute.router(gateway))
     app.include_router(drivers.router(gateway))
     app.include_router(acp.router(gateway))
     app.include_router(operations.router(gateway))
 
-    described = APIRouter(route_class=authenticated_route(gateway.auth))
+    _add_openapi(app, gateway)
+    _add_error_handlers(app, gateway)
+    # Outside of FastAPI's own middleware, so that it also logs failures there.
+    return AccessLog(app, gateway.metrics)
 
-    @described.get("/openapi.json", include_in_schema=False)
+
+def _add_openapi(app: FastAPI, gateway: Gateway) -> None:
+    document = cache(lambda: openapi_document(app))
+    router = APIRouter(route_class=authenticated_route(gateway.auth))
+
+    @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:
-        return JSONResponse(app.openapi())
+        return JSONResponse(document())
 
-    app.include_router(described)
-
-    _errors(app, gateway)
-    return app
+    app.include_router(router)
 
 
-def _doors(app: FastAPI, server: ServerSettings) -> None:
-    # The last one added is the first that a request meets.
+def _add_middleware(app: FastAPI, server: ServerSettings) -> None:
+    # The middleware that is added last runs first.
     origins = origin_pattern(server.origins)
     app.add_middleware(BodyLimit, limit=server.max_body)
     if origins is not None:
@@ -100,35 +92,35 @@ def _doors(app: FastAPI, server: ServerSettings) -> None:
     app.add_middleware(HostOriginCheck, bind=server.host, hosts=server.hosts, origins=origins)
 
 
-def _errors(app: FastAPI, gateway: Gateway) -> None:
-    def refuse(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
+    def error_response(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
         return JSONResponse({"error": gateway.redactor.clean(text)}, status, headers)
 
     @app.exception_handler(GatewayError)
-    async def refused(_: Request, error: GatewayError) -> JSONResponse:
+    async def gateway_error(_: Request, error: GatewayError) -> JSONResponse:
         headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), None)
-        return refuse(error.status, str(error), headers)
+        return error_response(error.status, str(error), headers)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return refuse(400, "; ".join(_problem(item) for item in error.errors()))
+    async def validation_error(_: Request, error: RequestValidationError) -> JSONResponse:
+        return error_response(400, "; ".join(_problem(item) for item in error.errors()))
 
     @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         text = str(error.detail)
         if error.status_code in (404, 405):
             where = versions.right_base(app, request.method, request.url.path) or "/openapi.json lists every endpoint"
             text = f"{request.method} {request.url.path}: {text.lower()} here; {where}"
-        return refuse(error.status_code, text, dict(error.headers or {}))
+        return error_response(error.status_code, text, dict(error.headers or {}))
 
     @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> JSONResponse:
+    async def unexpected_error(request: Request, error: Exception) -> JSONResponse:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return refuse(500, "the gateway failed on this request; its log says why")
+        return error_response(500, "the gateway failed on this request; its log has the reason")
 
 
 def _problem(item: Any) -> str:
-    # Where and what, never the input itself: it may hold a secret.
+    # The path and the reason, never the input: it may hold a secret.
     if item["type"] == "json_invalid":
         return f"the body is not JSON: {item.get('ctx', {}).get('error', 'syntax error')}"
     where = item["loc"][1:] if item["loc"] and item["loc"][0] in ("body", "query", "path", "header") else item["loc"]

@@ -1,39 +1,41 @@
-"""The daemon's life in the operating system: one data directory each, the listening line, signals, the exit."""
+"""The daemon process: start, the line that announces the address, signals, shutdown."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO
+from collections.abc import Callable
 
 import uvicorn
 
 from gateway.config import Settings
-from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
 from gateway.security.api_keys import default_api_keys
 from gateway.security.loopback import check_no_auth
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
-from gateway.server.header_limits import KEEP_ALIVE, HeaderLimitProtocol
-from gateway.server.websocket_limits import PING_EVERY, PONG_WITHIN, WebSocketLimitProtocol
+from gateway.server.data_dir_lock import data_dir_lock
+from gateway.uvicorn_extensions import HeaderLimitProtocol, WebSocketLimitProtocol, listening_address
 
-LAST_WORDS = 5.0
-"""Seconds that clients have to read the end of their streams at a shutdown."""
+KEEP_ALIVE = 75
+"""Seconds that an idle HTTP connection stays open. Longer than in clients with a connection pool, so that no client sends a
+request on a connection that is being closed."""
+PING_INTERVAL = 20.0
+PONG_TIMEOUT = 20.0
+"""Seconds for a WebSocket client to read what was sent before a ping, and to answer the ping."""
+SHUTDOWN_TIMEOUT = 5.0
+"""Seconds that clients have at shutdown to read the end of their streams."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], str] | None = None) -> None:
-    """Run the daemon until a signal. `hints` makes, of its URL, what is said on standard error once it listens.
+    """Run the daemon until SIGINT or SIGTERM.
 
-    Raises ConfigError where it must not start.
+    `hints` takes the URL of the daemon and returns a text, which is printed to standard error once the daemon listens.
+    Raises ConfigError if the settings do not allow the start, or another process uses the data directory.
     """
     check_no_auth(settings.server.host, no_auth)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -42,17 +44,12 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         keys = () if no_auth else default_api_keys(settings)
         gateway = Gateway(settings, keys, redactor)
-        config = uvicorn_config(gateway, settings.server.host, settings.server.port)
-        server = Server(config, gateway, hints)
-        asyncio.run(server.serve())
-        if not server.started:
-            raise ConfigError(
-                f"the gateway could not start on {settings.server.host}:{settings.server.port}; its log above says why"
-            )
+        server = uvicorn.Server(uvicorn_config(gateway, settings.server.host, settings.server.port))
+        asyncio.run(_Daemon(server, gateway, hints).run())
 
 
 def uvicorn_config(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
-    """How uvicorn serves a gateway."""
+    """Return the configuration with which uvicorn serves a gateway."""
     return uvicorn.Config(
         create_app(gateway),
         host=host,
@@ -60,61 +57,64 @@ def uvicorn_config(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
         http=HeaderLimitProtocol,
         ws=WebSocketLimitProtocol,
         ws_max_size=gateway.settings.server.max_body,
-        ws_ping_interval=PING_EVERY,
-        ws_ping_timeout=PONG_WITHIN,
+        ws_ping_interval=PING_INTERVAL,
+        ws_ping_timeout=PONG_TIMEOUT,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=int(LAST_WORDS),
+        timeout_graceful_shutdown=int(SHUTDOWN_TIMEOUT),
     )
 
 
-class Server(uvicorn.Server):
-    """uvicorn that ends runs before it closes connections, and that exits with 0 on a signal."""
+class _Daemon:
+    """Serves a gateway until a signal. Runs end before uvicorn closes connections, and the exit code after a signal is 0."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, hints: Callable[[str], str] | None = None) -> None:
-        super().__init__(config)
-        self._gateway, self._hints = gateway, hints
+    def __init__(self, server: uvicorn.Server, gateway: Gateway, hints: Callable[[str], str] | None) -> None:
+        self._server, self._gateway, self._hints = server, gateway, hints
+        self._stopping: asyncio.Task[None] | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+    async def run(self) -> None:
+        # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
+        self._handle_signals()
+        started = asyncio.create_task(self._on_start())
+        try:
+            await self._server.serve()
+            if self._stopping is not None:
+                await self._stopping
+        finally:
+            started.cancel()
+            for number in SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    async def _on_start(self) -> None:
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.002)
+        # uvicorn has replaced the handlers during its start.
+        self._handle_signals()
         gc.freeze()
         gc.enable()
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            url = f"http://{shown}:{port}"
-            sys.stdout.write(f"portico listening on {url}\n")
-            sys.stdout.flush()
-            if self._hints:
-                sys.stderr.write(self._hints(url))
+        host, port = listening_address(self._server)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        sys.stdout.write(f"portico listening on {url}\n")
+        sys.stdout.flush()
+        if self._hints:
+            sys.stderr.write(self._hints(url))
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._gateway.stop_runs()
-        await super().shutdown(sockets)
+    def _handle_signals(self) -> None:
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        # uvicorn's own raises the signal again when all is done, and the exit code would say that it was killed.
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+    def _on_signal(self, number: int) -> None:
+        if not self._server.started:
+            self._server.should_exit = True
+        elif self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        elif number == signal.SIGINT:
+            self._server.force_exit = True
+
+    async def _stop(self) -> None:
         try:
-            yield
+            await self._gateway.stop_runs()
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-
-@contextmanager
-def data_dir_lock(data_dir: Path) -> Iterator[IO[str]]:
-    """Hold a data directory for this process: two daemons would end each other's agents. Raises ConfigError."""
-    with open(data_dir / "lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(
-                f"another portico runs with the data directory {data_dir}; stop it, or give this one its own with --data-dir"
-            ) from None
-        yield file
+            self._server.should_exit = True

@@ -59,7 +59,7 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any]]] = {
 """By status: what it means, an example of its text, and its headers."""
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
+def openapi_document(app: FastAPI) -> dict[str, Any]:
     """The description of all of an app's routes, in OpenAPI 3.1."""
     document = get_openapi(
         title=app.title,

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gateway.server import header_limits as http_limits
+from gateway import uvicorn_extensions as limits
 from tests.daemon import KEY, Daemon, Running
 from tests.gateway.talk import create
 from tests.gateway.wire import answer, connect
@@ -23,7 +23,7 @@ def _text(got: bytes) -> str:
 
 async def test_too_large_a_head_is_refused(daemon: Daemon) -> None:
     await daemon.start()
-    size, count = http_limits.MAX_HEAD, http_limits.MAX_HEADERS
+    size, count = limits.MAX_HEAD_BYTES, limits.MAX_HEADERS
     for pieces in (
         [HEAD, b"X: %b\r\n\r\n" % (b"x" * size)],
         [HEAD, b"X: %b\r\n\r\n" % (b"x" * 3 * size)],
@@ -53,14 +53,14 @@ async def test_what_is_no_request_gets_the_one_form_of_errors(daemon: Daemon, ju
 
 @pytest.mark.parametrize("pieces", [[], [b"\r\n"], [b"GET /meta HT"], [HEAD]])
 async def test_too_slow_a_head_is_refused(portico: Running, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]) -> None:
-    monkeypatch.setattr(http_limits, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
     status, got = await answer(portico.url, *pieces)
     assert status == 408
     assert "seconds" in _text(got)
 
 
 async def test_the_second_head_of_a_connection_may_not_be_slow_either(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_limits, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
     reader, writer = await connect(portico.url)
     writer.write(HEAD + b"\r\n")
     await reader.readuntil(b"]}")
@@ -71,7 +71,7 @@ async def test_the_second_head_of_a_connection_may_not_be_slow_either(portico: R
 
 async def test_quick_heads_have_all_time(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a body, nor an answer, nor the pause before the next request on the connection is a head."""
-    monkeypatch.setattr(http_limits, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
     reader, writer = await connect(portico.url)
     writer.write(HEAD + b"\r\n")
     assert b"200" in await reader.readline()

@@ -1,0 +1,150 @@
+"""Everything that depends on undocumented parts of uvicorn: limits that its options do not offer, and a server without signals.
+
+pyproject.toml admits only the minor versions of uvicorn and httptools that this file was tested with, and
+tests/gateway/test_uvicorn_extensions.py checks each name below against the installed version. Used of uvicorn:
+
+* `uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`, the base class of `HeaderLimitProtocol`: uvicorn limits the request
+  head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
+  `data_received`, `on_message_begin`, `on_url`, `on_header`, `send_400_response`. Read: `transport`, `loop`, `headers`, `cycle`
+  and `cycle.response_complete`. `STATUS_LINE` of the same module gives the first line of an error response.
+* `uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol`, the base class of `WebSocketLimitProtocol`:
+  after a ping without a pong uvicorn closes the transport, which waits until the client has read everything. Overridden:
+  `keepalive_timeout`. Read: `loop`, `transport`.
+* `uvicorn.Server.capture_signals`, overridden in `EmbeddedServer`: uvicorn has no option to leave signals alone.
+* `uvicorn.Server.servers`, read in `listening_address`: uvicorn reports the port that it chose in its log only.
+
+Used of httptools: an exception that a callback of `HttpRequestParser` raises becomes an `HttpParserError`, which uvicorn answers
+with `send_400_response`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Size limit of a request line with its headers."""
+MAX_HEADERS = 100
+HEAD_SECONDS = 30.0
+"""Time limit for receiving the request line and the headers: a connection without a request costs a file descriptor."""
+HTTP_CLOSE_DELAY = 2.0
+"""Seconds between an error response and the close. Closing at once, with unread input, could lose the response."""
+WEBSOCKET_ABORT_DELAY = 5.0
+"""Seconds between the close frame after a missing pong and the abort of the connection."""
+
+TOO_LARGE = f"the request line and the headers may have {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers; send less"
+TOO_SLOW = f"the request line and the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
+INVALID = "the request is not valid HTTP"
+
+
+class _HeadTooLarge(Exception):
+    """Raised in the parser's callbacks; the parser stops."""
+
+
+class HeaderLimitProtocol(HttpToolsProtocol):
+    """Answers 431 to a request head that is too large and 408 to one that is too slow; these and 400 have JSON bodies."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = self._unparsed_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._rejected = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._rejected:
+            return
+        super().data_received(data)
+        if self._rejected:
+            return
+        if self.transport.is_closing() or not self._awaits_head():
+            self._unparsed_bytes = 0
+            return self._stop_head_timer()
+        # The parser calls back for complete headers only: an endless header would not be counted.
+        self._unparsed_bytes += len(data)
+        if self._unparsed_bytes > MAX_HEAD_BYTES:
+            return self._reject(431, TOO_LARGE)
+        self._start_head_timer()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS:
+            raise _HeadTooLarge
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for every error of the parser, exceptions of the callbacks above included."""
+        too_large = self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS
+        self._reject(*((431, TOO_LARGE) if too_large else (400, INVALID)))
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLarge
+
+    def _awaits_head(self) -> bool:
+        """Whether no request is in progress and the connection is not a WebSocket."""
+        return (self.cycle is None or self.cycle.response_complete) and self.transport.get_protocol() is self
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._reject, 408, TOO_SLOW)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _reject(self, status: int, text: str) -> None:
+        self._stop_head_timer()
+        self._rejected = True
+        body = json.dumps({"error": text}).encode()
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.write_eof()
+        self.loop.call_later(HTTP_CLOSE_DELAY, self.transport.close)
+
+
+class WebSocketLimitProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket whose connection is aborted when a ping gets no pong, even if the client has stopped reading."""
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        # The abort also ends the application's pending `send` and `receive`.
+        self.loop.call_later(WEBSOCKET_ABORT_DELAY, self.transport.abort)
+
+
+class EmbeddedServer(uvicorn.Server):
+    """A server in the event loop of another one, which leaves signal handlers as they are."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listening_address(server: uvicorn.Server) -> tuple[str, int]:
+    """Return the host and port of the first listening socket of a server that has started."""
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    return host, port

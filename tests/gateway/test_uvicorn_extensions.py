@@ -1,0 +1,105 @@
+"""The undocumented parts of uvicorn and httptools that are used exist as gateway/uvicorn_extensions.py uses them.
+
+That the limits work is tested in tests/gateway/server/test_header_limits.py and
+tests/gateway/protocols/acp/test_transport_limits.py, the exit code after a signal in tests/gateway/server/test_daemon.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httptools
+import pytest
+import uvicorn
+from packaging.requirements import Requirement
+from packaging.version import Version
+from uvicorn.protocols.http import httptools_impl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+from gateway.uvicorn_extensions import EmbeddedServer, HeaderLimitProtocol, WebSocketLimitProtocol, listening_address
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+def _config() -> uvicorn.Config:
+    return uvicorn.Config(
+        _app, host="127.0.0.1", port=0, http=HeaderLimitProtocol, ws=WebSocketLimitProtocol, lifespan="off", log_config=None
+    )
+
+
+@pytest.mark.parametrize("package", ["uvicorn", "httptools"])
+def test_only_tested_minor_versions_are_admitted(package: str) -> None:
+    requirements = map(Requirement, tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"])
+    specifier = next(requirement.specifier for requirement in requirements if requirement.name == package)
+    installed = Version(version(package))
+    assert installed in specifier
+    assert Version(f"{installed.major}.{installed.minor + 1}.0") not in specifier
+    assert Version(f"{installed.major + 1}.0.0") not in specifier
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        (HttpToolsProtocol.__init__, ["self", "config", "server_state", "app_state", "_loop"]),
+        (HttpToolsProtocol.connection_made, ["self", "transport"]),
+        (HttpToolsProtocol.connection_lost, ["self", "exc"]),
+        (HttpToolsProtocol.data_received, ["self", "data"]),
+        (HttpToolsProtocol.on_message_begin, ["self"]),
+        (HttpToolsProtocol.on_url, ["self", "url"]),
+        (HttpToolsProtocol.on_header, ["self", "name", "value"]),
+        (HttpToolsProtocol.send_400_response, ["self", "msg"]),
+        (WebSocketsSansIOProtocol.keepalive_timeout, ["self"]),
+        (uvicorn.Server.capture_signals, ["self"]),
+    ],
+    ids=lambda value: value.__qualname__ if callable(value) else "",
+)
+def test_overridden_methods_have_these_parameters(method: Callable[..., Any], parameters: list[str]) -> None:
+    assert list(inspect.signature(method).parameters) == parameters
+
+
+async def test_attributes_that_are_read_exist() -> None:
+    loop = asyncio.get_running_loop()
+    http = HttpToolsProtocol(_config(), ServerState(), {}, loop)
+    assert isinstance(http, asyncio.Protocol)
+    assert (http.loop, http.transport, http.headers, http.cycle) == (loop, None, None, None)
+    assert "response_complete" in inspect.getsource(httptools_impl.RequestResponseCycle.__init__)
+    assert all(httptools_impl.STATUS_LINE[status].startswith(b"HTTP/1.1 %d " % status) for status in (400, 408, 431))
+    websocket = WebSocketsSansIOProtocol(_config(), ServerState(), {}, loop)
+    assert isinstance(websocket, asyncio.Protocol)
+    assert websocket.loop is loop
+    assert hasattr(websocket, "transport") or "self.transport" in inspect.getsource(WebSocketsSansIOProtocol.connection_made)
+
+
+def test_an_exception_in_a_parser_callback_becomes_a_parser_error() -> None:
+    class Callbacks:
+        def on_url(self, url: bytes) -> None:
+            raise LookupError
+
+    with pytest.raises(httptools.HttpParserError):
+        httptools.HttpRequestParser(Callbacks()).feed_data(b"GET / HTTP/1.1\r\n\r\n")
+
+
+async def test_an_embedded_server_leaves_signal_handlers_as_they_are() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    server = EmbeddedServer(_config())
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        assert not serving.done()
+        await asyncio.sleep(0.002)
+    assert signal.getsignal(signal.SIGTERM) is before
+    host, port = listening_address(server)
+    assert (host, port > 0) == ("127.0.0.1", True)
+    server.should_exit = True
+    await serving
