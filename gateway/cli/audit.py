@@ -24,7 +24,7 @@ def audit_lines(settings: Settings, session: str | None, limit: int, *, as_json:
 async def _read(settings: Settings, session: str | None, limit: int) -> list[AuditRecord]:
     store = await Store.open(settings.store.url or sqlite_url(settings.data_dir))
     try:
-        return await store.audit(limit, session)
+        return await store.audit.newest(limit, session)
     finally:
         await store.close()
 
