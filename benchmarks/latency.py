@@ -14,7 +14,7 @@ from benchmarks.servers import KEY, first_line, floor, portico, seconds_of, serv
 from benchmarks.turns import floor_turn, new_session, turn
 
 WARM_UP = 20
-IMPORTS = "import fastapi, uvicorn, sqlalchemy.ext.asyncio"
+IMPORTS = "import fastapi, uvicorn, sqlalchemy"
 
 
 async def first_event(quick: bool) -> list[Figure]:

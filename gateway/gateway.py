@@ -74,11 +74,12 @@ class Gateway:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
         kept, now = settings.store, time.time()
-        await self.store.forget(now - kept.keep_executions_days * 86400, now - kept.keep_keys_days * 86400)
-        await self.store.forget_audit(now - kept.keep_audit_days * 86400)
+        await self.store.runs.delete_executions(now - kept.keep_executions_days * 86400)
+        await self.store.idempotency_keys.delete_before(now - kept.keep_keys_days * 86400)
+        await self.store.audit.delete_before(now - kept.keep_audit_days * 86400)
         transcripts.forget_tasks(now - kept.keep_executions_days * 86400)
         self.idempotency = Idempotency(self.store)
-        spawner = Spawner(instance, self.store)
+        spawner = Spawner(instance, self.store.processes)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
@@ -121,7 +122,7 @@ class Gateway:
         return MetricsSnapshot(
             live_agents=sum(session.live is not None for session in held),
             running_turns=sum(session.busy for session in held) + sum(run.state is RunState.RUNNING for run in running),
-            waiting_sessions=await self.store.waiting_runs(),
+            waiting_sessions=await self.store.runs.count_waiting(),
             unwritten_bytes=sum(log.unwritten for log in [*(s.log for s in held), *(run.log for run in running)]),
         )
 

@@ -46,7 +46,7 @@ async def _read(settings: Settings, session: str | None, limit: int) -> list[Aud
 
     store = await Store.open(settings.store.url or sqlite_url(settings.data_dir))
     try:
-        return await store.audit(limit, session)
+        return await store.audit.newest(limit, session)
     finally:
         await store.close()
 

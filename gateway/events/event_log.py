@@ -84,9 +84,9 @@ class EventLog:
         """Put the last event of a turn on disk, and with it that the run waits (since `now`) or is over; it is not shown yet."""
         entry = await self.following(event)
         if isinstance(event, SessionEnd):
-            await self._store.stop_run(run_id, "ended", event.stop_reason, self.row(entry))
+            await self._store.runs.stop(run_id, "ended", event.stop_reason, self.row(entry))
         else:
-            await self._store.stop_run(run_id, "waiting", None, self.row(entry), waiting_since=now)
+            await self._store.runs.stop(run_id, "waiting", None, self.row(entry), waiting_since=now)
         return entry
 
     def show(self, entry: Entry) -> None:
@@ -145,7 +145,7 @@ class EventLog:
         return [entry for n, entry in enumerate(self._recent) if skip <= n < skip + READ_EVENTS]
 
     async def _from_store(self, after: int) -> list[Entry]:
-        rows = await self._store.events(self.log_id, after, rows=4)
+        rows = await self._store.events.read(self.log_id, after, rows=4)
         found = [
             Entry(seq, decode(line), line)
             for first, body in rows
@@ -172,10 +172,10 @@ class EventLog:
 
     async def _store_batch(self, batch: list[Entry]) -> None:
         """Store until it succeeds: the readers have everything from memory meanwhile, and `room` bounds that."""
-        body = b"\n".join(entry.data for entry in batch)
+        row = EventRow(self.log_id, batch[0].seq, batch[-1].seq, b"\n".join(entry.data for entry in batch))
         while True:
             try:
-                return await self._store.append_events(self.log_id, batch[0].seq, batch[-1].seq, body)
+                return await self._store.events.append(row)
             except Exception:
                 log.exception("the events of %s cannot be stored; trying again in %g s", self.log_id, RETRY)
                 await asyncio.sleep(RETRY)

@@ -47,7 +47,7 @@ class AuditLog:
                 "%s %s of %s (call %s, session %s, run %s) by %s%s: %s", record.outcome, record.tool, agent, record.call_id,
                 session_id, run_id, record.by, f" because {record.reason!r}" if record.reason else "", record.arguments,
             )  # fmt: skip
-        await self._store.append_audit(records)
+        await self._store.audit.append(records)
 
     def _text(self, text: str, longest: int) -> str:
         # Cleaned as a whole: half a secret would not be found.

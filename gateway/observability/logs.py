@@ -72,5 +72,5 @@ def set_up_logging(level: str, form: str, redactor: Redactor) -> None:
     handler.setFormatter((JsonFormatter if form == "json" else TextFormatter)(redactor))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
-    for chatty in ("aiosqlite", "sse_starlette", "asyncio", "uvicorn.error"):
+    for chatty in ("sse_starlette", "asyncio", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

@@ -1,4 +1,4 @@
-"""What is left of a conversation after its agent's CLI has compacted it: the summary as the CLI gave it, and what came after."""
+"""Compaction of a conversation by its agent's CLI: stores the summary, and returns what the agent still works from."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from drivers.contract.messages import Message, SystemMessage, ToolMessage, UserM
 from gateway.store import Store
 
 
-async def note_compaction(store: Store, session_id: str, event: Compacted) -> None:
-    """Remember a compaction. Its messages so far must be stored; for a log that is no session's nothing is done."""
+async def store_compaction(store: Store, session_id: str, event: Compacted) -> None:
+    """Stores a compaction. The messages before it must be stored already. Stores nothing for the log of a task."""
     if event.summary:
-        await store.compact(session_id, event.kept, event.summary)
+        await store.compactions.set(session_id, event.kept, event.summary)
 
 
 def compacted(history: Sequence[Message], compaction: tuple[int, str] | None) -> list[Message]:
-    """The history that the agent still works from: all of it, unless there was a compaction (first kept message, summary).
+    """Returns the history that the agent still works from.
 
-    The summary is a user's message, as it is in the CLI's own conversation; system messages are never summed up.
+    `compaction` is the position of the first message that was kept, and the summary of those before it; None for the whole
+    history. The summary becomes a user message, as in the CLI's own conversation. System messages are not summarized.
     """
     if compaction is None:
         return list(history)
     first, summary = compaction
-    # A result is nothing without its call.
+    # A tool result is kept together with its call.
     while 0 < first < len(history) and isinstance(history[first], ToolMessage):
         first -= 1
     system = [message for message in history[:first] if isinstance(message, SystemMessage)]

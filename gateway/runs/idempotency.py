@@ -51,7 +51,7 @@ class Idempotency:
         if ask is None:
             return await start()
         async with self._asking.setdefault(ask.key, asyncio.Lock()):
-            known = await self._store.key(ask.key)
+            known = await self._store.idempotency_keys.get(ask.key)
             if known is None:
                 return await start()
         if known.digest != ask.digest:

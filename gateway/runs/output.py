@@ -10,14 +10,14 @@ from gateway.events.event_log import EventLog
 from gateway.events.log_entries import Steered
 from gateway.events.messages import Fold
 from gateway.observability.metrics import RunMetrics
-from gateway.runs.compaction import note_compaction
-from gateway.runs.session_metadata import NOTED, note
+from gateway.runs.compaction import store_compaction
+from gateway.runs.session_metadata import METADATA_EVENTS, store_metadata
 from gateway.security.redaction import Redactor
 from gateway.store import Store
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
-STORED_FIRST: frozenset[type[Event]] = NOTED | {Compacted}
+STORED_FIRST: frozenset[type[Event]] = METADATA_EVENTS | {Compacted}
 """What is stored in a place of its own before it is shown."""
 
 Keep = Callable[[Sequence[Message]], Awaitable[None]]
@@ -61,9 +61,9 @@ class RunOutput:
         if isinstance(event, Compacted):
             self._done += self._fold.feed(event)
             await self._keep_done()
-            await note_compaction(self._store, self._log.log_id, event)
+            await store_compaction(self._store, self._log.log_id, event)
             self._shown.append(event)
-        elif isinstance(event, Commands | Title) and await note(self._store, self._log.log_id, event):
+        elif isinstance(event, Commands | Title) and await store_metadata(self._store, self._log.log_id, event):
             self.take(event)
 
     async def take_last(self, event: Awaiting | SessionEnd) -> None:

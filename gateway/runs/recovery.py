@@ -37,9 +37,9 @@ async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> in
     """End the agent processes of an earlier daemon with this data directory, by pid and start time, and every stray of
     theirs by its marker. The number of processes found."""
     found = 0
-    for marker, pid, created in await store.processes():
+    for marker, pid, created in await store.processes.all():
         found += await asyncio.to_thread(end_tree, pid, created, grace)
-        await store.ended(marker)
+        await store.processes.ended(marker)
     found += await asyncio.to_thread(end_marked, f"{instance}.", grace)
     if found:
         log.warning("ended %d processes of agents that an earlier daemon left behind", found)
@@ -52,36 +52,36 @@ async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda ag
     What a CLI has kept of such a run may be less, or more: its native session is forgotten where its agent can be given a
     history, as `seeds` says by the agent's name.
     """
-    runs = [run for run in await store.unfinished_runs() if not await _waits(store, run)]
+    runs = [run for run in await store.runs.unfinished() if not await _waits(store, run)]
     for run in runs:
         await _close(store, run)
-        session = await store.session(run.log_id)
+        session = await store.sessions.get(run.log_id)
         if session is not None and seeds(session.agent):
-            await store.update_session(session.id, native_id=None)
+            await store.sessions.update(session.id, native_id=None)
     return len(runs)
 
 
 async def _waits(store: Store, run: RunRecord) -> bool:
     """Whether the client can still answer: what its calls need was stored before it was told of them."""
-    if run.state != "waiting" or not await store.session(run.log_id):
+    if run.state != "waiting" or not await store.sessions.get(run.log_id):
         return False
-    return bool(pending_tool_calls(MESSAGE.validate_json(body) for body in await store.messages(run.log_id)))
+    return bool(pending_tool_calls(MESSAGE.validate_json(body) for body in await store.messages.bodies(run.log_id)))
 
 
 async def _close(store: Store, run: RunRecord) -> None:
-    last = await store.last_seq(run.log_id)
+    last = await store.events.last_seq(run.log_id)
     ending: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
-    if await store.session(run.log_id):
+    if await store.sessions.get(run.log_id):
         missing = await _missing_messages(store, run, ending)
-        await store.append_messages(run.log_id, [message.model_dump_json() for message in missing])
+        await store.messages.append(run.log_id, [message.model_dump_json() for message in missing])
     body = b"\n".join(event.encode() for event in ending)
     first = last + UNSEEN + 1
-    await store.stop_run(run.id, "ended", "error", EventRow(run.log_id, first, first + len(ending) - 1, body))
+    await store.runs.stop(run.id, "ended", "error", EventRow(run.log_id, first, first + len(ending) - 1, body))
 
 
 async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:
     """What the stored events of a run tell beyond its stored messages."""
-    stored = [MESSAGE.validate_json(body) for body in await store.messages(run.log_id)]
+    stored = [MESSAGE.validate_json(body) for body in await store.messages.bodies(run.log_id)]
     folded, before = await _fold(store, run, ending)
     known = _behind(stored, [message for message in folded if isinstance(message, UserMessage)], before)
     said = sum(isinstance(message, UserMessage) for message in known)
@@ -124,7 +124,7 @@ async def _fold(store: Store, run: RunRecord, ending: list[OutputEvent]) -> tupl
     """The messages of a run's stored events, and the calls that end in it but began before it, in the history it was given."""
     fold, folded, after = Fold(), list[Message](), run.first_seq - 1
     began, before = set[str](), set[str]()
-    while rows := await store.events(run.log_id, after):
+    while rows := await store.events.read(run.log_id, after):
         for first, body in rows:
             for seq, line in enumerate(body.split(b"\n"), first):
                 if seq > after:

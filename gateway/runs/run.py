@@ -171,7 +171,7 @@ class Run:
         self, closed: Iterable[str], results: Sequence[Message], begin: Entry | None, key: KeyRecord | None = None
     ) -> None:
         bodies, row = [message.model_dump_json() for message in results], self.log.row(begin) if begin else None
-        await self._store.answer_run(self.id, self.log.log_id, bodies, row, key)
+        await self._store.runs.resume(self.id, self.log.log_id, bodies, row, key)
         if begin:
             self.log.show(begin)
         for call_id in closed:

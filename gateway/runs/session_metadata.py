@@ -1,4 +1,4 @@
-"""What an agent has told of a session beside its messages: its slash commands and its title, kept with the session."""
+"""What an agent reports about its session beside its messages: slash commands and a title. Stored with the session."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from dataclasses import dataclass
 from drivers.contract.events import Commands, Event, SlashCommand, Title, decode
 from gateway.store import Store
 
-NOTED: frozenset[type[Event]] = frozenset((Commands, Title))
-"""The events that tell it."""
-TITLE_AT_MOST = 200
+METADATA_EVENTS: frozenset[type[Event]] = frozenset((Commands, Title))
+"""The events that report it."""
+MAX_TITLE_LENGTH = 200
+"""In characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
-    """None is what the agent has not told."""
+class SessionMetadata:
+    """Title and slash commands. None is what the agent has not reported."""
 
     title: str | None = None
     commands: tuple[SlashCommand, ...] | None = None
 
 
-async def notes_of(store: Store, session_id: str) -> Notes:
-    """What is known of a session."""
-    title, told = await store.notes(session_id)
-    event = decode(told) if told else None
-    return Notes(title, event.commands if isinstance(event, Commands) else None)
+async def stored_metadata(store: Store, session_id: str) -> SessionMetadata:
+    """Returns what the store has of a session."""
+    record = await store.session_metadata.get(session_id)
+    event = decode(record.commands) if record.commands else None
+    return SessionMetadata(record.title, event.commands if isinstance(event, Commands) else None)
 
 
-async def note(store: Store, session_id: str, event: Commands | Title) -> bool:
-    """Keep it; False if it was known already. For a log that is no session's nothing is kept."""
-    known = await notes_of(store, session_id)
+async def store_metadata(store: Store, session_id: str, event: Commands | Title) -> bool:
+    """Stores what an event reports; returns False if it is stored already. Stores nothing for the log of a task."""
+    known = await stored_metadata(store, session_id)
     if isinstance(event, Commands):
         if event.commands == known.commands:
             return False
-        await store.note(session_id, commands=event.encode().decode())
+        await store.session_metadata.update(session_id, commands=event.encode().decode())
         return True
-    title = title_in(event)
+    title = title_line(event)
     if title == known.title:
         return False
-    await store.note(session_id, title=title)
+    await store.session_metadata.update(session_id, title=title)
     return True
 
 
-def title_in(event: Title) -> str | None:
-    """The title on one line."""
-    return " ".join((event.text or "").split())[:TITLE_AT_MOST] or None
+def title_line(event: Title) -> str | None:
+    """Returns the title on one line, of MAX_TITLE_LENGTH at most; None if it is empty."""
+    return " ".join((event.text or "").split())[:MAX_TITLE_LENGTH] or None

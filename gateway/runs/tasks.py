@@ -25,8 +25,7 @@ from gateway.runs.admission import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.run import Run
 from gateway.services import SharedServices
-from gateway.store import KeyRecord, RunRecord
-from gateway.store.store import EXECUTION
+from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ class TaskRunner:
         running = self._running.get(execution_id)
         if running is not None:
             return Turn(running.log, 0, through_waits=True)
-        log = EventLog(execution_id, self._store, await self._store.last_seq(execution_id))
+        log = EventLog(execution_id, self._store, await self._store.events.last_seq(execution_id))
         if not await self._has_end(log):
             # The daemon was killed after the run was over, and before its last events were on disk.
             log.append([Error(message=CUT), SessionEnd(exit_code=1, stop_reason="error")])
@@ -86,14 +85,14 @@ class TaskRunner:
         return Turn(log, 0, through_waits=True)
 
     async def _has_end(self, log: EventLog) -> bool:
-        rows = await self._store.events(log.log_id, log.last - 1, rows=1)
+        rows = await self._store.events.read(log.log_id, log.last - 1, rows=1)
         return bool(rows) and isinstance(decode(rows[0][1].rsplit(b"\n", 1)[-1]), SessionEnd)
 
     async def _start(self, task: Task, ask: IdempotencyKey | None) -> Turn:
         entry = self._agents.get(task.agent)
         entry.check_one_shot()
         base = entry.spec({})
-        execution_id = f"{EXECUTION}{uuid.uuid4().hex}"
+        execution_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
         bind_session_id(execution_id)
         with self._admission.turn(execution_id, task.owner):
             self._admission.take_agent(execution_id)
@@ -117,7 +116,7 @@ class TaskRunner:
         record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
         run = Run(record, agent, log, self._store, self._redactor, meter=figures.run_metrics(session=False))
         try:
-            await self._store.start_run(record, key=ask.record(execution_id, record.first_seq) if ask else None)
+            await self._store.runs.start(record, key=ask.record(execution_id, record.first_seq) if ask else None)
         except BaseException:
             await agent.close()
             await self._forget(execution_id)
@@ -153,5 +152,5 @@ class TaskRunner:
 
 def remove_task_folders(states: Path) -> None:
     """Remove the folders of tasks that a killed daemon left behind."""
-    for folder in states.glob(f"{EXECUTION}*"):
+    for folder in states.glob(f"{EXECUTION_PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)

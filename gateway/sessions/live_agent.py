@@ -74,7 +74,7 @@ class LiveAgent:
         """
         if self._agent.info.seeds and self._forgetting is None:
             self._native_id = None
-            self._forgetting = asyncio.create_task(self._shared.store.update_session(self._session_id, native_id=None))
+            self._forgetting = asyncio.create_task(self._shared.store.sessions.update(self._session_id, native_id=None))
 
     async def forgotten(self) -> None:
         """Until what was forgotten is so in the store."""
@@ -84,7 +84,7 @@ class LiveAgent:
     async def _note_native_id(self, agent: Agent) -> None:
         if self._forgetting is None and agent.native_id and agent.native_id != self._native_id:
             self._native_id = agent.native_id
-            await self._shared.store.update_session(self._session_id, native_id=self._native_id)
+            await self._shared.store.sessions.update(self._session_id, native_id=self._native_id)
 
     async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
         if self._native_id is not None and resume:

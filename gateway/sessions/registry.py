@@ -24,8 +24,7 @@ from gateway.security.authentication import Caller
 from gateway.services import SharedServices
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings, SessionSummary
-from gateway.store import RunRecord, SessionRecord
-from gateway.store.store import Cursor
+from gateway.store import Cursor, RunRecord, SessionRecord
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class Sessions:
         waits = RunRecord(run_id, record.id, "waiting", None, 1, since) if ends_open(history) else None
         bind_session_id(record.id)
         key = ask.record(record.id, 1) if ask else None
-        await self._store.create_session(record, [message.model_dump_json() for message in history], waits, key)
+        await self._store.sessions.create(record, [message.model_dump_json() for message in history], waits, key)
         session = Session(record, config, agent, self._shared, self, 0)
         if waits is not None:
             await session.wait_again(waits)
@@ -95,7 +94,7 @@ class Sessions:
         return found
 
     async def _load(self, caller: Caller, session_id: str) -> Session:
-        record = await self._store.session(session_id)
+        record = await self._store.sessions.get(session_id)
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
         agent = self._agents.find(record.agent)
@@ -104,9 +103,9 @@ class Sessions:
         bind_session_id(record.id)
         config = SessionSettings.from_json(record.config, self._encryption.decrypt(record.secrets))
         self._redactor.register(config.hidden)
-        last = await self._store.last_seq(session_id)
+        last = await self._store.events.last_seq(session_id)
         session = Session(record, config, agent, self._shared, self, last)
-        run = await self._store.last_run(session_id)
+        run = await self._store.runs.last(session_id)
         if run is not None and run.state == "waiting":
             await session.wait_again(run)
         self._known[session_id] = session
@@ -114,11 +113,11 @@ class Sessions:
 
     async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[SessionRecord]:
         """Those that are there for the caller, as stored, newest first."""
-        return await self._store.sessions(limit, after, None if caller.all_sessions else caller.name)
+        return await self._store.sessions.page(limit, after, None if caller.all_sessions else caller.name)
 
     async def summaries(self, records: Sequence[SessionRecord]) -> list[SessionSummary]:
         """What can be told of stored sessions, also of those whose agent is no longer configured."""
-        runs = await self._store.last_runs([record.id for record in records])
+        runs = await self._store.runs.last_of_each([record.id for record in records])
         return [self._summary(record, runs.get(record.id)) for record in records]
 
     def _summary(self, record: SessionRecord, run: RunRecord | None) -> SessionSummary:
@@ -130,7 +129,7 @@ class Sessions:
         """What can be told of a session."""
         # The state first: what has ended by now is stored by now, and the other way round it would be told in halves.
         config, state = session.config, session.state
-        run = await self._store.last_run(session.id)
+        run = await self._store.runs.last(session.id)
         return SessionSummary(session.id, session.agent.name, config, state, run.stop_reason if run else None)
 
     async def delete(self, caller: Caller, session_id: str) -> None:
@@ -140,7 +139,7 @@ class Sessions:
             if session.deleted:
                 raise NotFound(f"session {session_id!r} was deleted")
             await session.stop("the session was deleted", forget=True)
-            await self._store.delete_session(session_id)
+            await self._store.sessions.delete(session_id)
             session.deleted = True
             session.line.advance()
             await asyncio.to_thread(shutil.rmtree, self._shared.states / session_id, ignore_errors=True)

@@ -90,11 +90,11 @@ class Session:
 
     async def history(self) -> list[Message]:
         """All messages, exactly as they were given and made."""
-        return [MESSAGE.validate_json(body) for body in await self._shared.store.messages(self.id)]
+        return [MESSAGE.validate_json(body) for body in await self._shared.store.messages.bodies(self.id)]
 
     async def compacted_history(self) -> list[Message]:
         """What the agent still works from: all messages, or what its CLI has left of them and what came after."""
-        compaction = await self._shared.store.compaction(self.id)
+        compaction = await self._shared.store.compactions.get(self.id)
         return compacted(await self.history(), compaction)
 
     def refuse_if_busy(self, *, in_line: bool = False) -> None:
@@ -116,7 +116,7 @@ class Session:
             return
         self._shared.redactor.register(config.hidden)
         sealed = self._shared.encryption.encrypt(config.sealed)
-        await self._shared.store.update_session(self.id, config=config.to_json(), secrets=sealed)
+        await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=sealed)
         self.config = config
         # The CLI took its settings when it started; before the next run a fresh process resumes the native session.
         self._agent.outdated = True
@@ -131,7 +131,7 @@ class Session:
         if seq is None:
             raise Conflict("the run cannot be told anything just now: it begins or ends; send this again")
         if ask is not None:
-            await self._shared.store.add_key(ask.record(self.id, seq))
+            await self._shared.store.idempotency_keys.add(ask.record(self.id, seq))
         return self.turn_from(seq)
 
     async def say(self, message: UserMessage, ask: IdempotencyKey | None = None, client: ClientServices | None = None) -> Turn:
@@ -233,7 +233,7 @@ class Session:
         return self.turn_from(begin.seq)
 
     async def _store_begin(self, record: RunRecord, said: Sequence[Message], begin: Entry, key: KeyRecord | None) -> None:
-        await self._shared.store.start_run(record, [_json(message) for message in said], self.log.row(begin), key)
+        await self._shared.store.runs.start(record, [_json(message) for message in said], self.log.row(begin), key)
         self.turn_began = begin.seq
         self.log.show(begin)
 
@@ -305,7 +305,7 @@ class Session:
             self._places.changed(self)
 
     async def _keep(self, messages: Sequence[Message]) -> None:
-        await self._shared.store.append_messages(self.id, [_json(message) for message in messages])
+        await self._shared.store.messages.append(self.id, [_json(message) for message in messages])
 
 
 def _json(message: Message) -> str:

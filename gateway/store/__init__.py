@@ -1,6 +1,30 @@
-"""What outlives the daemon: sessions, messages, runs, events and the audit. The only SQL of the project stands in this folder."""
+"""The store: sessions, messages, runs, events and the audit in an SQL database. All SQL of the project is in this package.
 
-from gateway.store.records import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord
+It does not know what the stored JSON means: callers encode and decode it.
+"""
+
+from gateway.store.records import (
+    EXECUTION_PREFIX,
+    AuditRecord,
+    Cursor,
+    EventRow,
+    KeyRecord,
+    RunRecord,
+    SessionListRow,
+    SessionMetadataRecord,
+    SessionRecord,
+)
 from gateway.store.store import Store
 
-__all__ = ["AuditRecord", "EventRow", "KeyRecord", "RunRecord", "SessionRecord", "Store"]
+__all__ = [
+    "EXECUTION_PREFIX",
+    "AuditRecord",
+    "Cursor",
+    "EventRow",
+    "KeyRecord",
+    "RunRecord",
+    "SessionListRow",
+    "SessionMetadataRecord",
+    "SessionRecord",
+    "Store",
+]

@@ -1,6 +1,6 @@
-"""Brings a store that an older version has written up to today's tables.
+"""Migrates a database that an older version has written.
 
-New tables are made by `create_all`; a step here is for what changes in a table that is there already.
+`create_all` creates new tables; a step here changes a table that exists.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from alembic.operations import Operations
 
 
-def _owners(op: Operations) -> None:
+def _add_owners(op: Operations) -> None:
     op.add_column("sessions", Column("owner", String(64)))
 
 
-def _waits(op: Operations) -> None:
+def _add_waiting_since(op: Operations) -> None:
     op.add_column("runs", Column("waiting_since", Float))
-    # Since when a run has waited nobody wrote down: its client has the whole time from now on.
+    # Older versions did not store when a wait began: the approval timeout counts from now.
     runs = schema.runs
     op.execute(update(runs).where(runs.c.state == "waiting").values(waiting_since=time.time()))
 
 
-def _one_table_of_keys(op: Operations) -> None:
-    # The keys of earlier tasks are forgotten with it: they did not say who had asked.
+def _drop_executions(op: Operations) -> None:
+    # It held idempotency keys without their callers, which cannot be moved to the table of today.
     op.drop_table("executions", if_exists=True)
 
 
-STEPS: Mapping[int, Callable[[Operations], None]] = {2: _owners, 3: _waits, 4: _one_table_of_keys}
-"""What leads to each version from the one before."""
+STEPS: Mapping[int, Callable[[Operations], None]] = {2: _add_owners, 3: _add_waiting_since, 4: _drop_executions}
+"""By version: the step to it from the version before."""
 
 
 def migrate(connection: Connection, found: int) -> None:
-    """Take every step from the version that was found, in the connection's transaction."""
-    # 0.4 s to import, and needed once a version.
+    """Executes the steps from the version that was found, in the transaction of the connection."""
+    # Takes 0.4 s to import, and is needed once for each version.
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
 

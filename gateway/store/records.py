@@ -1,10 +1,15 @@
-"""The rows as plain data."""
+"""What the store takes and gives, as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+Cursor = tuple[float, str]
+"""Where a page of sessions ended: `created_at` and id of its last session."""
+EXECUTION_PREFIX = "exec_"
+"""The ids of executions' logs begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """An idempotency key, hashed: the request's digest, and the log in which its answer is, from `first_seq` on."""
+    """An idempotency key: hashes of the key and of the request, and the log that has the answer, from event `first_seq` on."""
 
     key: str
     digest: str
@@ -42,7 +47,9 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as stored: `running`, `waiting` (for the client) or `ended`."""
+    """A run as stored. `state` is `running`, `waiting` (for the client) or `ended`; `waiting_since` is in
+    seconds since the epoch.
+    """
 
     id: str
     log_id: str
@@ -53,15 +60,25 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionCard:
-    """A session as a list shows it. `title` is its agent's, `first_words` the JSON of its first user message."""
+class SessionListRow:
+    """A session in a list. `title` is reported by its agent, `first_user_message` is JSON; times are in seconds since
+    the epoch.
+    """
 
     id: str
     config: Mapping[str, Any]
     created_at: float
     used_at: float
     title: str | None
-    first_words: str | None
+    first_user_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMetadataRecord:
+    """What an agent has reported about its session: a title, and the event with its slash commands as JSON. None is unknown."""
+
+    title: str | None = None
+    commands: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
 
-# `config` is the session's JSON (agent, options, tools); secret option values stand in `secrets`, encrypted.
+# `config` is JSON (options, tools) without secret option values; `secrets` has those, encrypted.
 sessions = Table(
     "sessions",
     metadata,
@@ -19,7 +19,7 @@ sessions = Table(
     Column("secrets", LargeBinary),
     Column("native_id", String(255)),
     Column("created_at", Float, nullable=False),
-    # The name of the key that made it; null is a default key, or none.
+    # The name of the API key that created it; null for a key without a name, or for none.
     Column("owner", String(64)),
     Index("sessions_newest", "created_at", "id"),
 )
@@ -41,8 +41,8 @@ compactions = Table(
     Column("summary", Text, nullable=False),
 )
 
-# What a session's agent has told of it: a title, and the event with its slash commands.
-notes = Table(
+# What an agent has reported about its session: a title, and the event with its slash commands.
+session_metadata = Table(
     "notes",
     metadata,
     Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
@@ -50,7 +50,7 @@ notes = Table(
     Column("commands", Text),
 )
 
-# A run belongs to a log: a session's id, or an execution's.
+# A run belongs to a log: that of a session or of an execution, with its id.
 runs = Table(
     "runs",
     metadata,
@@ -61,7 +61,7 @@ runs = Table(
     Column("first_seq", BigInteger, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("ended_at", Float),
-    # Since when it waits for the client, if it does.
+    # Since when it has been waiting for the client; null if it is not.
     Column("waiting_since", Float),
 )
 
@@ -75,7 +75,7 @@ events = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# What was asked for under an idempotency key: hashes of the key and of the request, and where the answer begins.
+# What was started under an idempotency key: hashes of the key and of the request, and the event that the answer begins with.
 idempotency_keys = Table(
     "idempotency_keys",
     metadata,
@@ -86,7 +86,7 @@ idempotency_keys = Table(
     Column("created_at", Float, nullable=False, index=True),
 )
 
-# Every decision about a tool call: gateway/observability/audit.py. No key leads to the session, whose end it outlives.
+# Every decision about a tool call. There is no foreign key: it outlives its session.
 audit = Table(
     "audit",
     metadata,
@@ -103,7 +103,7 @@ audit = Table(
     Column("arguments", Text, nullable=False),
 )
 
-# Agent processes of this daemon, by pid and start time; what is here at the start was left behind by a killed one.
+# Running agent processes. Those that are here when a daemon starts were left running by a killed one.
 processes = Table(
     "processes",
     metadata,

@@ -115,7 +115,7 @@ async def test_a_page_of_another_origin_is_kept_out(browser: str, tmp_path: Path
     settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
     async with serving(Gateway(settings, (), Redactor())) as portico:
         begun: list[str] = []
-        portico.gateway.store.started = lambda marker, pid, created: _note(begun, marker)  # type: ignore[method-assign]
+        portico.gateway.store.processes.started = lambda marker, pid, created: _note(begun, marker)  # type: ignore[method-assign]
         script = filled(ATTACK, gateway=portico.url, **bodies())
         names = [f"--host-resolver-rules=MAP {host} 127.0.0.1"] if host != "127.0.0.1" else []
         async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url(host), names):

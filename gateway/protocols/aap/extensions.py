@@ -51,7 +51,7 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
         seen = _position(session, last_event_id or after)
         view = StreamView(whole=stream == "message", seen=seen, others=True)
         # What a frame says may depend on all of its run.
-        start = await gateway.store.run_start(session.id, seen.seq)
+        start = await gateway.store.runs.first_seq(session.id, seen.seq)
         return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive)
 
     return routes

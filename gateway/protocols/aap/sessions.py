@@ -20,8 +20,7 @@ from gateway.security.authentication import Caller
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings, SessionSummary
-from gateway.store import SessionRecord
-from gateway.store.store import Cursor
+from gateway.store import Cursor, SessionRecord
 
 Shown = TypeVar("Shown", bound=SessionInfo)
 

@@ -21,7 +21,7 @@ from drivers.contract.events import Commands, SlashCommand, Title
 from drivers.contract.info import Probe
 from drivers.contract.messages import text_of
 from gateway.protocols.acp.options import config_options, mode_of, modes, takes_commands
-from gateway.runs.session_metadata import Notes, notes_of, title_in
+from gateway.runs.session_metadata import SessionMetadata, stored_metadata, title_line
 from gateway.sessions.session import Session
 from gateway.store import Store
 
@@ -35,7 +35,7 @@ class SessionInfoUpdates:
         self.models: Sequence[str] = found.models
         self._session, self._store = session, store
         self._found_commands = found.commands
-        self._notes = Notes()
+        self._notes = SessionMetadata()
         self._first_words: str | None = None
         self._told_commands: tuple[SlashCommand, ...] = ()
         self._told = self._settings()
@@ -46,7 +46,7 @@ class SessionInfoUpdates:
 
     async def learn(self) -> None:
         """What the agent has told of the session so far."""
-        self._notes = await notes_of(self._store, self._session.id)
+        self._notes = await stored_metadata(self._store, self._session.id)
 
     def settings(self) -> dict[str, Any]:
         """Modes and config options, for an answer."""
@@ -71,9 +71,9 @@ class SessionInfoUpdates:
     def heard(self, event: Commands | Title) -> list[BaseModel]:
         """The updates of what the agent tells of the session."""
         if isinstance(event, Commands):
-            self._notes = Notes(self._notes.title, event.commands)
+            self._notes = SessionMetadata(self._notes.title, event.commands)
             return self.news()
-        self._notes = Notes(title_in(event), self._notes.commands)
+        self._notes = SessionMetadata(title_line(event), self._notes.commands)
         return [SessionInfoUpdate(session_update="session_info_update", title=self.title)]
 
     def said(self, content: Any) -> None:

@@ -55,8 +55,7 @@ from gateway.protocols.acp.session_view import SessionView
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
-from gateway.store.records import SessionCard
-from gateway.store.store import Cursor
+from gateway.store import Cursor, SessionListRow
 
 PAGE = 50
 
@@ -168,7 +167,7 @@ class OpenSessions:
         found: list[SessionInfo] = []
         after = _cursor(request.cursor)
         while True:
-            cards = await self._gateway.store.session_cards(self._agent.name, owner, PAGE, after)
+            cards = await self._gateway.store.sessions.page_of_agent(self._agent.name, owner, PAGE, after)
             for n, card in enumerate(cards, 1):
                 if wanted is None or wanted == folder_of(self._agent, card.config.get("options", {})):
                     found.append(self._info(card))
@@ -178,8 +177,8 @@ class OpenSessions:
                 return Reply(ListSessionsResponse(sessions=found))
             after = (cards[-1].created_at, cards[-1].id)
 
-    def _info(self, card: SessionCard) -> SessionInfo:
-        first = MESSAGE.validate_json(card.first_words) if card.first_words else None
+    def _info(self, card: SessionListRow) -> SessionInfo:
+        first = MESSAGE.validate_json(card.first_user_message) if card.first_user_message else None
         used = datetime.fromtimestamp(card.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfo(
             session_id=card.id,
@@ -267,7 +266,7 @@ def _real(path: str | None) -> str | None:
     return None if path is None else os.path.realpath(path)
 
 
-def _mark(card: SessionCard) -> str:
+def _mark(card: SessionListRow) -> str:
     return base64.urlsafe_b64encode(f"{card.created_at!r} {card.id}".encode()).decode()
 
 

@@ -165,7 +165,7 @@ async def test_an_agent_whose_program_is_missing_is_not_offered(tmp_path: Path) 
             text = await error(request, 503)
             assert "'no-such-program'" in text and "npm install" in text and "agents.away.program" in text
         assert (await portico.client.get("/sessions")).json() == {"sessions": []}
-        assert not await portico.gateway.store.unfinished_runs()
+        assert not await portico.gateway.store.runs.unfinished()
 
 
 async def test_a_session_survives_that_its_program_goes_and_comes(tmp_path: Path, scene: Scene) -> None:

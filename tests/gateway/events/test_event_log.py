@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from drivers.contract.events import AgentToken, SessionEnd
 from gateway.events import event_log
 from gateway.events.event_log import EventLog
-from gateway.store import RunRecord, Store
+from gateway.store import EventRow, RunRecord, Store
 from gateway.store.sqlite import sqlite_url
 
 
@@ -51,19 +50,19 @@ async def test_a_reader_from_the_start_gets_all(store: Store, monkeypatch: pytes
     await log.written()
     for after in (0, 1, 2500, 4990, 4999):
         assert await read_all(log, 5000, after) == list(range(after + 1, 5001))
-    assert await read_all(EventLog("log", store, await store.last_seq("log")), 5000) == list(range(1, 5001))
+    assert await read_all(EventLog("log", store, await store.events.last_seq("log")), 5000) == list(range(1, 5001))
 
 
 async def test_memory_holds_the_newest_only(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "KEPT_BYTES", 10_000)
     asked: list[int] = []
-    events = store.events
+    read = store.events.read
 
     async def noting(log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
         asked.append(after)
-        return await events(log_id, after, rows)
+        return await read(log_id, after, rows)
 
-    monkeypatch.setattr(store, "events", noting)
+    monkeypatch.setattr(store.events, "read", noting)
     log = EventLog("log", store)
     log.append(tokens(range(1, 1001), 100))
     await log.written()
@@ -99,14 +98,14 @@ async def test_a_read_that_is_cancelled_loses_nothing(store: Store) -> None:
 
 
 async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> None:
-    await store.start_run(RunRecord("run", "log", "running", None, 1))
+    await store.runs.start(RunRecord("run", "log", "running", None, 1))
     log = EventLog("log", store)
     log.append(tokens([1, 2]))
     reader = asyncio.create_task(log.read(2))
     entry = await log.store_stop("run", SessionEnd(exit_code=0, stop_reason="refusal"), 1.0)
-    assert (entry.seq, await store.last_seq("log")) == (3, 3)
-    assert [first for first, _ in await store.events("log", 0)] == [1, 3]
-    assert await store.last_run("log") == RunRecord("run", "log", "ended", "refusal", 1)
+    assert (entry.seq, await store.events.last_seq("log")) == (3, 3)
+    assert [first for first, _ in await store.events.read("log", 0)] == [1, 3]
+    assert await store.runs.last("log") == RunRecord("run", "log", "ended", "refusal", 1)
     assert not reader.done()
     log.show(entry)
     assert await reader == [entry]
@@ -116,13 +115,13 @@ async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> N
 async def test_the_writer_of_events_waits_when_the_store_is_far_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "UNWRITTEN_BYTES", 10_000)
     go = asyncio.Event()
-    append = store.append_events
+    append = store.events.append
 
-    async def slow(*row: Any) -> None:
+    async def slow(row: EventRow) -> None:
         await go.wait()
-        await append(*row)
+        await append(row)
 
-    monkeypatch.setattr(store, "append_events", slow)
+    monkeypatch.setattr(store.events, "append", slow)
     log = EventLog("log", store)
     log.append(tokens(range(1, 3)))
     await asyncio.wait_for(log.room(), 1)
@@ -138,16 +137,16 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_log, "RETRY", 0.01)
-    append, failures = store.append_events, 3
+    append, failures = store.events.append, 3
 
-    async def failing(*row: Any) -> None:
+    async def failing(row: EventRow) -> None:
         nonlocal failures
         failures -= 1
         if failures >= 0:
             raise OSError("disk full")
-        await append(*row)
+        await append(row)
 
-    monkeypatch.setattr(store, "append_events", failing)
+    monkeypatch.setattr(store.events, "append", failing)
     log = EventLog("log", store)
     log.append(tokens(range(1, 101)))
     await log.written()

@@ -125,14 +125,14 @@ async def test_answers_that_could_not_be_stored_are_taken_whole_the_next_time(
     scenario = scene([{"parallel": [shell("allowed", "git a"), shell("asked", "push a")]}, {"text": "done"}])
     session, _, stop = await turn(ruled, "none", scenario, [CAREFUL])
     assert stop == "tool_use"
-    store = ruled.gateway.store
-    kept = store.answer_run
+    runs = ruled.gateway.store.runs
+    kept = runs.resume
 
     async def full(*_: object) -> None:
-        monkeypatch.setattr(store, "answer_run", kept)
+        monkeypatch.setattr(runs, "resume", kept)
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(store, "answer_run", full)
+    monkeypatch.setattr(runs, "resume", full)
     answers = {"messages": [grant("asked")]}
     assert (await ruled.client.post(f"/session/{session}", json=answers)).status_code == 500
     assert made(tmp_path) == []
@@ -163,11 +163,11 @@ async def test_the_audit_holds_no_secret_and_outlives_the_session(ruled: Running
     options = {"scenario": scene([shell("one", "git sesame-open-1 " + "x" * 1000), {"text": "done"}]), "token": "sesame-open-1"}
     session = (await create(ruled.client, options=options, grants=[CAREFUL]))["sessionId"]
     assert (await ruled.client.delete(f"/session/{session}")).status_code == 204
-    [record] = await ruled.gateway.store.audit(10, session)
+    [record] = await ruled.gateway.store.audit.newest(10, session)
     assert (record.session_id, record.agent, record.tool, record.outcome) == (session, "script", "shell", "allowed")
     assert record.arguments.startswith('{"command": "git *** xxx') and len(record.arguments) == 500
-    await ruled.gateway.store.forget_audit(record.at + 1)
-    assert await ruled.gateway.store.audit(10) == []
+    await ruled.gateway.store.audit.delete_before(record.at + 1)
+    assert await ruled.gateway.store.audit.newest(10) == []
 
 
 async def test_every_decision_is_in_the_log(ruled: Running, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

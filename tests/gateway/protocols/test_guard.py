@@ -83,4 +83,4 @@ async def test_a_refused_request_runs_nothing(portico: Running) -> None:
     await error(portico.client.put("/session", json=opening("echo"), headers=headers), 401)
     await error(portico.client.post("/v1/execute", json={"driver": "echo", "task": "x"}, headers=headers), 401)
     assert (await portico.client.get("/sessions")).json() == {"sessions": []}
-    assert not await portico.gateway.store.unfinished_runs()
+    assert not await portico.gateway.store.runs.unfinished()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.runs.idempotency import IdempotencyKey
-from gateway.store import RunRecord
+from gateway.store import EventRow, RunRecord
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, table
 from tests.gateway.talk import agents_of, alive, error, execute, kinds, pid_in, until
@@ -33,13 +33,13 @@ def play(portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Cal
 async def started(portico: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The markers of all processes that are started."""
     marks: list[str] = []
-    note = portico.gateway.store.started
+    note = portico.gateway.store.processes.started
 
     async def noting(marker: str, pid: int, created: float) -> None:
         marks.append(marker)
         await note(marker, pid, created)
 
-    monkeypatch.setattr(portico.gateway.store, "started", noting)
+    monkeypatch.setattr(portico.gateway.store.processes, "started", noting)
     return marks
 
 
@@ -179,8 +179,8 @@ async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: R
     """Killed after the run was marked as ended, before its last events were written."""
     store = portico.gateway.store
     ask = IdempotencyKey.of(None, "execute", "job-1", ["echo", "x", None])
-    await store.start_run(RunRecord("run", "exec", "ended", "end_turn", 1), key=ask.record("exec", 1))
-    await store.append_events("exec", 1, 1, b'{"kind":"agent_token","text":"x"}')
+    await store.runs.start(RunRecord("run", "exec", "ended", "end_turn", 1), key=ask.record("exec", 1))
+    await store.events.append(EventRow("exec", 1, 1, b'{"kind":"agent_token","text":"x"}'))
     for _ in range(2):
         found = await execute(portico.client, "x", "echo", idempotency_key="job-1")
         assert [frame["kind"] for frame in found] == ["agent_token", "error", "session_end"]

@@ -6,13 +6,14 @@ import asyncio
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import text
 
 from gateway.observability import health as readiness
 from gateway.observability.metrics import Metrics
@@ -173,22 +174,23 @@ async def test_it_is_ready_while_the_store_takes_writes(portico: Running, monkey
     monkeypatch.setattr(readiness, "FRESH", 0.0)
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
-    async with portico.gateway.store._engine.begin() as connection:
-        await connection.execute(text("ALTER TABLE schema_version RENAME TO elsewhere"))
+    with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
+        database.execute("ALTER TABLE schema_version RENAME TO elsewhere")
     answer = await portico.client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["status"] == "not ready"
     assert "the store cannot be written" in answer.json()["reasons"][0]
     assert "elsewhere" not in answer.text
-    async with portico.gateway.store._engine.begin() as connection:
-        await connection.execute(text("ALTER TABLE elsewhere RENAME TO schema_version"))
+    with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
+        database.execute("ALTER TABLE elsewhere RENAME TO schema_version")
     assert (await portico.client.get("/readyz")).status_code == 200
 
 
 async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "FRESH", 0.0)
     monkeypatch.setattr(readiness, "PATIENCE", 0.2)
-    async with portico.gateway.store._write():
+    with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
+        database.execute("BEGIN IMMEDIATE")
         answer = await portico.client.get("/readyz")
     assert answer.status_code == 503
     assert "did not take a write within" in answer.json()["reasons"][0]

@@ -132,7 +132,7 @@ async def test_tasks_take_places_for_live_agents(tmp_path: Path, scene: Scene, m
 
 
 async def _running(portico: Running, count: int) -> bool:
-    return len(await portico.gateway.store.unfinished_runs()) == count
+    return len(await portico.gateway.store.runs.unfinished()) == count
 
 
 async def test_a_place_of_a_task_is_free_again(tmp_path: Path) -> None:

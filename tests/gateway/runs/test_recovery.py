@@ -14,7 +14,7 @@ import pytest
 from drivers.contract.events import AgentToken, Awaiting, MessageEnd, OutputEvent, SessionEnd, ToolCall, ToolResult
 from drivers.runtime.process_tree import MARKER
 from gateway.runs.recovery import UNSEEN, close_open_runs
-from gateway.store import RunRecord, SessionRecord, Store
+from gateway.store import EventRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 from tests.gateway.talk import agents_of, alive, create, look, pid_in, say, until, user
@@ -106,13 +106,13 @@ async def test_processes_of_others_are_left_alone(daemon: Daemon, tmp_path: Path
         for marker in ("another.1", "")
     ]
     store = await Store.open(sqlite_url(tmp_path / "data"))
-    await store.started("stale", others[1].pid, psutil.Process(others[1].pid).create_time() - 100)
+    await store.processes.started("stale", others[1].pid, psutil.Process(others[1].pid).create_time() - 100)
     await store.close()
     try:
         await daemon.start()
         assert all(alive(process.pid) for process in others)
         store = await Store.open(sqlite_url(tmp_path / "data"))
-        assert await store.processes() == []
+        assert await store.processes.all() == []
         await store.close()
     finally:
         for process in others:
@@ -158,29 +158,28 @@ async def store(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("stored", range(5))
 async def test_messages_that_were_not_stored_yet_are_made_up_for(store: Store, stored: int) -> None:
     """Killed after any of the messages was stored: each is in the history once."""
-    await store.create_session(SessionRecord("s", "script"), ['{"role":"assistant","content":"old"}'])
-    await store.start_run(RunRecord("r", "s", "running", None, 3), ['{"role":"user","content":"go"}', *MESSAGES[:stored]])
-    await store.append_events(
-        "s", 1, 2, b"\n".join(event.encode() for event in (AgentToken(text="old"), SessionEnd(exit_code=0)))
-    )
+    await store.sessions.create(SessionRecord("s", "script"), ['{"role":"assistant","content":"old"}'])
+    await store.runs.start(RunRecord("r", "s", "running", None, 3), ['{"role":"user","content":"go"}', *MESSAGES[:stored]])
+    earlier = (AgentToken(text="old"), SessionEnd(exit_code=0))
+    await store.events.append(EventRow("s", 1, 2, b"\n".join(event.encode() for event in earlier)))
     for number, event in enumerate(TEXT_THEN_CALL, 3):
-        await store.append_events("s", number, number, event.encode())
+        await store.events.append(EventRow("s", number, number, event.encode()))
     assert await close_open_runs(store) == 1
-    history = await store.messages("s")
+    history = await store.messages.bodies("s")
     assert history == ['{"role":"assistant","content":"old"}', '{"role":"user","content":"go"}', *MESSAGES]
-    last = await store.last_run("s")
+    last = await store.runs.last("s")
     assert last is not None
     assert (last.state, last.stop_reason) == ("ended", "error")
-    assert await store.last_seq("s") == 10 + UNSEEN, "no number is given twice"
+    assert await store.events.last_seq("s") == 10 + UNSEEN, "no number is given twice"
     assert await close_open_runs(store) == 0
 
 
 async def test_calls_that_were_open_are_given_up(store: Store) -> None:
-    await store.create_session(SessionRecord("s", "script"), [])
-    await store.start_run(RunRecord("r", "s", "waiting", None, 1), ['{"role":"user","content":"go"}'])
-    await store.append_events("s", 1, 2, b"\n".join(event.encode() for event in (CALL, Awaiting(calls=()))))
+    await store.sessions.create(SessionRecord("s", "script"), [])
+    await store.runs.start(RunRecord("r", "s", "waiting", None, 1), ['{"role":"user","content":"go"}'])
+    await store.events.append(EventRow("s", 1, 2, b"\n".join(event.encode() for event in (CALL, Awaiting(calls=())))))
     await close_open_runs(store)
-    assert await store.messages("s") == [
+    assert await store.messages.bodies("s") == [
         '{"role":"user","content":"go"}',
         '{"role":"assistant","content":[{"type":"tool_use","toolCallId":"c","name":"lookup","input":{}}]}',
         '{"role":"tool","toolCallId":"c","content":"Tool call cancelled"}',
@@ -188,10 +187,10 @@ async def test_calls_that_were_open_are_given_up(store: Store) -> None:
 
 
 async def test_a_run_of_which_nothing_was_stored(store: Store) -> None:
-    await store.create_session(SessionRecord("s", "script"), [])
-    await store.start_run(RunRecord("r", "s", "running", None, 1), ['{"role":"user","content":"go"}'])
+    await store.sessions.create(SessionRecord("s", "script"), [])
+    await store.runs.start(RunRecord("r", "s", "running", None, 1), ['{"role":"user","content":"go"}'])
     assert await close_open_runs(store) == 1
-    assert await store.messages("s") == ['{"role":"user","content":"go"}']
+    assert await store.messages.bodies("s") == ['{"role":"user","content":"go"}']
 
 
 @pytest.mark.parametrize("seeds", [True, False])
@@ -199,9 +198,9 @@ async def test_a_native_session_of_a_run_that_was_cut_off_is_forgotten_where_a_f
     store: Store, seeds: bool
 ) -> None:
     for name in ("cut", "idle"):
-        await store.create_session(SessionRecord(name, "script", native_id=f"native {name}"), [])
-    await store.start_run(RunRecord("r", "cut", "running", None, 1), ['{"role":"user","content":"go"}'])
+        await store.sessions.create(SessionRecord(name, "script", native_id=f"native {name}"), [])
+    await store.runs.start(RunRecord("r", "cut", "running", None, 1), ['{"role":"user","content":"go"}'])
     asked = list[str]()
     await close_open_runs(store, lambda agent: asked.append(agent) or seeds)  # type: ignore[func-returns-value]
-    found = [session.native_id if (session := await store.session(name)) else "" for name in ("cut", "idle")]
+    found = [session.native_id if (session := await store.sessions.get(name)) else "" for name in ("cut", "idle")]
     assert (found, asked) == ([None if seeds else "native cut", "native idle"], ["script"])

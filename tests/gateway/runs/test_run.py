@@ -57,7 +57,7 @@ async def test_what_an_agent_said_before_it_was_gone_is_kept(store: Store) -> No
     said = [AgentToken(text="I look."), ToolCall(id="c", name="shell", status="started", input={"command": "ls"})]
     agent = Gone([*said, Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))])
     record = RunRecord("run_1", "sess_1", "running", None, 1)
-    await store.create_session(SessionRecord("sess_1", "script"), [], record)
+    await store.sessions.create(SessionRecord("sess_1", "script"), [], record)
     kept: list[Message] = []
 
     async def keep(messages: Sequence[Message]) -> None:

@@ -28,7 +28,7 @@ UIS = ["http://localhost:*", "tauri://localhost", "app://portico", "https://ui.e
 
 async def _nothing_happened(portico: Running) -> None:
     assert (await portico.client.get("/sessions")).json() == {"sessions": []}
-    assert not await portico.gateway.store.unfinished_runs()
+    assert not await portico.gateway.store.runs.unfinished()
 
 
 async def test_another_host_is_refused(portico: Running) -> None:

@@ -70,7 +70,7 @@ async def test_the_agent_goes_on_without_the_client(tmp_path: Path, scene: Scene
         assert messages[-1]["content"] == " / ".join(denied("0.3").values())
         assert "'note', 'sky' is answered already" in await late(portico.client, session)
         assert (await say(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
-        found = {(r.call_id, r.outcome, r.by) for r in await portico.gateway.store.audit(10, session)}
+        found = {(r.call_id, r.outcome, r.by) for r in await portico.gateway.store.audit.newest(10, session)}
     assert found == {(c, *what) for c in ("sky", "note") for what in (("asked", "default"), ("timed_out", "limits.answer"))}
     assert not (tmp_path / "scenes" / "note.txt").exists()
 
@@ -89,7 +89,7 @@ async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path,
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
         await found.run.wait()
         await idle(portico.client, session)
-        assert await portico.gateway.store.processes() == []
+        assert await portico.gateway.store.processes.all() == []
         messages = await history(portico.client, session)
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
         assert results(messages) == denied("1")
@@ -129,7 +129,7 @@ async def test_what_is_left_of_the_time_counts_after_a_restart(tmp_path: Path, s
 async def test_a_waiting_session_makes_room_and_waits_on(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
         session = await begin(portico.client, scene)
-        [(marker, *_)] = await portico.gateway.store.processes()
+        [(marker, *_)] = await portico.gateway.store.processes.all()
         assert (await create(portico.client, options={"scenario": scene([{"text": "other"}], name="other.json")}))["messages"]
         await until(lambda: _gone(portico, marker))
         assert (await look(portico.client, session))["state"] == "waiting"
@@ -139,7 +139,7 @@ async def test_a_waiting_session_makes_room_and_waits_on(tmp_path: Path, scene: 
 
 
 async def _gone(portico: Running, marker: str) -> bool:
-    return all(found != marker for found, *_ in await portico.gateway.store.processes())
+    return all(found != marker for found, *_ in await portico.gateway.store.processes.all())
 
 
 async def test_a_session_that_two_requests_load_is_one(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ REMEMBER = [{"remember": True}]
 
 
 async def agents(portico: Running) -> list[tuple[str, int, float]]:
-    return await portico.gateway.store.processes()
+    return await portico.gateway.store.processes.all()
 
 
 def scenario(scene: Scene) -> dict[str, str]:

@@ -40,7 +40,7 @@ async def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
 
 async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
     store = await Store.open(sqlite_url(tmp_path))
-    await store.create_session(SessionRecord("s", "echo", {"options": {}}), ["1"])
+    await store.sessions.create(SessionRecord("s", "echo", {"options": {}}), ["1"])
     await store.close()
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         connection.execute("UPDATE schema_version SET version = 1")
@@ -50,17 +50,17 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
     connection.close()
     for _ in range(2):
         store = await Store.open(sqlite_url(tmp_path))
-        found = await store.session("s")
+        found = await store.sessions.get("s")
         assert found == SessionRecord("s", "echo", {"options": {}}, owner=None)
-        assert await store.messages("s") == ["1"]
-        assert await store.unfinished_runs() == []
+        assert await store.messages.bodies("s") == ["1"]
+        assert await store.runs.unfinished() == []
         await store.close()
 
 
 async def test_what_waited_before_the_upgrade_waits_from_then_on(tmp_path: Path) -> None:
     store = await Store.open(sqlite_url(tmp_path))
     for state in ("waiting", "running", "ended"):
-        await store.create_session(SessionRecord(state, "echo"), [], RunRecord(f"run {state}", state, state, None, 1))
+        await store.sessions.create(SessionRecord(state, "echo"), [], RunRecord(f"run {state}", state, state, None, 1))
     await store.close()
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         connection.execute("UPDATE schema_version SET version = 2")
@@ -68,7 +68,7 @@ async def test_what_waited_before_the_upgrade_waits_from_then_on(tmp_path: Path)
     connection.close()
     began = time.time()
     store = await Store.open(sqlite_url(tmp_path))
-    since = {state: run.waiting_since for state, run in (await store.last_runs(["waiting", "running", "ended"])).items()}
+    since = {state: run.waiting_since for state, run in (await store.runs.last_of_each(["waiting", "running", "ended"])).items()}
     await store.close()
     assert since == {"waiting": since["waiting"], "running": None, "ended": None}
     assert since["waiting"] is not None and began <= since["waiting"] <= time.time()
@@ -86,40 +86,40 @@ async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Dae
 
 
 async def test_writes_that_are_cancelled_at_any_point_leave_a_store_that_writes(store: Store) -> None:
-    await store.create_session(SessionRecord("s", "echo"), [])
+    await store.sessions.create(SessionRecord("s", "echo"), [])
     for turns in range(40):
-        writing = asyncio.create_task(store.start_run(RunRecord(f"r{turns}", "s", "running", None, 1), [str(turns)]))
+        writing = asyncio.create_task(store.runs.start(RunRecord(f"r{turns}", "s", "running", None, 1), [str(turns)]))
         for _ in range(turns):
             await asyncio.sleep(0)
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
-        await store.append_messages("s", ["after"])
-    messages = await store.messages("s")
-    runs = {int(run.id[1:]) for run in await store.unfinished_runs()}
+        await store.messages.append("s", ["after"])
+    messages = await store.messages.bodies("s")
+    runs = {int(run.id[1:]) for run in await store.runs.unfinished()}
     assert messages.count("after") == 40
     # Both or neither, whatever became of the task that asked for it.
     assert {int(message) for message in messages if message != "after"} == runs
 
 
 async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
-    await store.create_session(SessionRecord("s", "echo"), ["1"])
+    await store.sessions.create(SessionRecord("s", "echo"), ["1"])
     run = RunRecord("r", "s", "running", None, 1)
-    await store.start_run(run, ["2"])
+    await store.runs.start(run, ["2"])
     with pytest.raises(Exception, match="UNIQUE"):
-        await store.start_run(run, ["3"])
-    assert await store.messages("s") == ["1", "2"]
-    assert await store.unfinished_runs() == [run]
-    await store.stop_run("r", "ended", "end_turn", EventRow("s", 1, 1, b"{}"))
-    assert await store.unfinished_runs() == []
+        await store.runs.start(run, ["3"])
+    assert await store.messages.bodies("s") == ["1", "2"]
+    assert await store.runs.unfinished() == [run]
+    await store.runs.stop("r", "ended", "end_turn", EventRow("s", 1, 1, b"{}"))
+    assert await store.runs.unfinished() == []
 
 
 async def test_deleting_a_session_leaves_nothing_of_it(store: Store, tmp_path: Path) -> None:
     for session in ("gone", "kept"):
-        await store.create_session(SessionRecord(session, "echo", secrets=b"sealed"), ["{}"])
-        await store.start_run(RunRecord(f"run of {session}", session, "ended", "end_turn", 1))
-        await store.append_events(session, 1, 1, b"{}")
-    await store.delete_session("gone")
+        await store.sessions.create(SessionRecord(session, "echo", secrets=b"sealed"), ["{}"])
+        await store.runs.start(RunRecord(f"run of {session}", session, "ended", "end_turn", 1))
+        await store.events.append(EventRow(session, 1, 1, b"{}"))
+    await store.sessions.delete("gone")
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         for table, column in (("sessions", "id"), ("messages", "session_id"), ("runs", "log_id"), ("events", "log_id")):
             assert connection.execute(f"SELECT {column} FROM {table}").fetchall() == [("kept",)]
@@ -128,15 +128,15 @@ async def test_deleting_a_session_leaves_nothing_of_it(store: Store, tmp_path: P
 
 async def test_the_last_run_of_each_log_is_found(store: Store) -> None:
     for log in ("a", "b", "c"):
-        await store.create_session(SessionRecord(log, "echo"), [], RunRecord(f"{log}1", log, "waiting", None, 1))
+        await store.sessions.create(SessionRecord(log, "echo"), [], RunRecord(f"{log}1", log, "waiting", None, 1))
     for number in (2, 10):
-        await store.start_run(RunRecord(f"a{number}", "a", "running", None, number))
-    await store.stop_run("b1", "ended", "refusal", EventRow("b", 1, 1, b"{}"))
-    assert await store.last_runs(["a", "b", "nobody"]) == {
+        await store.runs.start(RunRecord(f"a{number}", "a", "running", None, number))
+    await store.runs.stop("b1", "ended", "refusal", EventRow("b", 1, 1, b"{}"))
+    assert await store.runs.last_of_each(["a", "b", "nobody"]) == {
         "a": RunRecord("a10", "a", "running", None, 10),
         "b": RunRecord("b1", "b", "ended", "refusal", 1),
     }
-    assert await store.last_runs([]) == {}
+    assert await store.runs.last_of_each([]) == {}
 
 
 async def test_old_executions_are_forgotten(store: Store) -> None:
@@ -144,31 +144,33 @@ async def test_old_executions_are_forgotten(store: Store) -> None:
         if name == "exec_new":
             cut = time.time()
         key = KeyRecord(f"key of {name}", "digest", name, 1)
-        await store.start_run(RunRecord(f"run of {name}", name, "ended", "end_turn", 1), key=key)
-        await store.append_events(name, 1, 1, b"{}")
-    await store.forget(executions=cut, keys=time.time())
-    assert await store.key("key of exec_old") is None
-    assert await store.key("key of exec_new") == key
-    assert await store.events("exec_old", 0) == []
-    assert await store.last_run("exec_old") is None
-    assert len(await store.events("exec_new", 0)) == 1
+        await store.runs.start(RunRecord(f"run of {name}", name, "ended", "end_turn", 1), key=key)
+        await store.events.append(EventRow(name, 1, 1, b"{}"))
+    await store.runs.delete_executions(cut)
+    await store.idempotency_keys.delete_before(time.time())
+    assert await store.idempotency_keys.get("key of exec_old") is None
+    assert await store.idempotency_keys.get("key of exec_new") == key
+    assert await store.events.read("exec_old", 0) == []
+    assert await store.runs.last("exec_old") is None
+    assert len(await store.events.read("exec_new", 0)) == 1
 
 
 async def test_old_keys_of_sessions_are_forgotten_and_their_runs_kept(store: Store) -> None:
-    await store.create_session(SessionRecord("s", "echo"), [])
+    await store.sessions.create(SessionRecord("s", "echo"), [])
     for name, seq in (("old", 1), ("new", 2)):
         if name == "new":
             cut = time.time()
         run = RunRecord(f"run of {name}", "s", "ended", "end_turn", seq)
-        await store.start_run(run, [], EventRow("s", seq, seq, b"{}"), KeyRecord(name, "digest", "s", seq))
-    await store.forget(executions=time.time(), keys=cut)
-    assert await store.key("old") is None
-    assert await store.key("new") == KeyRecord("new", "digest", "s", 2)
-    assert len(await store.events("s", 0)) == 2
-    assert [await store.run_start("s", seq) for seq in (0, 1, 2, 9)] == [1, 1, 2, 2]
+        await store.runs.start(run, [], EventRow("s", seq, seq, b"{}"), KeyRecord(name, "digest", "s", seq))
+    await store.runs.delete_executions(time.time())
+    await store.idempotency_keys.delete_before(cut)
+    assert await store.idempotency_keys.get("old") is None
+    assert await store.idempotency_keys.get("new") == KeyRecord("new", "digest", "s", 2)
+    assert len(await store.events.read("s", 0)) == 2
+    assert [await store.runs.first_seq("s", seq) for seq in (0, 1, 2, 9)] == [1, 1, 2, 2]
 
 
 async def test_a_failing_statement_does_not_tell_its_values(store: Store) -> None:
     with pytest.raises(Exception, match="FOREIGN KEY") as failure:
-        await store.append_messages("nobody", ["words of the user"])
+        await store.messages.append("nobody", ["words of the user"])
     assert "words of the user" not in str(failure.value)

@@ -64,7 +64,7 @@ async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
             if seen == 3:
                 await session.run.cancel()
         assert name == "turn_stop"
-    assert (await portico.gateway.store.last_run(talk.id)).stop_reason == "cancelled"
+    assert (await portico.gateway.store.runs.last(talk.id)).stop_reason == "cancelled"
     assert await talk.say("[[plain]]") == PLAIN
     assert cli_of(home.path) == process
 

@@ -51,7 +51,7 @@ async def session(portico: Running) -> AsyncIterator[str]:
     yield found
     assert await history(portico.client, found) == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [found]}
-    assert not await portico.gateway.store.unfinished_runs()
+    assert not await portico.gateway.store.runs.unfinished()
 
 
 async def test_a_bad_creation_names_the_place(aap: Aap, session: str) -> None:
@@ -169,7 +169,7 @@ async def test_a_failure_of_the_gateway_is_told_without_its_details(portico: Run
     async def broken(*_: Any) -> None:
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(portico.gateway.store, "sessions", broken)
+    monkeypatch.setattr(portico.gateway.store.sessions, "page", broken)
     text = await error(portico.client.get("/sessions"), 500)
     assert "log" in text
     assert SECRET not in text

@@ -18,7 +18,7 @@ async def _fill(portico: Running, count: int, first: int = 0) -> list[str]:
     """Sessions without a turn, many at once; the times of three of them are the same."""
     ids = [f"sess_{number:05}" for number in range(first, first + count)]
     for number, session in enumerate(ids, first):
-        await portico.gateway.store.create_session(SessionRecord(session, "echo", created_at=float(number // 3)), [])
+        await portico.gateway.store.sessions.create(SessionRecord(session, "echo", created_at=float(number // 3)), [])
     return ids
 
 
@@ -98,7 +98,7 @@ async def test_deleting_ends_a_run_with_its_agent(portico: Running, aap: Aap, sc
     session = (await aap.create(options={"scenario": scene({"when": "go", "steps": steps}, [{"text": "b"}])}))["sessionId"]
     async with aap.stream(session, user("go")) as answer:
         stray = await pid_in(tmp_path / "scenes" / "stray")
-        (_, agent, _), *_ = await portico.gateway.store.processes()
+        (_, agent, _), *_ = await portico.gateway.store.processes.all()
         assert alive(agent)
         assert (await aap.delete(session)).status_code == 204
         assert not alive(agent)
@@ -107,8 +107,8 @@ async def test_deleting_ends_a_run_with_its_agent(portico: Running, aap: Aap, sc
     assert events[-1][0] == "turn_stop"
     assert events[-1][1]["stopReason"] == "error"
     await error(aap.get(session), 404)
-    assert not await portico.gateway.store.processes()
-    assert not await portico.gateway.store.events(session, 0)
+    assert not await portico.gateway.store.processes.all()
+    assert not await portico.gateway.store.events.read(session, 0)
 
 
 async def test_a_session_that_is_deleted_while_others_ask_for_it(portico: Running, aap: Aap) -> None:
@@ -129,7 +129,7 @@ async def test_a_session_that_is_deleted_while_others_ask_for_it(portico: Runnin
 
 
 async def _nothing_runs(portico: Running) -> bool:
-    return not await portico.gateway.store.processes()
+    return not await portico.gateway.store.processes.all()
 
 
 async def test_a_turn_while_one_runs_is_refused(portico: Running, aap: Aap, scene: Scene) -> None:

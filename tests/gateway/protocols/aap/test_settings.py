@@ -181,7 +181,7 @@ async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: 
     text = await error(aap.put(opening(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
     assert len((await aap.page())["sessions"]) == int(aap.three), "in version 3 it was made by a request of its own"
-    assert not await portico.gateway.store.processes()
+    assert not await portico.gateway.store.processes.all()
 
 
 async def test_a_tool_keeps_every_word_of_its_schema(aap: Aap) -> None:

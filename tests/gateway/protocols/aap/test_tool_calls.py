@@ -131,9 +131,9 @@ async def test_the_same_agent_goes_on_after_calls_were_given_up(portico: Running
     ask = {"when": "ask", "steps": [{"app_tool": {"id": "w", "name": "get_weather"}}, {"text": "not said"}]}
     name = scene(ask, [{"text": "{turn}"}, {"remember": True}])
     session = (await aap.create("script", "ask", options={"scenario": name}, tools=OFFERED))["sessionId"]
-    (before,) = await portico.gateway.store.processes()
+    (before,) = await portico.gateway.store.processes.all()
     assert (await aap.say(session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
-    assert (before,) == tuple(await portico.gateway.store.processes())
+    assert (before,) == tuple(await portico.gateway.store.processes.all())
 
 
 async def test_settings_that_come_with_answers_are_kept(aap: Aap, scene: Scene) -> None:

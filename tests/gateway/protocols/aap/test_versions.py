@@ -86,7 +86,7 @@ async def test_version_3_makes_a_session_without_a_turn(portico: Running, three:
     assert answer.status_code == 201
     assert list(answer.json()) == ["sessionId"]
     session = answer.json()["sessionId"]
-    assert not await portico.gateway.store.processes(), "the agent does not run"
+    assert not await portico.gateway.store.processes.all(), "the agent does not run"
     found = await three.look(session)
     assert (found["state"], found["history"]) == ("idle", {"full": []})
     assert "stopReason" not in found
@@ -279,6 +279,6 @@ async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, scene: 
 async def _stored(daemon: Daemon, session: str) -> bool:
     store = await Store.open(sqlite_url(daemon.home / "data"))
     try:
-        return any(b'"And"' in body for _, body in await store.events(session, 0))
+        return any(b'"And"' in body for _, body in await store.events.read(session, 0))
     finally:
         await store.close()

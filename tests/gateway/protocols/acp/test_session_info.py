@@ -12,6 +12,7 @@ import pytest
 
 from gateway.gateway import Gateway
 from gateway.security.authentication import ADMINISTRATOR
+from gateway.store import SessionMetadataRecord
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect
@@ -86,7 +87,7 @@ async def test_they_are_known_after_a_restart(tmp_path: Path) -> None:
         await client.until(lambda _: lists(client))
         assert lists(client) == [[SHOWN]]
         await client.request("session/delete", {"sessionId": session})
-        assert await running.gateway.store.notes(session) == (None, None)
+        assert await running.gateway.store.session_metadata.get(session) == SessionMetadataRecord()
 
 
 async def test_the_agents_title_wins_over_the_first_prompt(acp: Open, portico: Running, scene: Scene) -> None:

@@ -1,0 +1,44 @@
+"""Queries about idempotency keys."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from sqlalchemy import Connection, delete, insert, select
+
+from gateway.store import schema
+from gateway.store.database import Database
+from gateway.store.records import EXECUTION_PREFIX, KeyRecord
+
+_INSERT = insert(schema.idempotency_keys)
+
+
+class IdempotencyKeyRepository:
+    """What was started under which (hashed) idempotency key."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, key: str) -> KeyRecord | None:
+        """Returns what was started under a (hashed) key."""
+        table = schema.idempotency_keys.c
+        query = select(table.key, table.digest, table.log_id, table.first_seq).where(table.key == key)
+        row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
+        return KeyRecord(**row) if row else None
+
+    async def add(self, record: KeyRecord) -> None:
+        """Stores a key. Its time is now."""
+        await self._database.write(lambda connection: insert_key(connection, record))
+
+    async def delete_before(self, created: float) -> None:
+        """Deletes the keys of sessions that were stored before a time (seconds since the epoch); those of executions stay."""
+        table = schema.idempotency_keys
+        of_executions = table.c.log_id.startswith(EXECUTION_PREFIX, autoescape=True)
+        statement = delete(table).where(table.c.created_at < created, ~of_executions)
+        await self._database.write(lambda connection: connection.execute(statement).close())
+
+
+def insert_key(connection: Connection, record: KeyRecord) -> None:
+    """Stores a key within a transaction."""
+    connection.execute(_INSERT, {**asdict(record), "created_at": time.time()})

@@ -1,0 +1,131 @@
+"""Queries about runs: their state, and what is stored together with a change of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, tuple_, update
+
+from gateway.store import schema
+from gateway.store.database import Database
+from gateway.store.events import insert_events
+from gateway.store.idempotency_keys import insert_key
+from gateway.store.messages import insert_messages
+from gateway.store.records import EXECUTION_PREFIX, EventRow, KeyRecord, RunRecord
+
+# Statements that a turn executes are built once: that costs more than executing them.
+_INSERT = insert(schema.runs)
+_STOP = (
+    update(schema.runs)
+    .where(schema.runs.c.id == bindparam("of_run"))
+    .values({name: bindparam(name) for name in ("state", "stop_reason", "ended_at", "waiting_since")})
+)
+_RESUME = update(schema.runs).where(schema.runs.c.id == bindparam("of_run")).values(state="running", waiting_since=None)
+
+
+class RunRepository:
+    """Runs of sessions and of executions, by the log that they belong to."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def start(
+        self, record: RunRecord, messages: Sequence[str] = (), event: EventRow | None = None, key: KeyRecord | None = None
+    ) -> None:
+        """Stores a run that starts now, with its prompt (JSON texts), the first event of its turn, and the request's key."""
+
+        def transaction(connection: Connection) -> None:
+            insert_run(connection, record)
+            insert_messages(connection, record.log_id, messages)
+            _insert_turn(connection, event, key)
+
+        await self._database.write(transaction)
+
+    async def stop(
+        self, run_id: str, state: str, stop_reason: str | None, events: EventRow, *, waiting_since: float | None = None
+    ) -> None:
+        """Stores that a run has `ended` or is `waiting`, with the last events of its turn."""
+        values = {
+            "of_run": run_id,
+            "state": state,
+            "stop_reason": stop_reason,
+            "ended_at": time.time() if state == "ended" else None,
+            "waiting_since": waiting_since,
+        }
+
+        def transaction(connection: Connection) -> None:
+            insert_events(connection, events)
+            connection.execute(_STOP, values)
+
+        await self._database.write(transaction)
+
+    async def resume(
+        self, run_id: str, log_id: str, results: Sequence[str], event: EventRow | None = None, key: KeyRecord | None = None
+    ) -> None:
+        """Stores that a waiting run is running, with the tool results (JSON texts), the first event of the turn, and its key."""
+
+        def transaction(connection: Connection) -> None:
+            insert_messages(connection, log_id, results)
+            connection.execute(_RESUME, {"of_run": run_id})
+            _insert_turn(connection, event, key)
+
+        await self._database.write(transaction)
+
+    async def first_seq(self, log_id: str, seq: int) -> int:
+        """Returns the number of the first event of the run that an event belongs to; 1 if it belongs to none."""
+        table = schema.runs.c
+        query = select(func.max(table.first_seq)).where(table.log_id == log_id, table.first_seq <= seq)
+        return await self._database.read(lambda connection: connection.execute(query).scalar() or 1)
+
+    async def unfinished(self) -> list[RunRecord]:
+        """Returns the runs that have not ended, oldest first."""
+        return await self._records(schema.runs.c.state != "ended")
+
+    async def count_waiting(self) -> int:
+        """Returns how many runs wait for their client."""
+        query = select(func.count()).where(schema.runs.c.state == "waiting")
+        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    async def last(self, log_id: str) -> RunRecord | None:
+        """Returns the last run of a log."""
+        return (await self.last_of_each([log_id])).get(log_id)
+
+    async def last_of_each(self, log_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """Returns the last run of each of these logs that has any, by log."""
+        table = schema.runs
+        newest = select(table.c.log_id, func.max(table.c.first_seq)).where(table.c.log_id.in_(log_ids)).group_by(table.c.log_id)
+        found = await self._records(tuple_(table.c.log_id, table.c.first_seq).in_(newest))
+        return {run.log_id: run for run in found}
+
+    async def delete_executions(self, started: float) -> None:
+        """Deletes executions that started before a time (seconds since the epoch), with their events and keys."""
+        runs, events, keys = schema.runs, schema.events, schema.idempotency_keys
+        is_execution = runs.c.log_id.startswith(EXECUTION_PREFIX, autoescape=True)
+        old = select(runs.c.log_id).where(is_execution, runs.c.started_at < started)
+
+        def transaction(connection: Connection) -> None:
+            for table in (keys, events, runs):
+                connection.execute(delete(table).where(table.c.log_id.in_(old)))
+
+        await self._database.write(transaction)
+
+    async def _records(self, condition: Any) -> list[RunRecord]:
+        table = schema.runs
+        columns = (table.c[field.name] for field in fields(RunRecord))
+        query = select(*columns).where(condition).order_by(table.c.started_at, table.c.first_seq)
+        return await self._database.read(lambda connection: [RunRecord(**row) for row in connection.execute(query).mappings()])
+
+
+def insert_run(connection: Connection, record: RunRecord) -> None:
+    """Stores a run that starts now, within a transaction."""
+    connection.execute(_INSERT, {**asdict(record), "started_at": time.time()})
+
+
+def _insert_turn(connection: Connection, event: EventRow | None, key: KeyRecord | None) -> None:
+    if event is not None:
+        insert_events(connection, event)
+    if key is not None:
+        insert_key(connection, key)

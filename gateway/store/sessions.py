@@ -1,0 +1,114 @@
+"""Queries about sessions: create, read, change, delete, and list them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
+
+from gateway.store import schema
+from gateway.store.database import Database
+from gateway.store.idempotency_keys import insert_key
+from gateway.store.messages import insert_messages
+from gateway.store.records import Cursor, KeyRecord, RunRecord, SessionListRow, SessionRecord
+from gateway.store.runs import insert_run
+
+
+class SessionRepository:
+    """Sessions by id, and pages of them, newest first."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, record: SessionRecord, history: Sequence[str], run: RunRecord | None = None, key: KeyRecord | None = None
+    ) -> None:
+        """Stores a session with its first messages (JSON texts), the run that waits for their answers, and the request's key."""
+        values = {**asdict(record), "config": json.dumps(record.config)}
+
+        def transaction(connection: Connection) -> None:
+            connection.execute(insert(schema.sessions).values(**values))
+            insert_messages(connection, record.id, history)
+            if run is not None:
+                insert_run(connection, run)
+            if key is not None:
+                insert_key(connection, key)
+
+        await self._database.write(transaction)
+
+    async def get(self, session_id: str) -> SessionRecord | None:
+        """Returns a session, None if there is none of that id."""
+        found = await self._records(select(schema.sessions).where(schema.sessions.c.id == session_id))
+        return found[0] if found else None
+
+    async def page(self, limit: int, after: Cursor | None = None, owner: str | None = None) -> list[SessionRecord]:
+        """Returns sessions, newest first: those behind the cursor, and of this owner only if one is given."""
+        return await self._records(_page(select(schema.sessions), limit, after, owner))
+
+    async def page_of_agent(self, agent: str, owner: str | None, limit: int, after: Cursor | None = None) -> list[SessionListRow]:
+        """Returns rows for a list of one agent's sessions, newest first; of this owner only if one is given."""
+        query = _page(_LIST_ROWS.where(schema.sessions.c.agent == agent), limit, after, owner)
+
+        def rows(connection: Connection) -> list[SessionListRow]:
+            return [SessionListRow(**_with_config(row)) for row in connection.execute(query).mappings()]
+
+        return await self._database.read(rows)
+
+    async def update(self, session_id: str, **values: Any) -> None:
+        """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`."""
+        if "config" in values:
+            values["config"] = json.dumps(values["config"])
+        statement = update(schema.sessions).where(schema.sessions.c.id == session_id).values(**values)
+        await self._database.write(lambda connection: connection.execute(statement).close())
+
+    async def delete(self, session_id: str) -> None:
+        """Deletes a session with everything that belongs to it; its audit stays."""
+
+        def transaction(connection: Connection) -> None:
+            for table in (schema.events, schema.runs):
+                connection.execute(delete(table).where(table.c.log_id == session_id))
+            for table in (schema.compactions, schema.session_metadata, schema.messages):
+                connection.execute(delete(table).where(table.c.session_id == session_id))
+            connection.execute(delete(schema.sessions).where(schema.sessions.c.id == session_id))
+
+        await self._database.write(transaction)
+
+    async def _records(self, query: Select[Any]) -> list[SessionRecord]:
+        def records(connection: Connection) -> list[SessionRecord]:
+            return [SessionRecord(**_with_config(row)) for row in connection.execute(query).mappings()]
+
+        return await self._database.read(records)
+
+
+def _list_rows() -> Select[Any]:
+    table, messages, runs, known = schema.sessions, schema.messages, schema.runs, schema.session_metadata
+    # Messages are stored with their role first.
+    user_messages = select(messages.c.body).where(messages.c.session_id == table.c.id, messages.c.body.like('{"role":"user"%'))
+    used_at = select(func.max(func.coalesce(runs.c.ended_at, runs.c.started_at))).where(runs.c.log_id == table.c.id)
+    return select(
+        table.c.id,
+        table.c.config,
+        table.c.created_at,
+        func.coalesce(used_at.scalar_subquery(), table.c.created_at).label("used_at"),
+        select(known.c.title).where(known.c.session_id == table.c.id).scalar_subquery().label("title"),
+        user_messages.order_by(messages.c.position).limit(1).scalar_subquery().label("first_user_message"),
+    )
+
+
+_LIST_ROWS = _list_rows()
+
+
+def _page(query: Select[Any], limit: int, after: Cursor | None, owner: str | None) -> Select[Any]:
+    table = schema.sessions
+    if owner is not None:
+        query = query.where(table.c.owner == owner)
+    if after is not None:
+        query = query.where(tuple_(table.c.created_at, table.c.id) < tuple_(*after))
+    return query.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+
+
+def _with_config(row: Any) -> dict[str, Any]:
+    return {**row, "config": json.loads(row["config"])}
