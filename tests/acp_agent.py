@@ -1,10 +1,10 @@
-"""A small agent that speaks the Agent Client Protocol, made with the official package; its prompt says what it does.
+"""A small agent that speaks the Agent Client Protocol, made with the official package; its prompts are commands.
 
-`python -m tests.acp_agent`. The first word of a prompt names a deed below, the rest is its argument. Sessions are kept in the
-folder that ACP_AGENT_SESSIONS names, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
-`noimage`, `login` (asks for one), `nologin` (and refuses it), `http` (takes MCP servers by HTTP too), `commands` (tells them
-before it answers `session/new`), `commands_later` (tells them behind the answer), `deaf` and `fragile` (does not answer a
-request that it does not know, or ends), `folders` (takes additional directories).
+`python -m tests.acp_agent`. The first word of a prompt names a command (`do_*` below), the rest is its argument. Sessions are
+stored in the folder ACP_AGENT_SESSIONS, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
+`noimage`, `login` (requires one), `nologin` (and rejects it), `http` (supports MCP servers by HTTP too), `commands` (sends its
+slash commands before the response to `session/new`), `commands_later` (sends them after it), `deaf` and `fragile` (does not
+respond to an unknown request, or exits), `folders` (supports additional directories).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ PERMISSIONS = [
 
 
 class NoAnswer(Exception):
-    """The run was cancelled while the client was asked."""
+    """The run was cancelled during a permission request."""
 
 
 class SmallAgent:
-    """One deed a prompt."""
+    """Runs one command per prompt."""
 
     def __init__(self) -> None:
         self.client: Any = None
@@ -95,28 +95,28 @@ class SmallAgent:
             raise RequestError(-32000, "Authentication required")
         self.servers = list(mcp_servers)
         self.opened = _opened("new", kwargs)
-        await self._take(mcp_servers)
+        await self._connect_servers(mcp_servers)
         session_id = uuid.uuid4().hex
-        self._keep(session_id, [])
+        self._store(session_id, [])
         if "commands" in FLAGS:
-            await self._tell_commands(session_id, "shout")
+            await self._send_commands(session_id, "shout")
         if "commands_later" in FLAGS:
-            self._later(self._tell_commands(session_id, "shout"))
-        return NewSessionResponse.model_validate({"sessionId": session_id, **self._offer()})
+            self._later(self._send_commands(session_id, "shout"))
+        return NewSessionResponse.model_validate({"sessionId": session_id, **self._settings()})
 
     async def load_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> LoadSessionResponse:
         self.opened = _opened("load", kwargs)
-        await self._take(mcp_servers)
-        for text in self._kept(session_id):
-            await self._say(session_id, "user_message_chunk", text)
-            await self._say(session_id, "agent_message_chunk", f"replay of {text}")
-        return LoadSessionResponse.model_validate(self._offer())
+        await self._connect_servers(mcp_servers)
+        for text in self._load(session_id):
+            await self._send_text(session_id, "user_message_chunk", text)
+            await self._send_text(session_id, "agent_message_chunk", f"replay of {text}")
+        return LoadSessionResponse.model_validate(self._settings())
 
     async def resume_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> ResumeSessionResponse:
         self.opened = _opened("resume", kwargs)
-        await self._take(mcp_servers)
-        self._kept(session_id)
-        return ResumeSessionResponse.model_validate(self._offer())
+        await self._connect_servers(mcp_servers)
+        self._load(session_id)
+        return ResumeSessionResponse.model_validate(self._settings())
 
     async def close_session(self, session_id: str, **kwargs: Any) -> None:
         (SESSIONS / f"{session_id}.closed").touch()
@@ -130,7 +130,7 @@ class SmallAgent:
             self.model = value
         else:
             self.loud = value
-        return SetSessionConfigOptionResponse.model_validate({"configOptions": self._offer()["configOptions"]})
+        return SetSessionConfigOptionResponse.model_validate({"configOptions": self._settings()["configOptions"]})
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         self.cancelled.set()
@@ -149,49 +149,51 @@ class SmallAgent:
         self.cancelled.clear()
         text = "".join(getattr(block, "text", "") for block in prompt)
         images = [block for block in prompt if block.type == "image"]
-        self._keep(session_id, [*self._kept(session_id), text])
-        deed, _, argument = text.partition(" ")
-        if deed == "/shout":
-            deed, argument = "say", argument.upper()
+        self._store(session_id, [*self._load(session_id), text])
+        command_name, _, argument = text.partition(" ")
+        if command_name == "/shout":
+            command_name, argument = "say", argument.upper()
         if images:
-            await self._say(session_id, "agent_message_chunk", f"saw {len(images)} image of {len(images[0].data)} characters")
+            await self._send_text(
+                session_id, "agent_message_chunk", f"saw {len(images)} image of {len(images[0].data)} characters"
+            )
         try:
-            stop = await getattr(self, f"do_{deed}", self.do_say)(session_id, argument or text)
+            stop = await getattr(self, f"do_{command_name}", self.do_say)(session_id, argument or text)
         except NoAnswer:
             stop = "cancelled"
         usage = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 2}
         return PromptResponse.model_validate({"stopReason": stop or "end_turn", "usage": usage})
 
-    async def _tell_commands(self, session: str, name: str) -> None:
+    async def _send_commands(self, session: str, name: str) -> None:
         commands = [{"name": name, "description": "Says it louder.", "input": {"hint": "what to say"}}]
         await self._update(session, sessionUpdate="available_commands_update", availableCommands=commands)
 
     def _later(self, work: Any) -> None:
-        """Do it as soon as the request at hand is answered: the answer is queued before another task has its turn."""
+        """Do it right after the response to the current request, which is queued before another task runs."""
         self.work = asyncio.create_task(work)
 
-    # -- deeds --------------------------------------------------------------------------------------------------------
+    # -- command_names --------------------------------------------------------------------------------------------------------
 
     async def do_say(self, session: str, text: str) -> None:
-        await self._say(session, "agent_thought_chunk", "Hm.")
-        await self._say(session, "agent_message_chunk", text)
+        await self._send_text(session, "agent_thought_chunk", "Hm.")
+        await self._send_text(session, "agent_message_chunk", text)
 
     async def do_recall(self, session: str, _: str) -> None:
-        await self._say(session, "agent_message_chunk", " | ".join(self._kept(session)))
+        await self._send_text(session, "agent_message_chunk", " | ".join(self._load(session)))
 
     async def do_servers(self, session: str, _: str) -> None:
         for server in self.servers:
             env = " ".join(f"{variable.name}={variable.value}" for variable in server.env)
-            await self._say(session, "agent_message_chunk", " ".join([server.name, server.command, *server.args, env]))
+            await self._send_text(session, "agent_message_chunk", " ".join([server.name, server.command, *server.args, env]))
 
     async def do_folders(self, session: str, _: str) -> None:
-        await self._say(session, "agent_message_chunk", self.opened)
+        await self._send_text(session, "agent_message_chunk", self.opened)
 
     async def do_settings(self, session: str, _: str) -> None:
-        await self._say(session, "agent_message_chunk", f"{self.mode} {self.model} {self.loud}")
+        await self._send_text(session, "agent_message_chunk", f"{self.mode} {self.model} {self.loud}")
 
     async def do_read(self, session: str, path: str) -> None:
-        """Reads a file as the client offers, under a call of its own."""
+        """Reads a file by the client's method, under a tool call."""
         await self._update(session, sessionUpdate="tool_call", toolCallId="r1", title=f"Read {path}", kind="read",
                            status="in_progress", rawInput={"path": path}, locations=[{"path": path}])  # fmt: skip
         try:
@@ -201,31 +203,31 @@ class SmallAgent:
             got, end = str(error), {"status": "failed"}
         content = [{"type": "content", "content": {"type": "text", "text": got}}]
         await self._update(session, sessionUpdate="tool_call_update", toolCallId="r1", content=content, **end)
-        await self._say(session, "agent_message_chunk", f"read: {got}")
+        await self._send_text(session, "agent_message_chunk", f"read: {got}")
 
     async def do_write(self, session: str, path: str) -> None:
-        """Asks for leave, then writes through the client."""
+        """Requests permission, then writes by the client's method."""
         edit = [{"type": "diff", "path": path, "oldText": "", "newText": "written\n"}]
         call = {"toolCallId": "w1", "title": f"Write {path}", "kind": "edit", "status": "pending", "content": edit}
-        if not await self._may(session, call):
-            return await self._say(session, "agent_message_chunk", "not written")
+        if not await self._permitted(session, call):
+            return await self._send_text(session, "agent_message_chunk", "not written")
         await self.client.write_text_file(session_id=session, path=path, content="written\n")
         await self._update(session, sessionUpdate="tool_call_update", toolCallId="w1", status="completed")
-        await self._say(session, "agent_message_chunk", "written")
+        await self._send_text(session, "agent_message_chunk", "written")
 
     async def do_sneak(self, session: str, path: str) -> None:
         """Writes through the client without asking first."""
         try:
             await self.client.write_text_file(session_id=session, path=path, content="sneaked\n")
-            await self._say(session, "agent_message_chunk", "written")
+            await self._send_text(session, "agent_message_chunk", "written")
         except RequestError as error:
-            await self._say(session, "agent_message_chunk", f"refused: {error}")
+            await self._send_text(session, "agent_message_chunk", f"refused: {error}")
 
     async def do_run(self, session: str, command: str) -> None:
-        """Asks for leave, then runs a command in a terminal of the client's."""
+        """Requests permission, then runs a command in a terminal of the client."""
         call = {"toolCallId": "x1", "title": command, "kind": "execute", "status": "pending", "rawInput": {"command": command}}
-        if not await self._may(session, call):
-            return await self._say(session, "agent_message_chunk", "not run")
+        if not await self._permitted(session, call):
+            return await self._send_text(session, "agent_message_chunk", "not run")
         terminal = await self.client.create_terminal(session_id=session, command=command)
         shown = [{"type": "terminal", "terminalId": terminal.terminal_id}]
         await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status="in_progress", content=shown)
@@ -241,17 +243,17 @@ class SmallAgent:
         await self.client.release_terminal(session_id=session, terminal_id=terminal.terminal_id)
         status = "completed" if ended.exit_code == 0 else "failed"
         await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status=status)
-        await self._say(session, "agent_message_chunk", f"exit code {ended.exit_code}")
+        await self._send_text(session, "agent_message_chunk", f"exit code {ended.exit_code}")
 
     async def do_both(self, session: str, _: str) -> None:
         """Two permissions at once."""
         calls = [{"toolCallId": f"b{n}", "title": f"call {n}", "kind": "execute", "rawInput": {"n": n}} for n in (1, 2)]
-        given = await asyncio.gather(*(self._may(session, call) for call in calls))
+        given = await asyncio.gather(*(self._permitted(session, call) for call in calls))
         for call, granted in zip(calls, given, strict=True):
             if granted:
                 await self._update(session, sessionUpdate="tool_call_update", toolCallId=call["toolCallId"],
                                    status="completed", rawOutput={"ok": call["title"]})  # fmt: skip
-        await self._say(session, "agent_message_chunk", f"both: {given}")
+        await self._send_text(session, "agent_message_chunk", f"both: {given}")
 
     async def do_plan(self, session: str, _: str) -> None:
         entries = [{"content": "think", "priority": "high", "status": "pending"}]
@@ -261,31 +263,31 @@ class SmallAgent:
         await self._update(session, sessionUpdate="current_mode_update", currentModeId="wild")
         await self._update(session, sessionUpdate="usage_update", used=10, size=100)
         await self._update(session, sessionUpdate="session_info_update", title="A plan")
-        await self._say(session, "agent_message_chunk", "planned")
+        await self._send_text(session, "agent_message_chunk", "planned")
 
     async def do_late(self, session: str, _: str) -> None:
-        """New commands, told when the prompt is answered."""
-        await self._say(session, "agent_message_chunk", "later")
-        self._later(self._tell_commands(session, "whisper"))
+        """New slash commands, sent after the response to the prompt."""
+        await self._send_text(session, "agent_message_chunk", "later")
+        self._later(self._send_commands(session, "whisper"))
 
     async def do_name(self, session: str, title: str) -> None:
-        """A title for the session; the word `null` takes it back."""
+        """A title for the session; the word `null` removes it."""
         await self._update(session, sessionUpdate="session_info_update", title=None if title == "null" else title)
 
     async def do_wait(self, session: str, text: str) -> str:
-        await self._say(session, "agent_message_chunk", text)
+        await self._send_text(session, "agent_message_chunk", text)
         await self.cancelled.wait()
         return "cancelled"
 
     async def do_stop(self, session: str, reason: str) -> str:
-        await self._say(session, "agent_message_chunk", "half a")
+        await self._send_text(session, "agent_message_chunk", "half a")
         return reason
 
     async def do_fail(self, session: str, text: str) -> None:
         raise RequestError(-32603, "Internal error", {"details": text})
 
     async def do_exit(self, session: str, _: str) -> None:
-        await self._say(session, "agent_message_chunk", "bye")
+        await self._send_text(session, "agent_message_chunk", "bye")
         sys.stderr.write("the small agent goes\n")
         os._exit(7)
 
@@ -293,52 +295,52 @@ class SmallAgent:
         try:
             await self.client.ext_method("nonsense", {})
         except RequestError as error:
-            await self._say(session, "agent_message_chunk", f"answered: {error.code}")
+            await self._send_text(session, "agent_message_chunk", f"answered: {error.code}")
 
     async def do_tools(self, session: str, _: str) -> None:
-        """What the client's tools are."""
+        """Lists the client's tools."""
         found = (await self.tools.list_tools()).tools if self.tools else []
-        told = [[tool.name, tool.description, tool.input_schema] for tool in found]
-        await self._say(session, "agent_message_chunk", json.dumps(told))
+        listed = [[tool.name, tool.description, tool.input_schema] for tool in found]
+        await self._send_text(session, "agent_message_chunk", json.dumps(listed))
 
     async def do_call(self, session: str, argument: str) -> None:
         """A call of one of the client's tools: `NAME INPUT`."""
         name, _, given = argument.partition(" ")
-        await self._say(session, "agent_message_chunk", "Calling. ")
+        await self._send_text(session, "agent_message_chunk", "Calling. ")
         result = await self._call(session, f"c{uuid.uuid4().hex}", name, json.loads(given or "{}"))
-        await self._say(session, "agent_message_chunk", _told(result))
+        await self._send_text(session, "agent_message_chunk", _result_text(result))
 
     async def do_ask(self, session: str, name: str) -> None:
-        """The same, with a question before it."""
+        """The same, after a permission request."""
         call = {"toolCallId": "m1", "title": f"mcp__portico__{name}", "kind": "other", "status": "pending", "rawInput": {"a": 1}}
-        if not await self._may(session, call):
-            return await self._say(session, "agent_message_chunk", "not called")
-        await self._say(session, "agent_message_chunk", _told(await self._call(session, "m1", name, {"a": 1})))
+        if not await self._permitted(session, call):
+            return await self._send_text(session, "agent_message_chunk", "not called")
+        await self._send_text(session, "agent_message_chunk", _result_text(await self._call(session, "m1", name, {"a": 1})))
 
     async def do_silent(self, session: str, name: str) -> None:
-        """The same, and the client is told nothing of it."""
-        await self._say(session, "agent_message_chunk", _told(await self.tools.call_tool(name, {})))
+        """The same, without an update to the client."""
+        await self._send_text(session, "agent_message_chunk", _result_text(await self.tools.call_tool(name, {})))
 
     async def do_many(self, session: str, argument: str) -> None:
-        """Many calls at once, told of beforehand or as they are made: `N NAME told|made`."""
+        """Many calls, all reported beforehand or each as it is made: `N NAME reported|made`."""
         count, name, how = argument.split()
         inputs = {f"m{n}": {"n": n} for n in range(int(count))}
-        if how == "told":
+        if how == "reported":
             for call_id, given in inputs.items():
                 await self._update(session, sessionUpdate="tool_call", toolCallId=call_id, title=f"mcp__portico__{name}",
                                    kind="other", status="pending", rawInput=given)  # fmt: skip
             results = [await self._call(session, call_id, name, given) for call_id, given in inputs.items()]
         else:
             results = await asyncio.gather(*(self._call(session, call_id, name, given) for call_id, given in inputs.items()))
-        await self._say(session, "agent_message_chunk", " | ".join(map(_told, results)))
+        await self._send_text(session, "agent_message_chunk", " | ".join(map(_result_text, results)))
 
     async def do_mixed(self, session: str, name: str) -> None:
         """A command of its own, for which it asks, beside a call of the client's tool."""
         own = {"toolCallId": "x1", "title": "own", "kind": "execute", "status": "pending", "rawInput": {"command": "own"}}
-        result, granted = await asyncio.gather(self._call(session, "m1", name, {"a": 1}), self._may(session, own))
+        result, granted = await asyncio.gather(self._call(session, "m1", name, {"a": 1}), self._permitted(session, own))
         if granted:
             await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status="completed", rawOutput="ran")
-        await self._say(session, "agent_message_chunk", f"{_told(result)} {granted}")
+        await self._send_text(session, "agent_message_chunk", f"{_result_text(result)} {granted}")
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -349,12 +351,12 @@ class SmallAgent:
         result = await self.tools.call_tool(name, given)
         if self.cancelled.is_set():
             raise NoAnswer
-        content = [{"type": "content", "content": {"type": "text", "text": _told(result)}}]
+        content = [{"type": "content", "content": {"type": "text", "text": _result_text(result)}}]
         status = "failed" if result.is_error else "completed"
         await self._update(session, sessionUpdate="tool_call_update", toolCallId=call_id, status=status, content=content)
         return result
 
-    async def _take(self, servers: Any) -> None:
+    async def _connect_servers(self, servers: Any) -> None:
         """Connect to the client's MCP server, for as long as this process lives."""
         for server in servers:
             ready = asyncio.Event()
@@ -375,7 +377,7 @@ class SmallAgent:
             ready.set()
             await anyio.sleep_forever()
 
-    async def _may(self, session: str, call: dict[str, Any]) -> bool:
+    async def _permitted(self, session: str, call: dict[str, Any]) -> bool:
         options: Any = PERMISSIONS
         answer = await self.client.request_permission(
             session_id=session, tool_call=ToolCallUpdate.model_validate(call), options=options
@@ -384,7 +386,7 @@ class SmallAgent:
             raise NoAnswer
         return bool(answer.outcome.option_id == "yes")
 
-    async def _say(self, session: str, kind: str, text: str) -> None:
+    async def _send_text(self, session: str, kind: str, text: str) -> None:
         await self._update(session, sessionUpdate=kind, content={"type": "text", "text": text})
 
     async def _update(self, session: str, **update: Any) -> None:
@@ -393,7 +395,7 @@ class SmallAgent:
         checked = SessionNotification.model_validate({"sessionId": session, "update": update})
         await self.client.session_update(session_id=session, update=checked.update)
 
-    def _offer(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         models = [{"value": value, "name": value} for value in ("small", "large")]
         return {
             "modes": {"availableModes": [{"id": m, "name": m} for m in ("calm", "wild")], "currentModeId": self.mode},
@@ -404,10 +406,10 @@ class SmallAgent:
             ],
         }  # fmt: skip
 
-    def _keep(self, session_id: str, said: list[str]) -> None:
-        (SESSIONS / f"{session_id}.json").write_text(json.dumps(said))
+    def _store(self, session_id: str, prompts: list[str]) -> None:
+        (SESSIONS / f"{session_id}.json").write_text(json.dumps(prompts))
 
-    def _kept(self, session_id: str) -> list[str]:
+    def _load(self, session_id: str) -> list[str]:
         path = SESSIONS / f"{session_id}.json"
         if not path.exists():
             raise RequestError(-32002, f"Resource not found: {session_id}")
@@ -420,8 +422,8 @@ def _opened(how: str, given: dict[str, Any]) -> str:
     return " ".join([how, *(given.get("additional_directories") or ())])
 
 
-def _told(result: Any) -> str:
-    """A result in words."""
+def _result_text(result: Any) -> str:
+    """An MCP result as text."""
     parts = [getattr(part, "text", None) or f"{part.type} of {len(part.data)}" for part in result.content]
     return ("error: " if result.is_error else "") + ", ".join(part if len(part) < 1000 else f"{len(part)} long" for part in parts)
 

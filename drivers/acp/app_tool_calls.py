@@ -1,174 +1,202 @@
-"""The application-side calls of an ACP run: what comes of them by MCP, and what the agent tells of the same calls; pure.
+"""The application-side tool calls of one ACP run: matches a call's MCP request with the agent's own reports of it. No I/O.
 
-The protocol has no link between the two, so they are paired by the agent's own id where MCP has it, else by name and input,
-else by name and order. A call is shown once, under the id that the agent tells; what comes over the agent's output before that
-was said before the call.
+An agent calls these tools over MCP, and reports the same calls with `tool_call` updates. The protocol does not link the two, so
+they are matched by the agent's call id where the MCP request has it, else by name and input, else by name and order. The client
+is sent each call once, under the id that the agent reports.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from drivers.acp.content import output_of
-from drivers.acp.tool_calls import Call
+from drivers.acp.content import tool_output
+from drivers.acp.mcp_servers import SERVER
+from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 DENIED, CANCELLED = "Tool call denied", "Tool call cancelled"
 NO_RESULT = "The application allowed this call, but gave no result."
-PAIRED, UNPAIRED, UNTOLD = 0.05, 1.0, 0.1
-"""Seconds of silence after which the calls that have come are all: once the agent has told of each, before, and of an agent that
-tells nothing of calls by MCP."""
+MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY = 0.05, 1.0, 0.1
+"""Seconds without output after which the client is asked for the results: when the agent has reported every call, when it has not
+yet, and when it is an agent that does not report its MCP calls."""
+AGENT_KINDS = frozenset({"read", "edit", "delete", "move", "search", "execute", "fetch", "switch_mode"})
+"""Kinds that an agent reports for its own tools only; it cannot know them of an application-side tool."""
 
-AppTool = Callable[[Call], str | None]
-"""The name of the application's tool that a call is of; None for the agent's own calls."""
+AppToolName = Callable[[ToolCallState], str | None]
+"""The application-side tool that a call belongs to; None for the agent's own calls."""
 
 
-def of_none(_: Call) -> None:
-    """For sessions without such tools."""
+def no_app_tools(_: ToolCallState) -> None:
+    """For sessions without application-side tools."""
+
+
+def by_title(names: Iterable[str]) -> AppToolName:
+    """Recognizes the calls of these tools by the names of server and tool, in the call's title or its input.
+
+    The whole title must be these names. A title that merely contains them, such as a command's text, may be the model's words.
+    """
+    known = {_normalized(name): name for name in names}
+
+    def app_tool(call: ToolCallState) -> str | None:
+        given = call.raw_input
+        if isinstance(given, dict) and given.get("server") == SERVER and given.get("tool") in known.values():
+            return str(given["tool"])
+        if call.kind in AGENT_KINDS:
+            return None
+        found = re.fullmatch(rf"(?:tool_)?(?:mcp_)?{SERVER}_(.+)|(.+)_{SERVER}_mcp_server", _normalized(call.title))
+        return known.get(found[1] or found[2]) if found else None
+
+    return app_tool
+
+
+def _normalized(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
 
 
 @dataclass
-class AppCall:
-    """One call. `native`: the agent's id of it; `request`: MCP's, while it waits; `input` is None until it is known."""
+class AppToolCall:
+    """One call. `native_id` is the agent's id of it, `request_id` that of its MCP request; `input` is None until it is known.
+
+    `sent`: the client has its start. `announced`: the client was asked for its result. `finished`: it has a result or was
+    cancelled.
+    """
 
     id: str
     name: str
     input: Any = None
-    native: str | None = None
-    request: str | None = None
+    native_id: str | None = None
+    request_id: str | None = None
     reply: Reply | None = None
-    shown: bool = False
+    sent: bool = False
     announced: bool = False
-    over: bool = False
+    finished: bool = False
 
 
-class AppCalls:
-    """One run's. Answers go to `answers`."""
+class AppToolCalls:
+    """The calls of one run. Appends the answers of MCP requests to `answers`.
 
-    def __init__(self, answers: list[ToolResponse], tells: bool = True) -> None:
+    `reported` is False for an agent that has left an earlier call unreported.
+    """
+
+    def __init__(self, answers: list[ToolResponse], reported: bool = True) -> None:
         self._answers = answers
-        self._calls: list[AppCall] = []
-        self.tells = tells
+        self._calls: list[AppToolCall] = []
+        self.reported = reported
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
-
-    def called(self, request: ToolRequest) -> list[OutputEvent]:
-        """The agent calls a tool by MCP."""
+    def requested(self, request: ToolRequest) -> list[OutputEvent]:
+        """The agent has called a tool over MCP."""
         given = dict(request.input)
-        waiting = [call for call in self._calls if call.request is None and call.name == request.name and not call.over]
+        unmatched = [call for call in self._calls if call.request_id is None and call.name == request.name and not call.finished]
         call = (
-            _first(waiting, lambda call: request.call_id is not None and call.native == request.call_id)
-            or _first(waiting, lambda call: call.input == given)
-            or _first(waiting, lambda call: call.input is None)
+            _first(unmatched, lambda call: request.call_id is not None and call.native_id == request.call_id)
+            or _first(unmatched, lambda call: call.input == given)
+            or _first(unmatched, lambda call: call.input is None)
         )
         if call is None:
-            call = AppCall(request.call_id or request.id, request.name, native=request.call_id)
+            call = AppToolCall(request.call_id or request.id, request.name, native_id=request.call_id)
             self._calls.append(call)
-        call.request = request.id
+        call.request_id = request.id
         call.input = given if call.input is None else call.input
-        events = self._show(call) if call.native is not None else []
-        return [*events, *self._settle(call)]
+        events = self._start(call) if call.native_id is not None else []
+        return [*events, *self._resolve(call)]
 
-    def withdrawn(self, request_id: str) -> list[OutputEvent]:
-        """The agent waits for a call no more. The client is told at once, unless it is just asked for the result."""
-        call = _first(self._calls, lambda call: call.request == request_id)
-        if call is None or call.over:
+    def request_cancelled(self, request_id: str) -> list[OutputEvent]:
+        """The agent has cancelled a call's MCP request. The client is sent the call's end, unless it was asked for the result."""
+        call = _first(self._calls, lambda call: call.request_id == request_id)
+        if call is None or call.finished:
             return []
-        call.over = True
-        return [] if call.announced or not call.shown else self._end(call, CANCELLED)
+        call.finished = True
+        return [] if call.announced or not call.sent else self._fail(call, CANCELLED)
 
-    def told(self, native: Call, name: str) -> list[OutputEvent]:
-        """The agent tells of a call, whether it makes it now, has made it or will."""
-        # It is told of here, and nowhere else.
+    def report(self, native: ToolCallState, name: str) -> list[OutputEvent]:
+        """The agent has reported a call: before, while or after it makes the MCP request."""
+        # Only this class sends the call's events: a call that has started is not started again at the end of the run.
         native.started = True
         given = _input(native)
-        call = _first(self._calls, lambda call: call.native == native.id)
+        call = _first(self._calls, lambda call: call.native_id == native.id)
         if call is None:
-            unpaired = [call for call in self._calls if call.native is None and call.name == name]
-            call = _first(unpaired, lambda call: given in (None, call.input)) or AppCall(native.id, name)
+            unreported = [call for call in self._calls if call.native_id is None and call.name == name]
+            call = _first(unreported, lambda call: given in (None, call.input)) or AppToolCall(native.id, name)
             if call not in self._calls:
                 self._calls.append(call)
-            call.native, call.id = native.id, call.id if call.shown else native.id
-            self.tells = True
+            call.native_id, call.id = native.id, call.id if call.sent else native.id
+            self.reported = True
         call.input = given if call.input is None else call.input
         if native.status in ("completed", "failed"):
-            # One that was answered has ended with its answer; this one never came.
-            return self._end(call, output_of(native.content, {})) if not call.over and call.request is None else []
-        return self._show(call) if call.input is not None else []
+            # A call with an MCP request ends when that is answered. Without one the agent has ended the call itself.
+            return self._fail(call, tool_output(native.content, {})) if not call.finished and call.request_id is None else []
+        return self._start(call) if call.input is not None else []
 
     def reply(self, reply: Reply) -> list[OutputEvent]:
-        """The client's answer; kept if the call has not come yet."""
+        """The client has answered a call; the answer is kept until the agent makes the MCP request."""
         call = _first(self._calls, lambda call: call.id == reply.call_id)
         if call is None or call.reply is not None:
             return []
         call.reply = reply
-        return self._settle(call)
+        return self._resolve(call)
 
-    def give_up(self) -> list[OutputEvent]:
-        """The run is over, or stopped: whatever waits is answered, and ends."""
+    def cancel_all(self) -> list[OutputEvent]:
+        """The run has ended or is interrupted: answers and ends every unfinished call."""
         events: list[OutputEvent] = []
         for call in self._calls:
-            if not call.over:
-                if call.request is not None:
-                    self._answers.append(ToolResponse(call.request, CANCELLED, is_error=True))
-                events += self._end(call, CANCELLED) if call.shown else []
-                call.over = True
+            if not call.finished:
+                if call.request_id is not None:
+                    self._answers.append(ToolResponse(call.request_id, CANCELLED, is_error=True))
+                events += self._fail(call, CANCELLED) if call.sent else []
+                call.finished = True
         return events
 
-    # -- whose turn it is ---------------------------------------------------------------------------------------------
-
-    def debounce_seconds(self) -> float | None:
-        """Seconds of silence until the client is to be asked; None if nothing waits for it."""
-        new = [call for call in self._calls if call.request and not call.over and not call.announced]
+    def announce_after(self) -> float | None:
+        """Seconds without output after which `announce` is due; None while no call waits for the client."""
+        new = [call for call in self._calls if call.request_id and not call.finished and not call.announced]
         if not new:
             return None
-        if all(call.native is not None for call in new):
-            return PAIRED
-        return UNPAIRED if self.tells else UNTOLD
+        if all(call.native_id is not None for call in new):
+            return MATCHED_DELAY
+        return UNMATCHED_DELAY if self.reported else UNREPORTED_DELAY
 
     def announce(self) -> tuple[list[OutputEvent], list[str]]:
-        """The starts that the client has not seen, and the ids of all calls that it is to answer."""
-        self.tells = self.tells and all(call.native is not None for call in self._calls)
-        came = [call for call in self._calls if call.request is not None or call.shown]
-        events = [event for call in came for event in self._show(call)]
-        wanted = [call for call in came if not call.over and call.reply is None]
-        for call in wanted:
+        """The start events that the client does not have yet, and the ids of the calls whose results it is asked for."""
+        self.reported = self.reported and all(call.native_id is not None for call in self._calls)
+        known = [call for call in self._calls if call.request_id is not None or call.sent]
+        events = [event for call in known for event in self._start(call)]
+        unanswered = [call for call in known if not call.finished and call.reply is None]
+        for call in unanswered:
             call.announced = True
-        return events, [call.id for call in wanted]
+        return events, [call.id for call in unanswered]
 
-    # -----------------------------------------------------------------------------------------------------------------
-
-    def _show(self, call: AppCall) -> list[OutputEvent]:
-        if call.shown or call.over:
+    def _start(self, call: AppToolCall) -> list[OutputEvent]:
+        if call.sent or call.finished:
             return []
-        call.shown = True
+        call.sent = True
         return [ToolCall(id=call.id, name=call.name, status="started", input=call.input or {})]
 
-    def _settle(self, call: AppCall) -> list[OutputEvent]:
-        """Pass an answer on, once there is one and somebody waits for it."""
-        if call.reply is None or call.request is None or call.over:
+    def _resolve(self, call: AppToolCall) -> list[OutputEvent]:
+        """Answer the MCP request with the client's reply, once there are both."""
+        if call.reply is None or call.request_id is None or call.finished:
             return []
-        call.over = True
-        answer = _answer(call.request, call.reply)
+        call.finished = True
+        answer = _answer(call.request_id, call.reply)
         self._answers.append(answer)
-        ended: list[OutputEvent] = [ToolCall(id=call.id, name=call.name, status="failed" if answer.is_error else "completed")]
+        end: list[OutputEvent] = [ToolCall(id=call.id, name=call.name, status="failed" if answer.is_error else "completed")]
         if not answer.is_error:
-            return ended
-        return [ToolResult(tool_call_id=call.id, output=answer.content, is_error=True), *ended]
+            return end
+        return [ToolResult(tool_call_id=call.id, output=answer.content, is_error=True), *end]
 
-    def _end(self, call: AppCall, said: Any) -> list[OutputEvent]:
-        """A call that came to nothing; the agent says why."""
-        started = self._show(call)
-        call.over = True
-        failed = ToolResult(tool_call_id=call.id, output=said, is_error=True)
+    def _fail(self, call: AppToolCall, output: Any) -> list[OutputEvent]:
+        """End a call that gets no result of the client's."""
+        started = self._start(call)
+        call.finished = True
+        failed = ToolResult(tool_call_id=call.id, output=output, is_error=True)
         return [*started, failed, ToolCall(id=call.id, name=call.name, status="failed")]
 
 
-def _first(calls: Iterable[AppCall], matches: Callable[[AppCall], bool]) -> AppCall | None:
+def _first(calls: Iterable[AppToolCall], matches: Callable[[AppToolCall], bool]) -> AppToolCall | None:
     return next((call for call in calls if matches(call)), None)
 
 
@@ -176,12 +204,12 @@ def _answer(request_id: str, reply: Reply) -> ToolResponse:
     if isinstance(reply, ToolReply):
         return ToolResponse(request_id, reply.content)
     assert isinstance(reply, PermissionReply)
-    why = f"{DENIED}: {reply.reason}" if reply.reason else DENIED
-    return ToolResponse(request_id, NO_RESULT if reply.granted else why, is_error=True)
+    denied = f"{DENIED}: {reply.reason}" if reply.reason else DENIED
+    return ToolResponse(request_id, NO_RESULT if reply.granted else denied, is_error=True)
 
 
-def _input(native: Call) -> dict[str, Any] | None:
-    """What a call is given, if the agent tells it; some put it beside the names of server and tool."""
+def _input(native: ToolCallState) -> dict[str, Any] | None:
+    """The call's input, if the agent reports it; some agents nest it beside the names of server and tool."""
     given = native.raw_input
     if not isinstance(given, dict) or not given:
         return None

@@ -1,6 +1,6 @@
-"""The Agent Client Protocol, seen from the client: one codec a process, one session. Version 1 of the protocol.
+"""The client's end of the Agent Client Protocol, version 1: one codec per agent process, one session per codec.
 
-Requests of the agent's are always answered: one that is not would leave it waiting forever.
+Every request of the agent gets a response; an agent waits for it without a time limit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from acp.schema import (
-    Error,
     PromptRequest,
     PromptResponse,
     RequestPermissionRequest,
@@ -18,171 +17,189 @@ from acp.schema import (
     ToolCallStart,
 )
 
-from drivers.acp.app_tool_calls import AppCalls
+from drivers.acp.agent_profile import AgentProfile
+from drivers.acp.app_tool_calls import AppToolCalls
 from drivers.acp.content import has_image
-from drivers.acp.handshake import Opening, Wanted
-from drivers.acp.permissions import CANCELLED, DENIED, SERVICES, UNLISTED, Grants, IdempotencyKey, outcome, output_of_service
-from drivers.acp.profile import AgentProfile
-from drivers.acp.result import failure, run_end
-from drivers.acp.rpc import INVALID_PARAMS, METHOD_NOT_FOUND, Rpc, said
-from drivers.acp.tool_calls import Call, Calls
-from drivers.acp.updates import NOTICES, QUIET, Messages, Notices
+from drivers.acp.handshake import Handshake, SessionRequest
+from drivers.acp.permissions import (
+    CANCELLED_OUTCOME,
+    CLIENT_METHODS,
+    DENIED,
+    NOT_ENABLED,
+    Grants,
+    PendingApproval,
+    permission_response,
+    service_output,
+)
+from drivers.acp.tool_calls import ToolCalls, ToolCallState
+from drivers.acp.updates import IGNORED_UPDATES, SESSION_UPDATES, RunUpdates, SessionUpdates
 from drivers.codecs.deduplication import Deduplicator
+from drivers.codecs.held_events import HeldEvents
+from drivers.codecs.json_lines import JsonLineCodec
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import SupportsClientRequests, SupportsClosing, SupportsDebounce, SupportsMcpTools
-from drivers.contract.client_services import READ, RESOURCE_NOT_FOUND, ClientRequest, ClientResponse
-from drivers.contract.codec import Codec
+from drivers.contract.client_services import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    READ,
+    RESOURCE_NOT_FOUND,
+    ClientRequest,
+    ClientResponse,
+)
 from drivers.contract.errors import DriverError
-from drivers.contract.events import AwaitedCall, Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout
-from drivers.contract.events import Error as Failure
-from drivers.contract.lines import parse_object, text_line
+from drivers.contract.events import AwaitedCall, Awaiting, Error, NativeSession, OutputEvent, SessionEnd, Usage
 from drivers.contract.messages import text_of
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
-NOT_NOW = "No run is under way; the application cannot be asked."
+NO_RUN = "No run is active; the client cannot be asked."
+
+RUN_RESULTS = {
+    "end_turn": SessionEnd(exit_code=0),
+    "max_tokens": SessionEnd(exit_code=1, stop_reason="max_tokens"),
+    "refusal": SessionEnd(exit_code=1, stop_reason="refusal"),
+    "cancelled": SessionEnd(exit_code=130, stop_reason="cancelled"),
+}
+"""The run's result by the protocol's stop reason."""
 
 
-class AcpCodec(Codec, SupportsDebounce, SupportsClientRequests, SupportsMcpTools, SupportsClosing):
-    """`task` is the one-shot form: it is prompted as soon as the session is open."""
+class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, SupportsMcpTools, SupportsClosing):
+    """Translates one session.
 
-    def __init__(self, wanted: Wanted, grants: Grants, profile: AgentProfile | None = None, task: Prompt | None = None) -> None:
+    Parameters:
+        request: The session to open.
+        grants: The tools of the session.
+        profile: What is known about the agent; by default nothing.
+        task: A prompt to send as soon as the session is open. The codec then runs this task only.
+    """
+
+    def __init__(
+        self, request: SessionRequest, grants: Grants, profile: AgentProfile | None = None, task: Prompt | None = None
+    ) -> None:
         super().__init__()
         self._profile = profile or AgentProfile()
         self.title = self._profile.title
         self._grants, self._task = grants, task
-        self._calls = self._fresh_calls()
-        self._app = AppCalls(self.tool_responses)
-        self._asks: list[IdempotencyKey] = []
+        self._calls = self._new_calls()
+        self._app_calls = AppToolCalls(self.tool_responses)
+        self._approvals: list[PendingApproval] = []
         self._awaited: set[str] = set()
-        self._held: list[OutputEvent] = []
-        self._services = 0
-        self._serving: dict[int | str, Call] = {}
-        self._stopping = self._over = False
-        self._messages = Messages(self._profile.silent)
-        self._told = Deduplicator()
-        self._rpc = Rpc(self.outbox)
-        self._opening = Opening(self._rpc, wanted, self._opened, self._refused)
-        self.offer, self.linger = self._opening.offer, self._opening.linger
-        self._notices = Notices(self.offer, tells_commands=self._profile.slash_commands)
+        self._held = HeldEvents()
+        self._service_calls = 0
+        self._approved_services: dict[int | str, ToolCallState] = {}
+        self._interrupted = self._task_done = False
+        self._run_updates = RunUpdates()
+        self._deduplicator = Deduplicator()
+        self._rpc = JsonRpcPeer(self.outbox)
+        handshake = Handshake(self._rpc, request, self._session_ready, self._session_failed)
+        self.session, self.drain = handshake.session, handshake.drain
+        self._session_updates = SessionUpdates(self.session, report_commands=self._profile.slash_commands)
 
-    # -- towards the agent --------------------------------------------------------------------------------------------
+    # -- from the gateway ---------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
-        self._calls, self._messages, self._stopping = self._fresh_calls(), Messages(self._profile.silent), False
-        self._app = AppCalls(self.tool_responses, self._app.tells)
-        self._serving.clear()
-        session = NativeSession(native_id=self.native_id, model=self.offer.model)
-        self.pending += self._told.changed(session)
-        if has_image(prompt.content) and not self.offer.images:
-            self.phase, self._over = "ready", self._task is not None
-            self.pending += [Failure(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]
+        self._calls, self._run_updates, self._interrupted = self._new_calls(), RunUpdates(), False
+        self._app_calls = AppToolCalls(self.tool_responses, self._app_calls.reported)
+        self._approved_services.clear()
+        self.pending += self._deduplicator.changed(NativeSession(native_id=self.native_id, model=self.session.model))
+        if has_image(prompt.content) and not self.session.images:
+            self.phase, self._task_done = "ready", self._task is not None
+            self.pending += [Error(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]
             return
         request = PromptRequest(session_id=self.native_id or "", prompt=self._profile.prompt(prompt))
-        self._rpc.request("session/prompt", request, self._prompted)
+        self._rpc.request("session/prompt", request, self._prompt_ended)
 
     def reply(self, reply: Reply) -> None:
         if reply.call_id not in self._awaited:
             return
         self._awaited.discard(reply.call_id)
-        if self._asks and self._asks[0].call.id == reply.call_id:
+        if self._approvals and self._approvals[0].call.id == reply.call_id:
             granted = isinstance(reply, PermissionReply) and reply.granted
-            why = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
-            self.pending += self._settle(self._asks.pop(0), granted=granted, why=why or DENIED)
+            reason = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
+            self.pending += self._resolve(self._approvals.pop(0), granted=granted, reason=reason or DENIED)
         else:
-            self.pending += self._app.reply(reply)
+            self.pending += self._app_calls.reply(reply)
         if not self._awaited:
             self.phase = "running"
-            held, self._held = self._held, []
-            self.pending += held
-            if self._asks:
-                self.pending += self._hand_over()
+            self.pending += self._held.release()
+            if self._approvals:
+                self.pending += self._await_client()
 
     def tool_requested(self, request: ToolRequest) -> None:
-        if self.phase not in ("running", "waiting") or self._stopping:
-            self.tool_responses.append(ToolResponse(request.id, NOT_NOW, is_error=True))
+        if self.phase not in ("running", "waiting") or self._interrupted:
+            self.tool_responses.append(ToolResponse(request.id, NO_RUN, is_error=True))
         else:
-            self.pending += self._keep(self._app.called(request))
+            self.pending += self.deliver(self._app_calls.requested(request))
 
     def tool_cancelled(self, request_id: str) -> None:
-        self.pending += self._keep(self._app.withdrawn(request_id))
+        self.pending += self.deliver(self._app_calls.request_cancelled(request_id))
 
     def debounce_seconds(self) -> float | None:
-        return self._app.debounce_seconds() if self.phase == "running" and not self._stopping else None
+        return self._app_calls.announce_after() if self.phase == "running" and not self._interrupted else None
 
     def debounced_events(self) -> list[OutputEvent]:
-        return self._hand_over()
+        return self._await_client()
 
     def interrupt(self) -> bool:
-        self._stopping = True
-        for ask in self._asks:
-            if ask.service is None:
-                self._rpc.reply(ask.request_id, CANCELLED)
+        self._interrupted = True
+        for approval in self._approvals:
+            if approval.service is None:
+                self._rpc.respond(approval.request_id, CANCELLED_OUTCOME)
             else:
-                self._rpc.refuse(ask.request_id, INVALID_PARAMS, "the run was cancelled")
-        self._asks.clear()
+                self._rpc.respond_error(approval.request_id, INVALID_PARAMS, "the run was cancelled")
+        self._approvals.clear()
         self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
         if self.phase == "waiting":
             self.phase = "running"
-        held, self._held = self._held, []
-        self.pending += [*held, *self._app.give_up()]
+        self.pending += [*self._held.release(), *self._app_calls.cancel_all()]
         return True
 
     def closing(self) -> None:
-        can = self.offer.agent and self.offer.agent.agent_capabilities
+        can = self.session.capabilities
         if self.phase == "ready" and self.native_id and can and can.session_capabilities and can.session_capabilities.close:
             self._rpc.request("session/close", {"sessionId": self.native_id}, lambda _result, _error: [])
 
     def client_responded(self, request: ClientRequest, answer: ClientResponse) -> None:
-        if self._profile.missing_is_empty and request.method == READ and answer.code == RESOURCE_NOT_FOUND:
+        if self._profile.missing_file_is_empty and request.method == READ and answer.code == RESOURCE_NOT_FOUND:
             answer = ClientResponse({"content": ""})
         if answer.error is not None:
-            self._rpc.refuse(request.id, answer.code, answer.error)
+            self._rpc.respond_error(request.id, answer.code, answer.error)
         else:
-            self._rpc.reply(request.id, dict(answer.result))
-        if (call := self._serving.pop(request.id, None)) is not None and self.phase in ("running", "waiting"):
-            done = answer.error or output_of_service(answer)
-            self.pending += self._keep(self._calls.finish(call, done, failed=answer.error is not None))
+            self._rpc.respond(request.id, dict(answer.result))
+        if (call := self._approved_services.pop(request.id, None)) is not None and self.phase in ("running", "waiting"):
+            output = answer.error or service_output(answer)
+            self.pending += self.deliver(self._calls.finish(call, output, failed=answer.error is not None))
         if request.method == "terminal/output" and answer.error is None:
             self._calls.terminals[request.params["terminalId"]] = str(answer.result.get("output", ""))
 
     # -- from the agent -----------------------------------------------------------------------------------------------
 
     def receive(self, line: bytes) -> list[OutputEvent]:
-        if self._over:
-            return []
-        message = parse_object(line)
-        if message is None:
-            return self._keep([Stdout(line=text_line(line))] if line.strip() else [])
-        try:
-            events = self._read(message)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            events = None
-            if isinstance(message.get("method"), str) and isinstance(message.get("id"), int | str):
-                self._rpc.refuse(message["id"], INVALID_PARAMS, f"{message['method']}: bad parameters")
-        return self._keep([Stdout(line=text_line(line))] if events is None else events)
+        return [] if self._task_done else super().receive(line)
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self._over:
+        if self._task_done:
             return []
-        held, self._held = self._held, []
-        return [*held, *super().exited(exit_code, stderr)]
+        return [*self._held.release(), *super().exited(exit_code, stderr)]
 
-    def _keep(self, events: list[OutputEvent]) -> list[OutputEvent]:
-        """While the client is waited for its turn is over: what comes meanwhile is told when it has answered."""
-        if self.phase != "waiting" or any(isinstance(event, Awaiting | SessionEnd) for event in events):
-            return events
-        self._held += events
-        return []
+    def malformed(self, message: dict[str, Any]) -> None:
+        if isinstance(message.get("method"), str) and isinstance(message.get("id"), int | str):
+            self._rpc.respond_error(message["id"], INVALID_PARAMS, f"{message['method']}: bad parameters")
 
-    def _read(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+    def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        # The events that end the turn, or the run, are not held.
+        ends = any(isinstance(event, Awaiting | SessionEnd) for event in events)
+        return self._held.pass_on(events, waiting=self.phase == "waiting" and not ends)
+
+    def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         method = message.get("method")
         if method is None:
-            return self._rpc.answered(message)
+            return self._rpc.receive_response(message)
         if "id" in message:
-            return self._asked(message["id"], method, message["params"])
+            return self._client_method(message["id"], method, message["params"])
         if method != "session/update":
-            # Notifications that begin with an underscore are an agent's own, and may be passed over.
+            # Extension notifications begin with an underscore and may be ignored.
             return [] if str(method).startswith(("_", "$/")) else None
         return self._update(message["params"])
 
@@ -190,116 +207,149 @@ class AcpCodec(Codec, SupportsDebounce, SupportsClientRequests, SupportsMcpTools
         update = params["update"]
         kind = update["sessionUpdate"]
         starting = self.phase == "starting"
-        if kind in NOTICES and (starting or params["sessionId"] == self.native_id):
-            return self._notices.read(update)
-        if starting or kind in QUIET or params["sessionId"] != self.native_id:
-            # Before the session is open this is the replay of one that is loaded: nothing of a run of ours.
-            self._opening.take_options(update) if kind == "config_option_update" else None
+        if kind in SESSION_UPDATES and (starting or params["sessionId"] == self.native_id):
+            return self._session_updates.read(update)
+        if starting or kind in IGNORED_UPDATES or params["sessionId"] != self.native_id:
+            # Before the session is open these updates replay a loaded session.
+            if kind == "config_option_update":
+                self.session.update(update)
             return []
         if self.phase == "ready":
             return [] if kind == "usage_update" else None
-        known = SessionNotification.model_validate(params).update
-        if isinstance(known, ToolCallStart | ToolCallProgress):
-            return self._tool_call(self._calls.known(known))
-        return self._messages.read(known)
+        parsed = SessionNotification.model_validate(params).update
+        if isinstance(parsed, ToolCallStart | ToolCallProgress):
+            return self._tool_call(self._calls.update(parsed))
+        return self._run_updates.read(parsed)
 
-    def _tool_call(self, call: Call) -> list[OutputEvent]:
+    def _tool_call(self, call: ToolCallState) -> list[OutputEvent]:
         name = self._profile.app_tool(call)
-        return self._calls.progress(call) if name is None else self._app.told(call, name)
+        return self._calls.progress(call) if name is None else self._app_calls.report(call, name)
 
-    def _prompted(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
-        self.phase, self._over = "ready", self._task is not None
-        self._asks.clear()
-        held, self._held = self._held, []
-        events = [*held, *self._app.give_up(), *self._calls.begun()]
+    def _prompt_ended(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        self.phase, self._task_done = "ready", self._task is not None
+        self._approvals.clear()
+        events = [*self._held.release(), *self._app_calls.cancel_all(), *self._calls.start_pending()]
         if error is not None:
-            return [*events, *failure(f"{self.title}: {said(error)}", interrupted=self._stopping)]
+            return [*events, *self._failure(f"{self.title}: {error.describe()}")]
         try:
             response = PromptResponse.model_validate(result)
         except ValueError:
-            unknown = f"{self.title} stopped for a reason that is not known: {str(result)[:200]}"
-            return [*events, *failure(unknown, interrupted=self._stopping)]
-        return [*events, *run_end(response, self.title)]
+            return [*events, *self._failure(f"{self.title} stopped for a reason that is not known: {str(result)[:200]}")]
+        events += _usage(response)
+        run_result = RUN_RESULTS.get(response.stop_reason)
+        if run_result is None:
+            # `max_turn_requests`: the work is not done, and the gateway's protocols have no stop reason for it.
+            message = f"{self.title} stopped at its limit of model requests in one turn"
+            return [*events, Error(message=message), SessionEnd(exit_code=1, stop_reason="error")]
+        return [*events, run_result]
 
-    # -- what the agent asks ------------------------------------------------------------------------------------------
+    def _failure(self, message: str) -> list[OutputEvent]:
+        """The result of a run that failed. The error of an interrupted run is not reported."""
+        if self._interrupted:
+            return [SessionEnd(exit_code=130, stop_reason="cancelled")]
+        return [Error(message=message), SessionEnd(exit_code=1, stop_reason="error")]
 
-    def _asked(self, request_id: int | str, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
+    # -- permissions and client methods -------------------------------------------------------------------------------
+
+    def _client_method(self, request_id: int | str, method: str, params: dict[str, Any]) -> list[OutputEvent]:
         if method == "session/request_permission":
             return self._permission(request_id, RequestPermissionRequest.model_validate(params))
         if method.startswith(("fs/", "terminal/")):
             return self._service(ClientRequest(request_id, method, params))
-        self._rpc.refuse(request_id, METHOD_NOT_FOUND, f"{method}: not a method of this client")
+        self._rpc.respond_error(request_id, METHOD_NOT_FOUND, f"{method}: not a method of this client")
         return []
 
     def _permission(self, request_id: int | str, request: RequestPermissionRequest) -> list[OutputEvent]:
         if self.phase not in ("running", "waiting"):
-            self._rpc.reply(request_id, CANCELLED)
+            self._rpc.respond(request_id, CANCELLED_OUTCOME)
             return []
-        call = self._calls.known(request.tool_call)
+        call = self._calls.update(request.tool_call)
         if (name := self._profile.app_tool(call)) is not None:
-            # The client itself runs it, or does not.
-            self._rpc.reply(request_id, outcome(request.options, granted=True))
-            return self._app.told(call, name)
-        return self._weigh(IdempotencyKey(call, request_id, tuple(request.options)))
+            # The client itself runs the call, so it needs no permission.
+            self._rpc.respond(request_id, permission_response(request.options, granted=True))
+            return self._app_calls.report(call, name)
+        return self._authorize(PendingApproval(call, request_id, tuple(request.options)))
 
     def _service(self, request: ClientRequest) -> list[OutputEvent]:
-        kind, part_of = SERVICES.get(request.method, ("", frozenset()))
-        at_work = self.phase in ("running", "waiting")
-        granted = at_work and self._calls.granted(part_of)
-        if not kind or self._grants.services or granted or self._grants.verdict(kind) == "allow":
+        kind, permitting_kinds = CLIENT_METHODS.get(request.method, ("", frozenset()))
+        running = self.phase in ("running", "waiting")
+        permitted = running and self._calls.any_granted(permitting_kinds)
+        if not kind or self._grants.agent_asks or permitted or self._grants.verdict(kind) == "allow":
             self.client_requests.append(request)
             return []
-        if not at_work:
-            self._rpc.refuse(request.id, INVALID_PARAMS, NOT_NOW)
+        if not running:
+            self._rpc.respond_error(request.id, INVALID_PARAMS, NO_RUN)
             return []
-        # Asked for outside of any call that the client has granted: a call of its own, for which the client is asked.
-        self._services += 1
+        # The request belongs to no granted call: the client is asked about it as a call of its own.
+        self._service_calls += 1
         given = {name: value for name, value in request.params.items() if name != "sessionId"}
-        call = self._calls.own(f"service_{self._services}", kind, given)
-        return self._weigh(IdempotencyKey(call, request.id, service=request))
+        call = self._calls.add(f"service_{self._service_calls}", kind, given)
+        return self._authorize(PendingApproval(call, request.id, service=request))
 
-    def _weigh(self, ask: IdempotencyKey) -> list[OutputEvent]:
-        """Allowed at once, or not at all, or when the client says so; one at a time."""
-        verdict = self._grants.verdict(self._calls.name(ask.call))
-        if self._stopping or verdict == "deny":
-            return [*self._calls.start(ask.call), *self._settle(ask, granted=False, why=UNLISTED)]
+    def _authorize(self, approval: PendingApproval) -> list[OutputEvent]:
+        """Allow or deny a call by the grants, or ask the client; one approval at a time."""
+        verdict = self._grants.verdict(self._calls.name(approval.call))
+        if self._interrupted or verdict == "deny":
+            return [*self._calls.start(approval.call), *self._resolve(approval, granted=False, reason=NOT_ENABLED)]
         if verdict == "allow":
-            return [*self._calls.start(ask.call), *self._settle(ask, granted=True)]
-        self._asks.append(ask)
-        return self._hand_over() if len(self._asks) == 1 and self.phase != "waiting" else []
+            return [*self._calls.start(approval.call), *self._resolve(approval, granted=True)]
+        self._approvals.append(approval)
+        return self._await_client() if len(self._approvals) == 1 and self.phase != "waiting" else []
 
-    def _hand_over(self) -> list[OutputEvent]:
-        """It is the client's turn: one permission at most, and every result that is wanted by now."""
+    def _await_client(self) -> list[OutputEvent]:
+        """Ask the client for the first pending approval and for the results of all pending application-side calls."""
         self.phase = "waiting"
-        asks = [ask.call for ask in self._asks[:1]]
-        started, results = self._app.announce()
-        calls = (*(AwaitedCall(id=call.id, wants="permission") for call in asks),
+        approvals = [approval.call for approval in self._approvals[:1]]
+        started, results = self._app_calls.announce()
+        calls = (*(AwaitedCall(id=call.id, wants="permission") for call in approvals),
                  *(AwaitedCall(id=call_id, wants="result") for call_id in results))  # fmt: skip
         self._awaited = {call.id for call in calls}
-        return [*(event for call in asks for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
+        return [*(event for call in approvals for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
 
-    def _settle(self, ask: IdempotencyKey, *, granted: bool, why: str = "") -> list[OutputEvent]:
-        """Tell the agent; a call that was denied ends here, since many agents say no more of it."""
-        ask.call.granted = granted
-        if ask.service is None:
-            self._rpc.reply(ask.request_id, outcome(ask.options, granted=granted))
+    def _resolve(self, approval: PendingApproval, *, granted: bool, reason: str = "") -> list[OutputEvent]:
+        """Respond to the agent. A denied call is finished here: many agents send no further update of it."""
+        approval.call.granted = granted
+        if approval.service is None:
+            self._rpc.respond(approval.request_id, permission_response(approval.options, granted=granted))
         elif granted:
-            self._serving[ask.request_id] = ask.call
-            self.client_requests.append(ask.service)
+            self._approved_services[approval.request_id] = approval.call
+            self.client_requests.append(approval.service)
         else:
-            self._rpc.refuse(ask.request_id, INVALID_PARAMS, why)
-        return [] if granted else self._calls.finish(ask.call, why, failed=True)
+            self._rpc.respond_error(approval.request_id, INVALID_PARAMS, reason)
+        return [] if granted else self._calls.finish(approval.call, reason, failed=True)
 
     # -- the session --------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> None:
-        self.native_id = self.offer.session_id
+    def _session_ready(self) -> None:
+        self.native_id = self.session.id
         self.phase = "ready"
         if self._task is not None:
             self.prompt(self._task)
 
-    def _refused(self, error: DriverError) -> None:
+    def _session_failed(self, error: DriverError) -> None:
         self.start_error = type(error)(f"{self.title}: {error}")
 
-    def _fresh_calls(self) -> Calls:
-        return Calls(self._profile.name, self._profile.given)
+    def _new_calls(self) -> ToolCalls:
+        return ToolCalls(self._profile.tool_name, self._profile.tool_input)
+
+
+def _usage(response: PromptResponse) -> list[OutputEvent]:
+    """The run's tokens: from `usage`, or from `_meta.quota.token_count`, where gemini 0.61.0 reports them."""
+    usage = response.usage
+    if usage is not None:
+        return [
+            Usage(
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cache_read=usage.cached_read_tokens or 0,
+                cache_write=usage.cached_write_tokens or 0,
+            )
+        ]
+    quota = (response.field_meta or {}).get("quota")
+    counts = quota.get("token_count") if isinstance(quota, dict) else None
+    if not isinstance(counts, dict):
+        return []
+    tokens = [counts.get(name) for name in ("input_tokens", "output_tokens")]
+    if not all(isinstance(count, int) for count in tokens) or not any(tokens):
+        return []
+    return [Usage(input_tokens=tokens[0] or 0, output_tokens=tokens[1] or 0)]

@@ -1,4 +1,4 @@
-"""Content between the gateway's messages and the Agent Client Protocol's blocks, both ways; pure."""
+"""Translates content between the gateway's messages and the Agent Client Protocol's blocks. No I/O."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceConte
 ToolContent = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
 
 DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
-DIFF_AT_MOST = 200_000
-"""Characters up to which an edit is shown as a diff; beyond, only its path: comparing takes time."""
+MAX_DIFF = 200_000
+"""Characters of both versions up to which an edit is rendered as a diff; comparing longer ones takes too long."""
 
 
 def prompt_blocks(content: Content) -> list[Any]:
-    """A user's message as the agent takes it."""
+    """A user's message as ACP content blocks. Images that are not `data:` URIs are omitted."""
     found: list[Any] = []
     for block in blocks(content):
         if isinstance(block, TextBlock):
@@ -45,7 +45,7 @@ def has_image(content: Content) -> bool:
 
 
 def text_of_block(block: Block) -> str:
-    """A block as part of a text; what is not text is named."""
+    """A block as text; other blocks are represented by their name or type."""
     match block:
         case TextContentBlock():
             return block.text
@@ -58,8 +58,8 @@ def text_of_block(block: Block) -> str:
             return f"[{block.type}: {block.mime_type}]"
 
 
-def output_of(content: Sequence[ToolContent], terminals: dict[str, str]) -> Any:
-    """A tool's content as its output: text, or blocks where there are images. `terminals` is what each last showed."""
+def tool_output(content: Sequence[ToolContent], terminals: dict[str, str]) -> Any:
+    """A tool call's content as its output: text, or blocks where there are images. `terminals` maps ids to their last output."""
     parts = [_part(item, terminals) for item in content]
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
@@ -69,7 +69,7 @@ def output_of(content: Sequence[ToolContent], terminals: dict[str, str]) -> Any:
 def _part(item: ToolContent, terminals: dict[str, str]) -> dict[str, str]:
     match item:
         case FileEditToolCallContent():
-            return {"type": "text", "text": diff(item.path, item.old_text or "", item.new_text)}
+            return {"type": "text", "text": unified_diff(item.path, item.old_text or "", item.new_text)}
         case TerminalToolCallContent():
             return {"type": "text", "text": terminals.get(item.terminal_id, "")}
         case _:
@@ -79,9 +79,9 @@ def _part(item: ToolContent, terminals: dict[str, str]) -> dict[str, str]:
             return {"type": "text", "text": text_of_block(block)}
 
 
-def diff(path: str, old: str, new: str) -> str:
-    """An edit, as `diff -u` shows it."""
-    if len(old) + len(new) > DIFF_AT_MOST:
+def unified_diff(path: str, old: str, new: str) -> str:
+    """An edit in the format of `diff -u`; beyond MAX_DIFF characters, the lengths only."""
+    if len(old) + len(new) > MAX_DIFF:
         return f"{path}: {len(old)} characters became {len(new)}"
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), path, path, lineterm="")
     return "\n".join(lines)

@@ -1,7 +1,6 @@
-"""The acp driver: any agent that speaks the Agent Client Protocol over stdio, by its command line in the configuration.
+"""The acp driver: runs any agent that speaks the Agent Client Protocol over stdio, by the command line in the configuration.
 
-The protocol's package takes half a second and 24 MB to import, so it is imported when the first such agent is opened: nothing
-here may import `acp` or the modules over it at its top.
+Nothing here imports `acp`, or a module that does, at the top: `import_protocol` does it when the first such agent is opened.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import asyncio
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from drivers.acp.settings import asked, offered
+from drivers.acp.config_options import options_of, requested
 from drivers.contract.agent import Agent, Prompt
 from drivers.contract.codec import Command, Launch
 from drivers.contract.errors import AgentUnavailable, DriverError
@@ -24,7 +23,7 @@ from drivers.runtime.process import Spawner
 
 if TYPE_CHECKING:
     from drivers.acp.codec import AcpCodec
-    from drivers.acp.handshake import Wanted
+    from drivers.acp.handshake import SessionRequest
 
 KINDS: dict[ToolKind, str] = {
     "read": "Reads files or data.",
@@ -38,25 +37,26 @@ KINDS: dict[ToolKind, str] = {
     "switch_mode": "Changes the session's mode.",
     "other": "Anything else.",
 }
-"""The protocol's kinds of tools: all that a client can know beforehand of the tools of any agent."""
+"""The protocol's ToolKinds: all that a client knows of the tools of an arbitrary agent."""
 
 OPTIONS = (
     Option("mode", "Mode", "One of the agent's modes; empty is its own default."),
-    Option("model", "Model", "One of the agent's models, where it offers a choice; empty is its own default."),
-    Option("config", "Config options", "Other settings that the agent offers, as ID=VALUE, with commas between them."),
-    Option("auth_method", "Log-in", "The id of the agent's way to log in, tried once if it asks for one; empty is none."),
+    Option("model", "Model", "One of the agent's models, where it has several; empty is its own default."),
+    Option("config", "Config options", "Other config options of the agent, as ID=VALUE, with commas between them."),
+    Option("auth_method", "Log-in", "The id of an authentication method, tried once if a login is required; empty is none."),
     Option(
-        "task_permissions", "Permissions of a task", "Nobody is asked during a task: what it asks is rejected, or all allowed.",
+        "task_permissions", "Permissions of a task",
+        "No client is asked during a task: what the agent requests is rejected, or all allowed.",
         default="reject", choices=("reject", "allow"),
     ),
 )  # fmt: skip
 
-LINGER = 5.0
-"""Seconds that a probe waits for an open session's slash commands; an agent that tells them does so at once."""
+DRAIN_SECONDS = 5.0
+"""Time limit of a probe, after its session is open, for the agent's slash commands, which come right after the response."""
 
 
 class AcpDriver(CliDriver):
-    """A session is a process that is kept; a task is a session with one prompt."""
+    """A session is one process for all its turns; a task is a session with one prompt."""
 
     name = "acp"
     tools_by_mcp = True
@@ -85,97 +85,105 @@ class AcpDriver(CliDriver):
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
-        await asyncio.to_thread(load)
-        return await probe(self, SessionSpec(spec.program, spec.cwd, spec.env, spec.args, spec.options, spec.state), spawner)
+        await import_protocol()
+        session = SessionSpec(spec.program, spec.cwd, spec.env, spec.args, spec.options, spec.state)
+        return await probe_session(self, session, spawner)
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if spec.history and spec.resume is None:
             raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
-        await asyncio.to_thread(load)
+        await import_protocol()
         return await super().open(spec, spawner, limits)
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
-        await asyncio.to_thread(load)
+        await import_protocol()
         return await super().execute(spec, spawner, limits)
 
     def session(self, spec: SessionSpec) -> Launch:
-        from drivers.acp.app_tools import by_title, past_proxies
+        from drivers.acp.agent_profile import AgentProfile
+        from drivers.acp.app_tool_calls import by_title
         from drivers.acp.codec import AcpCodec
+        from drivers.acp.mcp_servers import bypass_proxy
         from drivers.acp.permissions import Grants
 
         grants = Grants(spec.tools)
-        wanted = self._wanted(spec, reads=grants.any_of(("read", "search", "edit")), writes=grants.any_of(("edit",)),
-                              terminals=grants.any_of(("execute",)))  # fmt: skip
-        directories = tuple(map(str, spec.additional_directories))
-        wanted = replace(
-            wanted, resume=spec.resume, tool_server=spec.tool_server, servers=spec.mcp_servers, directories=directories
+        request = replace(
+            _session_request(spec),
+            resume=spec.resume,
+            read_files=grants.lists_any(("read", "search", "edit")),
+            write_files=grants.lists_any(("edit",)),
+            terminals=grants.lists_any(("execute",)),
+            tool_server=spec.tool_server,
+            mcp_servers=spec.mcp_servers,
+            additional_directories=tuple(map(str, spec.additional_directories)),
         )
-        profile = _profile(spec)._replace(app_tool=by_title(tool.name for tool in spec.app_tools))
-        codec = AcpCodec(wanted, grants, profile)
-        env = past_proxies(spec.env, spec.tool_server)
-        command = Command((spec.program, *spec.args), spec.cwd, env)
-        return Launch(command, codec, spec.tool_server, spec.additional_directories)
+        profile = AgentProfile(Path(spec.program).name, app_tool=by_title(tool.name for tool in spec.app_tools))
+        command = Command((spec.program, *spec.args), spec.cwd, bypass_proxy(spec.env, spec.tool_server))
+        return Launch(command, AcpCodec(request, grants, profile), spec.tool_server, spec.additional_directories)
 
     def task(self, spec: TaskSpec) -> Launch:
+        from drivers.acp.agent_profile import AgentProfile
         from drivers.acp.codec import AcpCodec
         from drivers.acp.permissions import Grants
 
-        allowed = spec.options.get("task_permissions") == "allow"
-        wanted = self._wanted(spec, reads=allowed, writes=allowed, terminals=allowed)
-        wanted = replace(wanted, model=spec.model or wanted.model)
-        codec = AcpCodec(wanted, Grants(everything=allowed), _profile(spec), Prompt(spec.task))
+        allow = spec.options.get("task_permissions") == "allow"
+        request = _session_request(spec)
+        request = replace(request, model=spec.model or request.model, read_files=allow, write_files=allow, terminals=allow)
+        profile = AgentProfile(Path(spec.program).name)
+        codec = AcpCodec(request, Grants(allow_all=allow), profile, Prompt(spec.task))
         return Launch(Command((spec.program, *spec.args), spec.cwd, spec.env), codec)
 
-    def _wanted(self, spec: AgentSpec, *, reads: bool, writes: bool, terminals: bool) -> Wanted:
-        from drivers.acp.handshake import Wanted
 
-        options = spec.options
-        return Wanted(
-            cwd=str(spec.cwd.resolve()),
-            mode=options.get("mode", ""),
-            model=options.get("model", ""),
-            settings=asked(options),
-            auth_method=options.get("auth_method", ""),
-            reads=reads,
-            writes=writes,
-            terminals=terminals,
-        )
+def _session_request(spec: AgentSpec) -> SessionRequest:
+    """What the options set of a session."""
+    from drivers.acp.handshake import SessionRequest
+
+    return SessionRequest(
+        cwd=str(spec.cwd.resolve()),
+        mode=spec.options.get("mode", ""),
+        model=spec.options.get("model", ""),
+        config_options=requested(spec.options),
+        auth_method=spec.options.get("auth_method", ""),
+    )
 
 
-def load() -> None:
-    """Import the protocol; slow the first time."""
-    importlib.import_module("drivers.acp.codec")
+async def import_protocol() -> None:
+    """Import the codec and the protocol's package, in a thread: the first time takes 0.5 s."""
+    await asyncio.to_thread(importlib.import_module, "drivers.acp.codec")
 
 
-async def probe(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe:
-    """Open a session and look at what the agent says of itself; the session is closed at once."""
+async def probe_session(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe:
+    """Open a session of a driver whose codec is an AcpCodec, read what the agent reports, and close the session.
+
+    Returns a Probe with the `problem` if the session cannot be opened; raises nothing for it.
+    """
     launch = driver.session(spec)
     codec: AcpCodec = launch.codec  # type: ignore[assignment]
-    offer, limits = codec.offer, Limits(start=PROBE_SECONDS, grace=2.0)
+    session, limits = codec.session, Limits(start=PROBE_SECONDS, grace=2.0)
     problem: str | None = None
-    loop, opened = asyncio.get_running_loop(), False
+    loop, is_open = asyncio.get_running_loop(), False
 
-    def lingers() -> None:
-        nonlocal opened
-        opened = True
-        patience.reschedule(loop.time() + LINGER)
+    def opened() -> None:
+        nonlocal is_open
+        is_open = True
+        timeout.reschedule(loop.time() + DRAIN_SECONDS)
 
-    codec.linger(lingers)
+    codec.drain(opened)
     try:
-        async with asyncio.timeout(PROBE_SECONDS + 10) as patience:
+        async with asyncio.timeout(PROBE_SECONDS + 10) as timeout:
             agent = await CliAgent.start(launch, spawner, limits)
             await agent.close()
     except (DriverError, TimeoutError) as error:
-        # Once the session was open, it only did not answer a request that it does not know.
-        problem = None if opened else str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
-    info = offer.agent.agent_info if offer.agent else None
-    logged_in = None if offer.session_id is None and not offer.unauthenticated else not offer.unauthenticated
-    version = info.version if info else None
-    options = offered(offer.modes, offer.options)
-    return Probe(version, problem, logged_in, offer.models, offer.images, offer.commands, offer.additional_directories, options)
-
-
-def _profile(spec: AgentSpec) -> Any:
-    from drivers.acp.profile import AgentProfile
-
-    return AgentProfile(title=Path(spec.program).name)
+        # An agent whose session was open has only failed to respond to the unknown request that `drain` sends.
+        problem = None if is_open else str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"
+    info = session.agent.agent_info if session.agent else None
+    return Probe(
+        version=info.version if info else None,
+        problem=problem,
+        logged_in=None if session.id is None and not session.login_required else not session.login_required,
+        models=session.models,
+        images=session.images,
+        commands=session.commands,
+        additional_directories=session.additional_directories,
+        options=options_of(session.modes, session.config_options),
+    )

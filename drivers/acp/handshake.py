@@ -1,4 +1,5 @@
-"""How an ACP session is opened: initialize, new or resume or load, then its mode, model and other settings; pure."""
+"""The handshake of an ACP session: `initialize`, then `session/new`, `session/resume` or `session/load`, then its mode, model and
+config options. No I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import Any
 
 from acp import PROTOCOL_VERSION
 from acp.schema import (
+    AgentCapabilities,
     AuthenticateRequest,
     ClientCapabilities,
     ClientSessionCapabilities,
-    Error,
     FileSystemCapabilities,
     Implementation,
     InitializeRequest,
@@ -26,251 +27,276 @@ from acp.schema import (
     SetSessionModeRequest,
 )
 
-from drivers.acp.app_tools import mcp_servers
-from drivers.acp.mcp_servers import brought
-from drivers.acp.rpc import AUTH_REQUIRED, Rpc, said
-from drivers.acp.settings import values_of
+from drivers.acp.config_options import values_of
+from drivers.acp.mcp_servers import session_servers
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent, SlashCommand
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.tool_server import ToolServer
 
+AUTH_REQUIRED = -32000
+"""The protocol's error code of a request that needs a login first."""
 BARRIER = "_portico/barrier"
-"""A request that no agent knows; its refusal comes after everything that the agent had begun to write before."""
+"""An unknown request. The agent rejects it after everything that it has begun to write before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The session that is wanted. `settings` are by the ids of the agent's config options; `late_replay` is an agent
-    that answers `session/load` before it has replayed the session."""
+class SessionRequest:
+    """The session that a driver requests of the agent.
+
+    cwd: the working folder.
+    resume: the id of the native session to resume; None for a new one.
+    mode, model, config_options: what to set in the open session, config options by id; empty leaves the agent's default.
+    auth_method: the id of the authentication method to try, once, if the agent requires a login.
+    login_hint: how to log in, for the error message; by default the agent's own program and methods.
+    read_files, write_files, terminals: the client methods that are declared to the agent.
+    replays_after_load: the agent responds to `session/load` before it has replayed the session.
+    tool_server: the gateway's MCP server of the application-side tools.
+    mcp_servers: the MCP servers of the client.
+    additional_directories: folders beside `cwd`.
+    """
 
     cwd: str
     resume: str | None = None
     mode: str = ""
     model: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    config_options: Mapping[str, str] = field(default_factory=dict)
     auth_method: str = ""
-    reads: bool = False
-    writes: bool = False
+    login_hint: str = ""
+    read_files: bool = False
+    write_files: bool = False
     terminals: bool = False
-    late_replay: bool = False
-    how_to_log_in: str = ""
+    replays_after_load: bool = False
     tool_server: ToolServer | None = None
-    servers: tuple[McpServer, ...] = ()
-    directories: tuple[str, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
+    additional_directories: tuple[str, ...] = ()
 
 
 @dataclass
-class Offer:
-    """What the agent offers: itself, and of a session its modes, models, config options with their values, and commands."""
+class SessionState:
+    """What the agent has reported: its `initialize` response, and the session's id, modes, models, config options and commands.
+
+    `model_option` is the id of the config option that sets the model; `login_required` is set when the agent has refused a
+    session for want of a login.
+    """
 
     agent: InitializeResponse | None = None
-    session_id: str | None = None
+    id: str | None = None
     modes: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     model: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
     model_option: str | None = None
-    unauthenticated: bool = False
+    config_options: dict[str, Any] = field(default_factory=dict)
     commands: tuple[SlashCommand, ...] = ()
+    login_required: bool = False
+
+    @property
+    def capabilities(self) -> AgentCapabilities | None:
+        """The agent's capabilities; None before `initialize`, and for an agent that declares none."""
+        return self.agent.agent_capabilities if self.agent else None
 
     @property
     def images(self) -> bool | None:
-        """Whether the agent takes images; None until it has said so."""
+        """Whether the agent accepts images; None before `initialize`."""
         if self.agent is None:
             return None
-        can = self.agent.agent_capabilities
+        can = self.capabilities
         return bool(can and can.prompt_capabilities and can.prompt_capabilities.image)
 
     @property
     def additional_directories(self) -> bool | None:
-        """Whether the agent takes folders besides the working folder; None until it has said so."""
+        """Whether the agent accepts folders beside the working folder; None before `initialize`."""
         if self.agent is None:
             return None
-        can = self.agent.agent_capabilities and self.agent.agent_capabilities.session_capabilities
+        can = self.capabilities and self.capabilities.session_capabilities
         return bool(can and can.additional_directories is not None)
 
+    def update(self, reported: Mapping[str, Any]) -> None:
+        """Apply the modes, config options and (of older agents) models of a response or an update."""
+        modes, models, options = reported.get("modes"), reported.get("models"), reported.get("configOptions")
+        if isinstance(modes, dict):
+            self.modes = tuple(mode["id"] for mode in modes["availableModes"])
+        if isinstance(models, dict):
+            self.models = tuple(model["modelId"] for model in models["availableModels"])
+            self.model = models.get("currentModelId")
+        if isinstance(options, list):
+            self.config_options = {option["id"]: option for option in options}
+            chosen = next((option for option in options if option.get("category") == "model"), None)
+            if chosen is not None:
+                self.model_option, self.model = chosen["id"], chosen.get("currentValue")
+                self.models = tuple(values_of(chosen))
 
-class Opening:
-    """Opens one session; `opened` is called when it takes prompts, `refused` when it will not."""
 
-    def __init__(self, rpc: Rpc, wanted: Wanted, opened: Callable[[], None], refused: Callable[[DriverError], None]) -> None:
-        self.offer = Offer()
-        self._rpc, self._wanted, self._opened, self._refused = rpc, wanted, opened, refused
-        self._authenticated = False
-        self._linger: Callable[[], None] | None = None
-        self._steps = self._settings()
+class Handshake:
+    """Opens one session. Calls `ready` when it accepts prompts, `failed` when it cannot be opened."""
+
+    def __init__(
+        self, rpc: JsonRpcPeer, request: SessionRequest, ready: Callable[[], None], failed: Callable[[DriverError], None]
+    ) -> None:
+        self.session = SessionState()
+        self._rpc, self._request, self._ready, self._failed = rpc, request, ready, failed
+        self._login_tried = False
+        self._opened: Callable[[], None] | None = None
+        self._settings = self._setting_requests()
         capabilities = ClientCapabilities(
-            fs=FileSystemCapabilities(read_text_file=wanted.reads, write_text_file=wanted.writes),
-            terminal=wanted.terminals,
+            fs=FileSystemCapabilities(read_text_file=request.read_files, write_text_file=request.write_files),
+            terminal=request.terminals,
             session=ClientSessionCapabilities.model_validate({"configOptions": {"boolean": {}}}),
         )
         client = Implementation(name="portico", title="Portico", version="1")
-        request = InitializeRequest(protocol_version=PROTOCOL_VERSION, client_capabilities=capabilities, client_info=client)
-        self._rpc.request("initialize", request, self._initialized)
+        initialize = InitializeRequest(protocol_version=PROTOCOL_VERSION, client_capabilities=capabilities, client_info=client)
+        self._rpc.request("initialize", initialize, self._initialized)
 
-    def linger(self, opened: Callable[[], None]) -> None:
-        """Once it is open, which `opened` is told, wait for what the agent has begun to write behind its answers."""
-        self._linger = opened
+    def drain(self, opened: Callable[[], None]) -> None:
+        """Call `opened` when the session is open, and delay `ready` until the agent has written what it began before that."""
+        self._opened = opened
 
-    def take_options(self, session: Mapping[str, Any]) -> None:
-        """Modes and config options, as an agent's answers and updates give them; and `models`, which older agents have."""
-        offer = self.offer
-        modes, models, options = session.get("modes"), session.get("models"), session.get("configOptions")
-        if isinstance(modes, dict):
-            offer.modes = tuple(mode["id"] for mode in modes["availableModes"])
-        if isinstance(models, dict):
-            offer.models = tuple(model["modelId"] for model in models["availableModels"])
-            offer.model = models.get("currentModelId")
-        if isinstance(options, list):
-            offer.options = {option["id"]: option for option in options}
-            chosen = next((option for option in options if option.get("category") == "model"), None)
-            if chosen is not None:
-                offer.model_option, offer.model = chosen["id"], chosen.get("currentValue")
-                offer.models = tuple(values_of(chosen))
-
-    def _initialized(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+    def _initialized(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error:
-            return self._refuse(AgentUnavailable(f"it refused to start: {said(error)}"))
-        self.offer.agent = InitializeResponse.model_validate(result)
-        if self.offer.agent.protocol_version != PROTOCOL_VERSION:
-            theirs = self.offer.agent.protocol_version
-            return self._refuse(AgentUnavailable(f"it speaks version {theirs} of the protocol, not {PROTOCOL_VERSION}"))
+            return self._fail(AgentUnavailable(f"it refused to start: {error.describe()}"))
+        self.session.agent = InitializeResponse.model_validate(result)
+        version = self.session.agent.protocol_version
+        if version != PROTOCOL_VERSION:
+            return self._fail(AgentUnavailable(f"it speaks version {version} of the protocol, not {PROTOCOL_VERSION}"))
         return self._open()
 
     def _open(self) -> list[OutputEvent]:
-        wanted, can = self._wanted, self.offer.agent.agent_capabilities if self.offer.agent else None
-        if wanted.directories and not self.offer.additional_directories:
-            return self._refuse(AgentUnavailable(f"it takes no additional directories, but {wanted.directories[0]} is to be one"))
-        servers = [*mcp_servers(wanted.tool_server, can), *brought(wanted.servers, can)]
-        place: dict[str, Any] = {"cwd": wanted.cwd, "mcp_servers": servers}
-        if wanted.directories:
-            place["additional_directories"] = list(wanted.directories)
-        if wanted.resume is None:
-            self._rpc.request("session/new", NewSessionRequest(**place), self._session)
+        request, can = self._request, self.session.capabilities
+        directories = request.additional_directories
+        if directories and not self.session.additional_directories:
+            return self._fail(AgentUnavailable(f"it takes no additional directories, but {directories[0]} is to be one"))
+        params: dict[str, Any] = {
+            "cwd": request.cwd,
+            "mcp_servers": session_servers(request.tool_server, request.mcp_servers, can),
+        }
+        if directories:
+            params["additional_directories"] = list(directories)
+        if request.resume is None:
+            self._rpc.request("session/new", NewSessionRequest(**params), self._session)
         elif can and can.session_capabilities and can.session_capabilities.resume is not None:
-            self._rpc.request("session/resume", ResumeSessionRequest(session_id=wanted.resume, **place), self._session)
+            self._rpc.request("session/resume", ResumeSessionRequest(session_id=request.resume, **params), self._session)
         elif can and can.load_session:
-            load = LoadSessionRequest(session_id=wanted.resume, **place)
-            self._rpc.request("session/load", load, self._loaded if wanted.late_replay else self._session)
+            load = LoadSessionRequest(session_id=request.resume, **params)
+            self._rpc.request("session/load", load, self._loaded if request.replays_after_load else self._session)
         else:
-            self._refuse(ResumeFailed("the agent cannot resume sessions"))
+            self._fail(ResumeFailed("the agent cannot resume sessions"))
         return []
 
-    def _loaded(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+    def _loaded(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error:
             return self._session(result, error)
         self._rpc.request(BARRIER, {}, lambda _result, _error: self._session(result, None))
         return []
 
-    def _session(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+    def _session(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error:
             return self._not_opened(error)
-        answer = result or {}
-        if self._wanted.resume is None:
-            self.offer.session_id = NewSessionResponse.model_validate(answer).session_id
+        response = result or {}
+        if self._request.resume is None:
+            self.session.id = NewSessionResponse.model_validate(response).session_id
         else:
-            self.offer.session_id = self._wanted.resume
-        self.take_options(answer)
-        return self._settle()
+            self.session.id = self._request.resume
+        self.session.update(response)
+        return self._next_setting()
 
-    def _not_opened(self, error: Error) -> list[OutputEvent]:
+    def _not_opened(self, error: RpcError) -> list[OutputEvent]:
         if error.code != AUTH_REQUIRED:
-            kind = AgentUnavailable if self._wanted.resume is None else ResumeFailed
-            return self._refuse(kind(f"it did not open the session: {said(error)}"))
-        if self._wanted.auth_method and not self._authenticated:
-            self._authenticated = True
-            self._rpc.request("authenticate", AuthenticateRequest(method_id=self._wanted.auth_method), self._let_in)
+            kind = AgentUnavailable if self._request.resume is None else ResumeFailed
+            return self._fail(kind(f"it did not open the session: {error.describe()}"))
+        if self._request.auth_method and not self._login_tried:
+            self._login_tried = True
+            self._rpc.request("authenticate", AuthenticateRequest(method_id=self._request.auth_method), self._authenticated)
             return []
-        self.offer.unauthenticated = True
-        ways = [method.id for method in (self.offer.agent and self.offer.agent.auth_methods) or ()]
-        hint = self._wanted.how_to_log_in or _login_hint(ways)
-        return self._refuse(AgentUnavailable(f"it is not logged in: {said(error)}; {hint}"))
+        self.session.login_required = True
+        methods = [method.id for method in (self.session.agent and self.session.agent.auth_methods) or ()]
+        hint = self._request.login_hint or _login_hint(methods)
+        return self._fail(AgentUnavailable(f"it is not logged in: {error.describe()}; {hint}"))
 
-    def _let_in(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+    def _authenticated(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error:
-            self.offer.unauthenticated = True
-            return self._refuse(AgentUnavailable(f"it did not log in by {self._wanted.auth_method!r}: {said(error)}"))
+            self.session.login_required = True
+            return self._fail(AgentUnavailable(f"it did not log in by {self._request.auth_method!r}: {error.describe()}"))
         return self._open()
 
-    def _settings(self) -> Iterator[Callable[[], None]]:
-        """The requests for the mode, the model and the other settings."""
-        wanted = self._wanted
-        if wanted.mode:
+    def _setting_requests(self) -> Iterator[Callable[[], None]]:
+        """Functions that request the mode, the model and each config option."""
+        request = self._request
+        if request.mode:
             yield self._set_mode
-        if wanted.model:
+        if request.model:
             yield self._set_model
-        for name, value in wanted.settings.items():
+        for name, value in request.config_options.items():
             yield partial(self._set_option, name, value)
 
-    def _settle(self) -> list[OutputEvent]:
-        """Send the next of the settings; the session is open when none is left."""
-        step = next(self._steps, None)
-        if step is not None:
-            step()
-        elif self._linger is not None:
-            self._linger()
-            self._rpc.request(BARRIER, {}, self._arrived)
-        else:
+    def _next_setting(self) -> list[OutputEvent]:
+        """Request the next setting; after the last one the session is open."""
+        setting = next(self._settings, None)
+        if setting is not None:
+            setting()
+        elif self._opened is not None:
             self._opened()
+            self._rpc.request(BARRIER, {}, self._drained)
+        else:
+            self._ready()
         return []
 
-    def _arrived(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
-        self._opened()
+    def _drained(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        self._ready()
         return []
 
     def _set_mode(self) -> None:
-        mode = self._wanted.mode
-        if mode not in self.offer.modes:
-            return self._no_such("mode", mode, self.offer.modes)
+        mode = self._request.mode
+        if mode not in self.session.modes:
+            return self._unknown("mode", mode, self.session.modes)
         self._rpc.request("session/set_mode", SetSessionModeRequest(session_id=self._session_id, mode_id=mode), self._set)
 
     def _set_model(self) -> None:
-        model = self._wanted.model
-        if self.offer.models and model not in self.offer.models:
-            return self._no_such("model", model, self.offer.models)
-        self.offer.model = model
-        if self.offer.model_option is not None:
-            self._set_option(self.offer.model_option, model)
+        model = self._request.model
+        if self.session.models and model not in self.session.models:
+            return self._unknown("model", model, self.session.models)
+        self.session.model = model
+        if self.session.model_option is not None:
+            self._set_option(self.session.model_option, model)
             return
-        # The older form, which the protocol has given up and some agents still have.
+        # The protocol has removed this method; agents with `models` in their response still have it.
         self._rpc.request("session/set_model", {"sessionId": self._session_id, "modelId": model}, self._set)
 
     def _set_option(self, name: str, value: str) -> None:
-        option = self.offer.options.get(name)
+        option = self.session.config_options.get(name)
         if option is None:
-            return self._no_such("config option", name, self.offer.options)
+            return self._unknown("config option", name, self.session.config_options)
         if option.get("type") == "boolean":
             if value not in ("true", "false"):
-                return self._no_such(f"value of {name}", value, ("true", "false"))
-            given: Any = SetSessionConfigOptionBooleanRequest(
+                return self._unknown(f"value of {name}", value, ("true", "false"))
+            params: Any = SetSessionConfigOptionBooleanRequest(
                 session_id=self._session_id, config_id=name, type="boolean", value=value == "true"
             )
         else:
             if value not in values_of(option):
-                return self._no_such(f"value of {name}", value, values_of(option))
-            given = SetSessionConfigOptionSelectRequest(session_id=self._session_id, config_id=name, value=value)
-        self._rpc.request("session/set_config_option", given, self._set)
+                return self._unknown(f"value of {name}", value, values_of(option))
+            params = SetSessionConfigOptionSelectRequest(session_id=self._session_id, config_id=name, value=value)
+        self._rpc.request("session/set_config_option", params, self._set)
 
-    def _set(self, result: dict[str, Any] | None, error: Error | None) -> list[OutputEvent]:
+    def _set(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error:
-            return self._refuse(AgentUnavailable(f"it did not take the session's settings: {said(error)}"))
-        self.take_options(result or {})
-        return self._settle()
+            return self._fail(AgentUnavailable(f"it did not take the session's settings: {error.describe()}"))
+        self.session.update(result or {})
+        return self._next_setting()
 
-    def _no_such(self, what: str, given: str, known: Iterable[str]) -> None:
-        offered = f"there are {', '.join(known)}" if known else "it offers none"
-        self._refuse(AgentUnavailable(f"it has no {what} {given!r}; {offered}"))
+    def _unknown(self, what: str, requested: str, known: Iterable[str]) -> None:
+        available = f"available: {', '.join(known)}" if known else "it has none"
+        self._fail(AgentUnavailable(f"it has no {what} {requested!r}; {available}"))
 
     @property
     def _session_id(self) -> str:
-        return self.offer.session_id or ""
+        return self.session.id or ""
 
-    def _refuse(self, error: DriverError) -> list[OutputEvent]:
-        self._refused(error)
+    def _fail(self, error: DriverError) -> list[OutputEvent]:
+        self._failed(error)
         return []
 
 
-def _login_hint(ways: list[str]) -> str:
-    methods = f", or set the option auth_method to one of {', '.join(ways)}" if ways else ""
-    return f"log in with the agent's own program{methods}"
+def _login_hint(methods: list[str]) -> str:
+    option = f", or set the option auth_method to one of {', '.join(methods)}" if methods else ""
+    return f"log in with the agent's own program{option}"

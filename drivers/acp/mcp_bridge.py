@@ -1,4 +1,4 @@
-"""MCP over stdio, passed on to an MCP server over HTTP: for agents that know servers as programs only.
+"""Forwards MCP over stdio to an MCP server over HTTP, for agents that support stdio servers only.
 
 `python -m drivers.acp.mcp_bridge`, with PORTICO_MCP_URL and PORTICO_MCP_TOKEN in its environment.
 """
@@ -15,9 +15,8 @@ from mcp.server.stdio import stdio_server
 
 
 async def bridge(url: str, token: str) -> None:
-    """Until the agent closes its end, or the server does."""
-    # No limit of time: how long the application may take is the gateway's to say. No proxy, whatever the environment has: the
-    # server is on this machine.
+    """Forward messages until the agent or the server closes its end."""
+    # No timeout: the gateway limits how long the application may take. No proxy from the environment: the server is on loopback.
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as client,
@@ -26,14 +25,14 @@ async def bridge(url: str, token: str) -> None:
         anyio.create_task_group() as group,
     ):
 
-        async def pass_on(source: Any, target: Any) -> None:
+        async def forward(source: Any, target: Any) -> None:
             async for message in source:
                 if not isinstance(message, Exception):
                     await target.send(message)
             group.cancel_scope.cancel()
 
-        group.start_soon(pass_on, from_server, to_agent)
-        group.start_soon(pass_on, from_agent, to_server)
+        group.start_soon(forward, from_server, to_agent)
+        group.start_soon(forward, from_agent, to_server)
 
 
 if __name__ == "__main__":

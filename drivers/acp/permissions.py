@@ -1,6 +1,6 @@
-"""Who may do what in an ACP session: the session's tools by name, and the protocol's permission requests; pure.
+"""The permissions of an ACP session: which tools run, ask or are denied, and the protocol's permission requests. No I/O.
 
-An agent's own tools are known to a client by their kinds only, so the kinds are the names of the tools that are granted.
+Of an arbitrary agent's own tools a client knows the kinds only, so tools are granted by kind.
 """
 
 from __future__ import annotations
@@ -11,67 +11,75 @@ from typing import Any, Literal
 
 from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestPermissionResponse
 
-from drivers.acp.tool_calls import Call
+from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.info import ToolGrant
 
 Verdict = Literal["allow", "ask", "deny"]
 
-READS = frozenset({"read", "search", "edit", "move", "delete"})
-WRITES = frozenset({"edit", "move", "delete"})
-SERVICES: dict[str, tuple[str, frozenset[str]]] = {
-    "fs/read_text_file": ("read", READS),
-    "fs/write_text_file": ("edit", WRITES),
+READ_KINDS = frozenset({"read", "search", "edit", "move", "delete"})
+WRITE_KINDS = frozenset({"edit", "move", "delete"})
+CLIENT_METHODS: dict[str, tuple[str, frozenset[str]]] = {
+    "fs/read_text_file": ("read", READ_KINDS),
+    "fs/write_text_file": ("edit", WRITE_KINDS),
     "terminal/create": ("execute", frozenset({"execute"})),
 }
-"""Services of this client that need leave: the kind each is, and the kinds of calls that it belongs to."""
-DENIED, UNLISTED = "The user did not permit this tool call.", "This tool is not enabled in this session."
+"""Client methods that need permission: the kind of each, and the kinds of granted calls that permit it too."""
+DENIED, NOT_ENABLED = "The user did not permit this tool call.", "This tool is not enabled in this session."
+CANCELLED_OUTCOME: dict[str, Any] = {"outcome": {"outcome": "cancelled"}}
 
 
 @dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """A call that waits for the client's word: on a permission request, or on a service that the agent asked for."""
+class PendingApproval:
+    """A call that waits for the client's approval: of a permission request (`options`) or of a client method (`service`)."""
 
-    call: Call
+    call: ToolCallState
     request_id: int | str
     options: tuple[PermissionOption, ...] = ()
     service: ClientRequest | None = None
 
 
 class Grants:
-    """The session's tools. `everything` is for a task, whose operator has said so beforehand; `asked` is how the names of tools
-    begin that are there without being listed, and are asked about; `services`: the agent itself asks before it
-    uses files."""
+    """The tools of a session.
+
+    grants: the listed tools; a trusted one runs without asking.
+    allow_all: every tool runs; for tasks, where no client can be asked.
+    ask_prefixes: tools whose names begin so are not listed one by one, and ask.
+    agent_asks: the agent itself requests permission before it uses client methods, so they need no further permission.
+    """
 
     def __init__(
-        self, grants: Iterable[ToolGrant] = (), *, everything: bool = False, asked: tuple[str, ...] = (), services: bool = False
+        self,
+        grants: Iterable[ToolGrant] = (),
+        *,
+        allow_all: bool = False,
+        ask_prefixes: tuple[str, ...] = (),
+        agent_asks: bool = False,
     ) -> None:
         self._trust = {grant.name: grant.trust for grant in grants}
-        self._everything, self._asked = everything, asked
-        self.services = services
+        self._allow_all, self._ask_prefixes = allow_all, ask_prefixes
+        self.agent_asks = agent_asks
 
     def verdict(self, name: str) -> Verdict:
-        """Whether a call of that tool runs, waits for the client, or does not run."""
-        if self._everything or self._trust.get(name):
+        """Whether a call of that tool runs, asks the client, or is denied."""
+        if self._allow_all or self._trust.get(name):
             return "allow"
-        return "ask" if name in self._trust or name.startswith(self._asked) else "deny"
+        return "ask" if name in self._trust or name.startswith(self._ask_prefixes) else "deny"
 
-    def any_of(self, names: Iterable[str]) -> bool:
-        return self._everything or any(name in self._trust for name in names)
+    def lists_any(self, names: Iterable[str]) -> bool:
+        """Whether one of these tools is listed, trusted or not."""
+        return self._allow_all or any(name in self._trust for name in names)
 
 
-def outcome(options: Sequence[PermissionOption], *, granted: bool) -> RequestPermissionResponse:
-    """The answer that grants or rejects this once; where there is no such option, the nearest that is no wider."""
-    wanted = ("allow_once",) if granted else ("reject_once", "reject_always")
-    chosen = next((option for kind in wanted for option in options if option.kind == kind), None)
+def permission_response(options: Sequence[PermissionOption], *, granted: bool) -> RequestPermissionResponse:
+    """Allows or rejects once. Without an option for that: rejects always, and `cancelled` where no option is narrow enough."""
+    kinds = ("allow_once",) if granted else ("reject_once", "reject_always")
+    chosen = next((option for kind in kinds for option in options if option.kind == kind), None)
     if chosen is None:
         return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
     return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))
 
 
-CANCELLED: dict[str, Any] = {"outcome": {"outcome": "cancelled"}}
-
-
-def output_of_service(answer: ClientResponse) -> str:
-    """A service's result as a tool's output."""
+def service_output(answer: ClientResponse) -> str:
+    """The result of a client method as a tool's output."""
     return str(answer.result.get("content") or answer.result.get("terminalId") or "done")

@@ -1,8 +1,9 @@
-"""What an ACP agent tells by itself: of a run its words and its plan, of the session its commands and its title; pure."""
+"""Translates `session/update` notifications other than tool calls: a run's text, plan and usage, and the session's commands and
+title. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from acp.schema import (
@@ -14,7 +15,7 @@ from acp.schema import (
 )
 
 from drivers.acp.content import text_of_block
-from drivers.acp.handshake import Offer
+from drivers.acp.handshake import SessionState
 from drivers.codecs.deduplication import Deduplicator
 from drivers.contract.events import (
     AgentToken,
@@ -29,63 +30,62 @@ from drivers.contract.events import (
     Title,
 )
 
-QUIET = frozenset({"user_message_chunk", "current_mode_update", "config_option_update"})
-"""Updates that tell nothing of the run: the prompt's echo, and what the session is set to."""
-NOTICES = frozenset({"available_commands_update", "session_info_update"})
-"""Updates that tell of the session whenever they come."""
+IGNORED_UPDATES = frozenset({"user_message_chunk", "current_mode_update", "config_option_update"})
+"""Updates without an event: the echo of the prompt, and the session's mode and config options."""
+SESSION_UPDATES = frozenset({"available_commands_update", "session_info_update"})
+"""Updates about the session, which may come at any time."""
 
 
-class Messages:
-    """The words of one run, its plan, and how full the context is. `silent` are texts that say nothing."""
+class RunUpdates:
+    """The text, plan and context usage of one run."""
 
-    def __init__(self, silent: Iterable[str]) -> None:
-        self._silent = frozenset(silent)
-        self._message: str | None = None
+    def __init__(self) -> None:
+        self._message_id: str | None = None
 
     def read(self, update: Any) -> list[OutputEvent] | None:
-        """The events of an update; None for one that is not known."""
+        """The events of an update; None for an unknown one."""
         match update:
             case AgentMessageChunk() | AgentThoughtChunk():
                 return self._chunk(update)
             case UsageUpdate():
                 return [ContextUse(used=update.used, size=update.size)] if update.size > 0 else []
             case AgentPlanUpdate():
-                return [plan_of(update)]
+                return [_plan(update)]
         return None
 
     def _chunk(self, update: AgentMessageChunk | AgentThoughtChunk) -> list[OutputEvent]:
         text = text_of_block(update.content)
-        if not text or text in self._silent:
+        if not text:
             return []
-        ended: list[OutputEvent] = []
-        if update.message_id != self._message:
-            ended = [MessageEnd()] if self._message is not None else []
-            self._message = update.message_id
-        return [*ended, AgentToken(text=text) if isinstance(update, AgentMessageChunk) else Thinking(text=text)]
+        end: list[OutputEvent] = []
+        if update.message_id != self._message_id:
+            end = [MessageEnd()] if self._message_id is not None else []
+            self._message_id = update.message_id
+        return [*end, AgentToken(text=text) if isinstance(update, AgentMessageChunk) else Thinking(text=text)]
 
 
-class Notices:
-    """What holds for the session, in a run or not; the same is not told twice. `offer` keeps the commands."""
+class SessionUpdates:
+    """The slash commands and the title of the session, each reported when it has changed; `session` keeps the commands."""
 
-    def __init__(self, offer: Offer, *, tells_commands: bool) -> None:
-        self._offer, self._tells_commands = offer, tells_commands
-        self._told = Deduplicator()
+    def __init__(self, session: SessionState, *, report_commands: bool) -> None:
+        self._session, self._report_commands = session, report_commands
+        self._deduplicator = Deduplicator()
 
     def read(self, update: Mapping[str, Any]) -> list[OutputEvent]:
-        """The events of one of NOTICES."""
+        """The events of one of SESSION_UPDATES."""
         if update["sessionUpdate"] == "session_info_update":
-            # Left out it is as it was, null takes it back.
-            return self._told.changed(Title(text=update["title"])) if "title" in update else []
-        told = commands_of(update)
-        self._offer.commands = told.commands
-        return self._told.changed(told) if self._tells_commands else []
+            # An omitted title is unchanged; null removes it.
+            return self._deduplicator.changed(Title(text=update["title"])) if "title" in update else []
+        commands = _commands(update)
+        self._session.commands = commands.commands
+        return self._deduplicator.changed(commands) if self._report_commands else []
 
 
-def plan_of(update: AgentPlanUpdate) -> Plan:
+def _plan(update: AgentPlanUpdate) -> Plan:
     return Plan(entries=tuple(PlanEntry(content=e.content, priority=e.priority, status=e.status) for e in update.entries))
 
 
-def commands_of(update: Mapping[str, Any]) -> Commands:
+def _commands(update: Mapping[str, Any]) -> Commands:
     found = AvailableCommandsUpdate.model_validate(update).available_commands
     return Commands(
         commands=tuple(

@@ -1,4 +1,4 @@
-"""The gemini CLI: a session is the Agent Client Protocol with what is specific to gemini; a task is its own JSON stream."""
+"""The driver of Google's gemini CLI. Sessions use the Agent Client Protocol, tasks the CLI's stream-json output."""
 
 from drivers.gemini.driver import GeminiDriver
 

@@ -1,6 +1,6 @@
-"""The gemini driver: Google's gemini CLI. A task is read in gemini_codec.py; a session speaks the Agent Client Protocol.
+"""The gemini driver: runs Google's gemini CLI, a task with stream-json output, a session over the Agent Client Protocol.
 
-What is gemini's own of that: a home for each session, a policy that grants tools by their names, and chats seeded by a file.
+A session adds to `drivers.acp` a private home folder, a policy file that grants tools by name, and histories as chat files.
 """
 
 from __future__ import annotations
@@ -12,39 +12,40 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from drivers.acp.driver import load, probe
+from drivers.acp import import_protocol, probe_session
 from drivers.contract.agent import Agent
 from drivers.contract.client_services import READ, WRITE
 from drivers.contract.codec import Command, Launch
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.info import DriverInfo, Option, Probe
 from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
-from drivers.gemini.codec import LOG_IN, GeminiCodec
-from drivers.gemini.history import chat, chat_file
+from drivers.gemini.history import chat_file, chat_file_name
 from drivers.gemini.home import (
     SLUG,
     environment,
-    files,
-    home_of,
-    prepare,
+    home_files,
+    prepare_home,
     project_files,
     project_names,
     session_settings,
     task_settings,
-    temporary,
+    temporary_state,
+    user_folder,
 )
-from drivers.gemini.tools import NAMES, SERVER, TOOLS, app_name, own_servers, policy, server_tools
+from drivers.gemini.policy import policy_file
+from drivers.gemini.task_codec import LOGIN_HINT, GeminiTaskCodec
+from drivers.gemini.tools import NAMES, SERVER, TOOLS, app_tool_name, rename_servers, server_prefixes
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
 
 MAX_TASK = 8 * 1024 * 1024
-"""Bytes of standard input that the CLI reads; what is beyond it passes over without a word."""
+"""Bytes of standard input that the CLI reads; it drops the rest without an error."""
 
 OPTIONS = (
     Option("model", "Model", "A model's name, or auto; empty is the CLI's own default."),
     Option("api_key", "API key", "A Gemini API key for this session; empty uses the CLI's own login.", secret=True),
     Option(
-        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or takes its place.",
+        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or replaces it.",
         default="append", choices=("append", "replace"),
     ),
     Option(
@@ -59,7 +60,7 @@ OPTIONS = (
 
 
 class GeminiDriver(CliDriver):
-    """Google's gemini CLI: one process a session, warm between turns."""
+    """One `gemini --acp` process per session, which stays between turns; one `gemini` process per task."""
 
     name = "gemini"
     tools_by_mcp = True
@@ -85,88 +86,93 @@ class GeminiDriver(CliDriver):
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
-        await asyncio.to_thread(load)
-        state = await asyncio.to_thread(temporary)
+        await import_protocol()
+        state = await asyncio.to_thread(temporary_state)
         try:
-            await asyncio.to_thread(prepare, home_of(spec), state, whole=False)
-            # Not in the user's folder: the CLI looks through it, and keeps a history of it.
+            await asyncio.to_thread(prepare_home, user_folder(spec), state, link_all=False)
+            # Not in the working folder: the CLI reads the folder's files, and keeps a history of it.
             session = SessionSpec(spec.program, state / "tmp", spec.env, spec.args, {**spec.options, "settings": "user"}, state)
-            # Its modes are levels of trust, which the session's own tools are.
-            found = replace(await probe(self, session, spawner), options=())
+            # The CLI's modes are levels of trust; a session grants tools by its list instead.
+            found = replace(await probe_session(self, session, spawner), options=())
             return found if found.version else replace(await super().probe(spec, spawner), problem=found.problem)
         finally:
             await asyncio.to_thread(shutil.rmtree, state, ignore_errors=True)
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        await asyncio.to_thread(load)
-        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary))
-        await asyncio.to_thread(prepare, home_of(spec), _state(spec), whole=False)
+        await import_protocol()
+        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary_state))
+        await asyncio.to_thread(prepare_home, user_folder(spec), _state(spec), link_all=False)
         return await super().open(spec, spawner, limits)
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         if len(spec.task.encode()) > MAX_TASK:
-            raise AgentUnavailable(f"gemini reads {MAX_TASK // 1024 // 1024} MiB of a task at most; this one has more")
-        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary))
-        await asyncio.to_thread(prepare, home_of(spec), _state(spec), whole=True)
+            raise AgentUnavailable(f"gemini reads {MAX_TASK // 1024 // 1024} MiB of a task at most; this one is longer")
+        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary_state))
+        await asyncio.to_thread(prepare_home, user_folder(spec), _state(spec), link_all=True)
         return await super().execute(spec, spawner, limits)
 
     def task(self, spec: TaskSpec) -> Launch:
         state, model = _state(spec), spec.model or spec.options.get("model")
         argv = (spec.program, *spec.args, "--output-format", "stream-json", *(("--model", model) if model else ()))
-        given = files(state, task_settings(spec, home_of(spec)))
-        # Not as `--prompt`: an argument has a limit, and everybody on the machine can read it.
-        command = Command(argv, spec.cwd, environment(spec, state), stdin=_literal(spec).encode(), files=given)
-        return Launch(command, GeminiCodec())
+        files = home_files(state, task_settings(spec, user_folder(spec)))
+        # Not as `--prompt`: an argument's length is limited, and every user of the machine can read it.
+        command = Command(argv, spec.cwd, environment(spec, state), stdin=_task_text(spec).encode(), files=files)
+        return Launch(command, GeminiTaskCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
-        from drivers.acp.app_tools import past_proxies
-        from drivers.acp.codec import AcpCodec
-        from drivers.acp.handshake import Wanted
-        from drivers.acp.permissions import Grants
-        from drivers.gemini.session import profile
+        from drivers.acp import AcpCodec, Grants, SessionRequest, bypass_proxy
+        from drivers.gemini.profile import agent_profile
 
-        spec = replace(spec, mcp_servers=tuple(own_servers(spec.mcp_servers, project_names(spec.cwd))))
+        spec = replace(spec, mcp_servers=tuple(rename_servers(spec.mcp_servers, project_names(spec.cwd))))
         state, folder, model = _state(spec), str(spec.cwd.resolve()), spec.options.get("model")
-        given = _session_files(spec, state, folder)
+        files = _session_files(spec, state, folder)
         resume = spec.resume
         if resume is None and spec.history:
             resume = str(uuid.uuid4())
-            given[state / ".gemini" / "tmp" / SLUG / "chats" / chat_file(resume)] = _seed(spec, resume, folder)
-        env = past_proxies(environment(spec, state), spec.tool_server)
+            files[state / ".gemini" / "tmp" / SLUG / "chats" / chat_file_name(resume)] = _seed(spec, resume, folder)
+        env = bypass_proxy(environment(spec, state), spec.tool_server)
         if spec.system is not None and spec.options.get("system_prompt") == "replace":
-            given[state / "system.md"] = spec.system.encode()
+            files[state / "system.md"] = spec.system.encode()
             env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
         allowed = [server.name for server in spec.mcp_servers] + ([SERVER] if spec.tool_server else [])
-        # No MCP server of the project's settings is started: without any of the session's own, none that it could name.
+        # Without an allowed name the CLI starts all MCP servers of the project's settings; a random name allows none of them.
         servers = [f"--allowed-mcp-server-names={name}" for name in allowed or [uuid.uuid4().hex]]
         argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
-        wanted = Wanted(cwd=folder, resume=resume, late_replay=True, how_to_log_in=f"{LOG_IN}, or the option api_key")
-        # Of the files below its folder it asks a client that offers them, by itself and behind its own policy.
-        offers = spec.services.supported_methods() if spec.services else frozenset()
-        wanted = replace(wanted, servers=spec.mcp_servers, reads=READ in offers, writes=WRITE in offers)
-        talk = profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
-        # Of the servers' tools the CLI asks only about those that its policy does not let run.
-        own = [grant for grant in spec.tools if grant.name in NAMES]
-        codec = AcpCodec(wanted, Grants(own, asked=server_tools(spec.mcp_servers), services=True), talk)
-        return Launch(Command(argv, spec.cwd, env, files=given), codec, spec.tool_server)
+        # For files in its working folder the CLI uses the client's methods, if declared, after it has asked by its own policy.
+        methods = spec.services.supported_methods() if spec.services else frozenset()
+        request = SessionRequest(
+            cwd=folder,
+            resume=resume,
+            login_hint=f"{LOGIN_HINT}, or the option api_key",
+            read_files=READ in methods,
+            write_files=WRITE in methods,
+            replays_after_load=True,
+            mcp_servers=spec.mcp_servers,
+        )
+        # The CLI requests permission only for MCP tools that its policy does not allow.
+        tools = [grant for grant in spec.tools if grant.name in NAMES]
+        grants = Grants(tools, ask_prefixes=server_prefixes(spec.mcp_servers), agent_asks=True)
+        profile = agent_profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
+        command = Command(argv, spec.cwd, env, files=files)
+        return Launch(command, AcpCodec(request, grants, profile), spec.tool_server)
 
 
 def _state(spec: AgentSpec) -> Path:
-    assert spec.state is not None, "open and execute see to it"
+    assert spec.state is not None, "open and execute set it"
     return spec.state
 
 
 def _session_files(spec: SessionSpec, state: Path, folder: str) -> dict[Path, bytes]:
-    """The home of a session: what it is called, what it may do, what it is told."""
-    user, own = home_of(spec), state / ".gemini"
+    """The files of a session's home: settings, policy and context."""
+    user, own = user_folder(spec), state / ".gemini"
     tools = [grant.name for grant in spec.tools if grant.name in NAMES]
-    given = {**files(state, session_settings(spec, user, tools)), **project_files(state, folder)}
-    given[own / "policies" / "portico.toml"] = policy(spec.tools, spec.app_tools, spec.mcp_servers).encode()
+    files = {**home_files(state, session_settings(spec, user, tools)), **project_files(state, folder)}
+    files[own / "policies" / "portico.toml"] = policy_file(spec.tools, spec.app_tools, spec.mcp_servers).encode()
     context = [] if spec.options.get("settings") == "none" else _read(user / "GEMINI.md")
     if spec.system is not None and spec.options.get("system_prompt") != "replace":
         context.append(spec.system)
-    given[own / "GEMINI.md"] = "\n\n".join(context).encode()
-    return given
+    files[own / "GEMINI.md"] = "\n\n".join(context).encode()
+    return files
 
 
 def _read(path: Path) -> list[str]:
@@ -177,10 +183,12 @@ def _read(path: Path) -> list[str]:
 
 
 def _seed(spec: SessionSpec, session_id: str, folder: str) -> bytes:
+    """The chat file of the session's history."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    names = {tool.name: app_name(tool.name) for tool in spec.app_tools}
-    return chat(spec.history, session_id, folder, [str(uuid.uuid4()) for _ in spec.history], now, names)
+    tool_names = {tool.name: app_tool_name(tool.name) for tool in spec.app_tools}
+    return chat_file(spec.history, session_id, folder, [str(uuid.uuid4()) for _ in spec.history], now, tool_names)
 
 
-def _literal(spec: TaskSpec) -> str:
+def _task_text(spec: TaskSpec) -> str:
+    """The task; a newline before a leading `/` makes it text."""
     return "\n" + spec.task if spec.task.startswith("/") and spec.options.get("slash_commands") != "on" else spec.task

@@ -1,4 +1,4 @@
-"""A history as the gemini CLI's own chat file, which `session/load` then loads. Shapes of gemini 0.61.0; pure."""
+"""Converts a history to a chat file of the gemini CLI, which `session/load` then loads. Format of gemini 0.61.0. No I/O."""
 
 from __future__ import annotations
 
@@ -23,52 +23,56 @@ from drivers.contract.messages import (
 )
 
 DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
-LONG_AGO = "2000-01-01T00-00"
-"""The time in a chat file's name. One of the present minute would be overwritten by the very load of it: the CLI starts a
-new file under the same name before it looks for the old one (measured with 0.61.0)."""
+OLD_TIME = "2000-01-01T00-00"
+"""The time in a chat file's name. A load overwrites the session's file of the current minute: the CLI creates a file of that name
+before it looks for the old one (measured with 0.61.0)."""
 CANCELLED = "Tool call cancelled"
 
 
-def chat_file(session_id: str) -> str:
-    """The name of a session's chat file, one that no new session takes."""
-    return f"session-{LONG_AGO}-{session_id[:8]}.jsonl"
+def chat_file_name(session_id: str) -> str:
+    """The name of a session's chat file, which no new session uses."""
+    return f"session-{OLD_TIME}-{session_id[:8]}.jsonl"
 
 
-def chat(
+def chat_file(
     history: Iterable[Message],
     session_id: str,
     folder: str,
     ids: Sequence[str],
     timestamp: str,
-    names: Mapping[str, str] | None = None,
+    tool_names: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The chat file's content: what it is about, then one message a line. `ids` are at least as many as messages; `names` are
-    the CLI's own of tools that have others in the history."""
-    about = {
+    """The chat file's content: a header line, then one message per line.
+
+    ids: message ids, at least as many as messages.
+    timestamp: the time of all messages, in ISO 8601.
+    tool_names: the CLI's names of tools that have other names in the history.
+    """
+    header = {
         "sessionId": session_id,
         "projectHash": hashlib.sha256(folder.encode()).hexdigest(),
         "startTime": timestamp,
         "lastUpdated": timestamp,
         "kind": "main",
     }
-    records = [{**record, "id": ids[n], "timestamp": timestamp} for n, record in enumerate(records_of(history, names))]
-    return b"".join(to_json(line) + b"\n" for line in (about, *records))
+    records = [{**record, "id": ids[n], "timestamp": timestamp} for n, record in enumerate(records_of(history, tool_names))]
+    return b"".join(to_json(line) + b"\n" for line in (header, *records))
 
 
-def records_of(history: Iterable[Message], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """The messages in the CLI's shape; a call and its result are one record, whichever message they came in."""
+def records_of(history: Iterable[Message], tool_names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """The messages in the CLI's format; a call and its result are in one record."""
     records: list[dict[str, Any]] = []
-    open_calls: dict[str, dict[str, Any]] = {}
+    pending: dict[str, dict[str, Any]] = {}
     for message in history:
         if isinstance(message, UserMessage):
             records.append({"type": "user", "content": _parts(message.content)})
         elif isinstance(message, AssistantMessage):
             used = [block for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
-            calls = [_call(block, (names or {}).get(block.name, block.name)) for block in used]
-            open_calls.update({call["id"]: call for call in calls})
+            calls = [_call(block, (tool_names or {}).get(block.name, block.name)) for block in used]
+            pending.update({call["id"]: call for call in calls})
             content = [{"text": text}] if (text := text_of(message.content)) else []
             records.append({"type": "gemini", "content": content, **({"toolCalls": calls} if calls else {})})
-        elif isinstance(message, ToolMessage) and (call := open_calls.pop(message.tool_call_id, None)):
+        elif isinstance(message, ToolMessage) and (call := pending.pop(message.tool_call_id, None)):
             call["result"] = _result(call, message.content)
     return records
 

@@ -1,7 +1,7 @@
-"""The gemini CLI's own tools: a fixed table, since the CLI has no way to list them, and the policy that grants them; pure.
+"""The gemini CLI's tools: a fixed table of its own, since the CLI has no way to list them, and the names of MCP tools. No I/O.
 
-As of gemini 0.61.0. Left out are tools that run others or change the CLI itself (invoke_agent, activate_skill, plan mode):
-what is done inside them could not be asked for one by one.
+As of gemini 0.61.0. The table omits tools that run others or change the CLI itself (invoke_agent, activate_skill, plan mode):
+the calls inside them could not be asked about one by one.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drivers.contract.info import ToolGrant, ToolKind, ToolSpec
+from drivers.contract.info import ToolKind, ToolSpec
 from drivers.contract.mcp_servers import McpServer, by_safe_name
 
 SHELL = "run_shell_command"
 SERVER = "portico"
 """The name of the MCP server of the application-side tools."""
 LONGEST_NAME = 63
-"""Characters of a tool's name; of a longer one the CLI leaves the middle out."""
+"""Characters of a tool's name; the CLI removes the middle of a longer one."""
 
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 
 
-def _tool(name: str, kind: ToolKind, does: str, required: Mapping[str, Any], /, **optional: Any) -> ToolSpec:
+def _tool(name: str, kind: ToolKind, description: str, required: Mapping[str, Any], /, **optional: Any) -> ToolSpec:
     schema = {"type": "object", "properties": {**required, **optional}, "required": [*required]}
-    return ToolSpec(name, does, schema, kind=kind)
+    return ToolSpec(name, description, schema, kind=kind)
 
 
 TOOLS = (
@@ -48,61 +48,35 @@ TOOLS = (
 NAMES = frozenset(tool.name for tool in TOOLS)
 
 
-def name_of(call_id: str, kind: str) -> str:
-    """The tool of a call, by its id: the CLI puts the tool's name and `__` before whatever id the model gave."""
+def tool_of_call(call_id: str, kind: str) -> str:
+    """The name of a call's tool, else its kind. The CLI prefixes the model's call id with the tool's name and `__`."""
     own = next((name for name in NAMES if call_id.startswith(f"{name}__")), None)
     of_server = re.match(r"mcp_([A-Za-z0-9-]+)_(.+?)__", call_id)
     return own or (f"mcp__{of_server[1]}__{of_server[2]}" if of_server else kind)
 
 
-def own_servers(servers: Sequence[McpServer], taken: Iterable[str] = ()) -> list[McpServer]:
-    """The servers that a client has brought along, by names that the CLI's names of their tools tell apart from all others:
-    it joins server and tool by `_`, so there is none in a server's name; and none is the gateway's own, or one of `taken`."""
+def rename_servers(servers: Sequence[McpServer], taken: Iterable[str] = ()) -> list[McpServer]:
+    """The client's MCP servers under names that make the names of their tools unambiguous.
+
+    The CLI joins server and tool by `_`, so a server's name contains none. No name is SERVER or one of `taken`.
+    """
     plain = [replace(server, name=re.sub(r"[^a-z0-9]+", "-", server.name.lower()).strip("-")) for server in servers]
     return [replace(server, name=name) for name, server in by_safe_name(plain, (SERVER, *taken)).items()]
 
 
-def server_tools(servers: Iterable[McpServer]) -> tuple[str, ...]:
-    """How the names of the servers' tools begin, for clients."""
+def server_prefixes(servers: Iterable[McpServer]) -> tuple[str, ...]:
+    """The prefixes of the names that clients see of these servers' tools."""
     return tuple(f"mcp__{server.name}__" for server in servers)
 
 
-def app_name(name: str) -> str:
-    """The CLI's name for an application-side tool, as it makes it of the names of the server and the tool."""
+def app_tool_name(name: str) -> str:
+    """The CLI's name of an application-side tool, made of the names of server and tool."""
     whole = re.sub(r"[^a-zA-Z0-9_\-.:]", "_", f"mcp_{SERVER}_{name}")
     return whole if len(whole) <= LONGEST_NAME else f"{whole[:30]}...{whole[-30:]}"
 
 
-def policy(grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec] = (), servers: Sequence[McpServer] = ()) -> str:
-    """A policy file by which the granted tools run or ask, and no other tool is offered to the model at all.
-
-    Application-side tools run: it is the client that runs them. Each has a rule by its whole name, since for a server's tools the
-    CLI looks up rules by another name of the server when it runs them (`mcp_portico`) than when it offers them (`portico`).
-
-    Tools of the client's own servers ask, all by one rule that names no server; those that are trusted have a rule each.
-
-    The shell's rule has a pattern that matches any command: by a rule without one, commands that the CLI takes for safe
-    (`ls`, `cat`) run without asking (measured with 0.61.0).
-    """
-    rules = [_rule("*", "deny", 900)]
-    for grant in grants:
-        if grant.name in NAMES:
-            extra = ('argsPattern = "."', "allowRedirection = true") if grant.name == SHELL else ()
-            rules.append(_rule(grant.name, "allow" if grant.trust else "ask_user", 999, *extra))
-        elif grant.trust and (native := _native(grant.name, servers)):
-            rules.append(_rule(native, "allow", 999))
-    rules += [_rule(app_name(tool.name), "allow", 999) for tool in app_tools]
-    rules += [_rule("mcp_*", "ask_user", 950)] if servers else []
-    return "\n".join(rules)
-
-
-def _native(name: str, servers: Iterable[McpServer]) -> str | None:
-    """The CLI's name for a tool of one of the servers."""
-    start = next((start for start in server_tools(servers) if name.startswith(start)), None)
-    native = start and f"mcp_{start[5:-2]}_{name.removeprefix(start)}"
+def native_tool_name(name: str, servers: Iterable[McpServer]) -> str | None:
+    """The CLI's name of a tool of one of these servers, from the name that clients see; None for any other tool."""
+    prefix = next((prefix for prefix in server_prefixes(servers) if name.startswith(prefix)), None)
+    native = prefix and f"mcp_{prefix[5:-2]}_{name.removeprefix(prefix)}"
     return native if native and re.fullmatch(r"[\w.:-]{1,63}", native, re.ASCII) else None
-
-
-def _rule(name: str, decision: str, priority: int, *extra: str) -> str:
-    lines = ("[[rule]]", f'toolName = "{name}"', f'decision = "{decision}"', f"priority = {priority}", *extra)
-    return "\n".join(lines) + "\n"

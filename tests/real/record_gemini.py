@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drivers.acp.driver import load
+from drivers.acp import import_protocol
 from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.codec import Launch
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
 from drivers.contract.info import ToolGrant
 from drivers.contract.specs import Limits, SessionSpec, TaskSpec
 from drivers.gemini.driver import GeminiDriver
-from drivers.gemini.home import home_of, prepare
+from drivers.gemini.home import prepare_home, user_folder
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from tests.drivers.gemini.recordings import TRANSCRIPTS
@@ -69,11 +69,11 @@ class Recorder:
     def listen(self, launch: Launch) -> Launch:
         receive = launch.codec.receive
 
-        def heard(line: bytes) -> list[OutputEvent]:
+        def recorded_receive(line: bytes) -> list[OutputEvent]:
             self.lines.append(line)
             return receive(line)
 
-        launch.codec.receive = heard  # type: ignore[method-assign]
+        launch.codec.receive = recorded_receive  # type: ignore[method-assign]
         return launch
 
     def write(self) -> None:
@@ -101,7 +101,7 @@ async def interrupted(agent: CliAgent, seen: str) -> None:
 
 async def record_task(name: str, task: str, folder: Path, env: dict[str, str]) -> None:
     spec = TaskSpec(str(PROGRAM), folder / "work", env, (), {}, folder / name, task=task)
-    await asyncio.to_thread(prepare, home_of(spec), folder / name, whole=True)
+    await asyncio.to_thread(prepare_home, user_folder(spec), folder / name, link_all=True)
     recorder = Recorder(name, folder)
     recorder.did("task")
     agent = await CliAgent.start(recorder.listen(GeminiDriver().task(spec)), Spawner(), Limits())
@@ -114,7 +114,7 @@ async def record_session(name: str, resume: str | None, folder: Path, env: dict[
     tools, deeds = given["tools"], given["deeds"]
     grants = tuple(ToolGrant(*grant) for grant in tools.items())
     spec = SessionSpec(str(PROGRAM), folder / "work", env, (), {}, folder / "session", tools=grants, resume=resume)
-    await asyncio.to_thread(prepare, home_of(spec), folder / "session", whole=False)
+    await asyncio.to_thread(prepare_home, user_folder(spec), folder / "session", link_all=False)
     recorder = Recorder(name, folder)
     recorder.did("session " + json.dumps({"tools": [[g.name, g.trust] for g in grants], "resume": resume}))
     agent = await CliAgent.start(recorder.listen(GeminiDriver().session(spec)), Spawner(), Limits())
@@ -145,7 +145,7 @@ def _mark_interrupt(recorder: Recorder) -> None:
 
 
 async def main() -> None:
-    load()
+    await import_protocol()
     (TRANSCRIPTS / "gemini").mkdir(exist_ok=True)
     counting = {"slowcount": _slow_count()}
     async with model_server(counting) as server:

@@ -25,7 +25,7 @@ from acp.schema import (
 )
 from pydantic import ValidationError
 
-from drivers.acp.rpc import plain
+from drivers.codecs.json_rpc import as_json
 from drivers.contract.client_services import (
     CREATE,
     INTERNAL_ERROR,
@@ -88,7 +88,7 @@ class OfferedServices(ClientServices):
             return ClientResponse(error=str(rpc_error(error)), code=INVALID_PARAMS)
         try:
             result = await self._ask(request.method, params)
-            answer = plain(answers.model_validate(result))
+            answer = as_json(answers.model_validate(result))
         except RpcError as error:
             return ClientResponse(error=str(error), code=error.code)
         except ValidationError:

@@ -10,7 +10,7 @@ from typing import Any
 from acp.schema import BaseModel
 from pydantic import ValidationError
 
-from drivers.acp.rpc import plain
+from drivers.codecs.json_rpc import as_json
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
 from gateway.security.redaction import Redactor
 
@@ -62,10 +62,10 @@ class Client:
         self._gone = False
 
     async def notify(self, method: str, params: BaseModel | dict[str, Any]) -> None:
-        await self._write({"jsonrpc": "2.0", "method": method, "params": plain(params)})
+        await self._write({"jsonrpc": "2.0", "method": method, "params": as_json(params)})
 
     async def respond(self, request_id: Id, result: BaseModel | dict[str, Any]) -> None:
-        await self._write({"jsonrpc": "2.0", "id": request_id, "result": plain(result)})
+        await self._write({"jsonrpc": "2.0", "id": request_id, "result": as_json(result)})
 
     async def refuse(self, request_id: Id, error: RpcError) -> None:
         """Answer with an error; its message is one line."""
@@ -79,7 +79,7 @@ class Client:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._asked[request_id] = answer
         try:
-            await self._write({"jsonrpc": "2.0", "id": request_id, "method": method, "params": plain(params)})
+            await self._write({"jsonrpc": "2.0", "id": request_id, "method": method, "params": as_json(params)})
             return await answer
         except asyncio.CancelledError:
             await self.notify("$/cancel_request", {"requestId": request_id})

@@ -1,4 +1,4 @@
-"""What the tests of the acp driver ask of a small agent made with the protocol's official package."""
+"""Runs tests.acp_agent, an agent made with the protocol's official package, and plays an agent to a codec line by line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 
+from drivers.acp.agent_profile import AgentProfile
 from drivers.acp.codec import AcpCodec
-from drivers.acp.handshake import Wanted
+from drivers.acp.handshake import SessionRequest
 from drivers.acp.permissions import Grants
-from drivers.acp.profile import AgentProfile
 from drivers.contract.agent import Prompt
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolResult
 from drivers.contract.specs import Limits
@@ -42,8 +42,8 @@ def environment(tmp_path: Path, flags: str = "") -> dict[str, str]:
     }
 
 
-async def heard(agent: CliAgent, prompt: str | Prompt | None = None) -> list[OutputEvent]:
-    """What comes of a prompt, until the client has to act or the run is over."""
+async def run_events(agent: CliAgent, prompt: str | Prompt | None = None) -> list[OutputEvent]:
+    """The events of a prompt, until the client has to act or the run has ended."""
     if prompt is not None:
         await agent.prompt(prompt if isinstance(prompt, Prompt) else Prompt(prompt))
     events: list[OutputEvent] = []
@@ -56,7 +56,7 @@ def sleepers() -> list[psutil.Process]:
     return [process for process in living(marked(MARK)) if process.name() == "sleep"]
 
 
-def said(events: list[OutputEvent]) -> str:
+def agent_text(events: list[OutputEvent]) -> str:
     return "".join(event.text for event in events if event.kind == "agent_token")
 
 
@@ -73,17 +73,17 @@ def result(events: list[OutputEvent]) -> ToolResult:
 
 
 class Agent:
-    """An agent's side of a codec."""
+    """Plays the agent to a codec."""
 
     def __init__(self, profile: AgentProfile | None = None, mode: str = "", grants: Grants | None = None) -> None:
-        self.codec = AcpCodec(Wanted("/work", mode=mode), grants or Grants(), profile)
+        self.codec = AcpCodec(SessionRequest("/work", mode=mode), grants or Grants(), profile)
         self.answer(protocolVersion=1)
 
     def answer(self, **result: Any) -> list[OutputEvent]:
-        """Answer the oldest request that is open."""
+        """Respond to the codec's latest request."""
         lines = [json.loads(line) for line in bytes(self.codec.outbox).splitlines()]
         self.codec.outbox.clear()
-        return self.say({"id": lines[-1]["id"], "result": result})
+        return self.send({"id": lines[-1]["id"], "result": result})
 
     def open(self) -> None:
         modes = {"availableModes": [{"id": "calm", "name": "Calm"}], "currentModeId": "calm"}
@@ -91,10 +91,10 @@ class Agent:
 
     def update(self, kind: str, session: str = "s", **fields: Any) -> list[OutputEvent]:
         params = {"sessionId": session, "update": {"sessionUpdate": kind, **fields}}
-        return self.say({"method": "session/update", "params": params})
+        return self.send({"method": "session/update", "params": params})
 
     def commands(self, *commands: dict[str, Any], session: str = "s") -> list[OutputEvent]:
         return self.update("available_commands_update", session, availableCommands=list(commands))
 
-    def say(self, message: dict[str, Any]) -> list[OutputEvent]:
+    def send(self, message: dict[str, Any]) -> list[OutputEvent]:
         return self.codec.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())

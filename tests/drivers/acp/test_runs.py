@@ -1,4 +1,4 @@
-"""Runs of an agent by the Agent Client Protocol: what it says, how they end, tasks."""
+"""Runs of an agent by the Agent Client Protocol: text, results, interrupts, tasks."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from drivers.contract.messages import ImageBlock, TextBlock
 from drivers.contract.specs import TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
-from tests.drivers.acp.talk import ARGS, LIMITS, MARK, PIXEL, Open, end, environment, heard, said, sleepers
+from tests.drivers.acp.talk import ARGS, LIMITS, MARK, PIXEL, Open, agent_text, end, environment, run_events, sleepers
 
 
 async def test_text_thinking_and_usage(open_agent: Open) -> None:
-    events = await heard(await open_agent(), "say hello")
+    events = await run_events(await open_agent(), "say hello")
     assert [event.kind for event in events] == ["native_session", "thinking", "agent_token", "usage", "session_end"]
-    assert said(events) == "hello"
+    assert agent_text(events) == "hello"
     assert events[3].model_dump() == {"kind": "usage", "input_tokens": 10, "output_tokens": 5, "cache_read": 2, "cache_write": 0}
 
 
 async def test_an_interrupt_in_text_and_while_asking(open_agent: Open) -> None:
     agent = await open_agent("execute")
     await agent.prompt(Prompt("wait here"))
-    while not said(list(await agent.receive())):
+    while not agent_text(list(await agent.receive())):
         pass
     await agent.interrupt()
-    assert end(await heard(agent)) == (130, "cancelled")
-    await heard(agent, "run sleep 300")
+    assert end(await run_events(agent)) == (130, "cancelled")
+    await run_events(agent, "run sleep 300")
     await agent.interrupt()
-    assert end(await heard(agent)) == (130, "cancelled")
-    assert said(await heard(agent, "say still here")) == "still here"
+    assert end(await run_events(agent)) == (130, "cancelled")
+    assert agent_text(await run_events(agent, "say still here")) == "still here"
 
 
 async def test_an_interrupt_ends_a_command(open_agent: Open) -> None:
     agent = await open_agent("execute!")
-    running = asyncio.create_task(heard(agent, "run echo $$ > pid; exec sleep 300"))
+    running = asyncio.create_task(run_events(agent, "run echo $$ > pid; exec sleep 300"))
     for _ in range(3000):
         if sleepers():
             break
@@ -51,26 +51,32 @@ async def test_an_interrupt_ends_a_command(open_agent: Open) -> None:
 
 async def test_a_plan_the_commands_and_the_title(open_agent: Open) -> None:
     agent = await open_agent()
-    events = await heard(agent, "plan")
+    events = await run_events(agent, "plan")
     kinds = ["native_session", "plan", "commands", "context_use", "title", "agent_token", "usage", "session_end"]
     assert [event.kind for event in events] == kinds
-    assert said(events) == "planned"
-    # What is the same as before is not told again.
-    assert [event.kind for event in await heard(agent, "plan")] == ["plan", "context_use", "agent_token", "usage", "session_end"]
+    assert agent_text(events) == "planned"
+    # Unchanged values are not reported again.
+    assert [event.kind for event in await run_events(agent, "plan")] == [
+        "plan",
+        "context_use",
+        "agent_token",
+        "usage",
+        "session_end",
+    ]
 
 
 @pytest.mark.parametrize("flags", ["commands", "commands_later"])
 async def test_commands_that_come_while_no_run_is_under_way(open_agent: Open, flags: str) -> None:
     agent = await open_agent(flags=flags)
-    kinds = [event.kind for event in await heard(agent, "say hello")]
+    kinds = [event.kind for event in await run_events(agent, "say hello")]
     assert sorted(kinds[:2]) == ["commands", "native_session"]
-    # Behind the end of a run they are told in the next.
-    kinds = [event.kind for event in [*await heard(agent, "late"), *await heard(agent, "say hello")]]
+    # Commands that come after the end of a run are reported in the next one.
+    kinds = [event.kind for event in [*await run_events(agent, "late"), *await run_events(agent, "say hello")]]
     assert kinds.count("commands") == 1 and kinds.index("commands") > kinds.index("session_end")
 
 
 @pytest.mark.parametrize(
-    ("prompt", "ending", "told"),
+    ("prompt", "run_result", "message"),
     [
         ("stop max_tokens", (1, "max_tokens"), ""),
         ("stop refusal", (1, "refusal"), ""),
@@ -79,23 +85,23 @@ async def test_commands_that_come_while_no_run_is_under_way(open_agent: Open, fl
         ("exit", (7, "error"), "ended in the middle of the run, with exit code 7"),
     ],
 )
-async def test_how_runs_end(open_agent: Open, prompt: str, ending: tuple[int, str], told: str) -> None:
-    events = await heard(await open_agent(), prompt)
-    assert end(events) == ending
-    assert told in "".join(event.message for event in events if event.kind == "error")
+async def test_how_runs_end(open_agent: Open, prompt: str, run_result: tuple[int, str], message: str) -> None:
+    events = await run_events(await open_agent(), prompt)
+    assert end(events) == run_result
+    assert message in "".join(event.message for event in events if event.kind == "error")
 
 
 async def test_a_request_that_is_not_known_is_answered(open_agent: Open) -> None:
-    assert said(await heard(await open_agent(), "elicit")) == "answered: -32601"
+    assert agent_text(await run_events(await open_agent(), "elicit")) == "answered: -32601"
 
 
 async def test_an_image(open_agent: Open) -> None:
     prompt = Prompt((TextBlock(text="say seen"), ImageBlock(url=PIXEL)))
-    assert said(await heard(await open_agent(), prompt)) == "saw 1 image of 12 charactersseen"
+    assert agent_text(await run_events(await open_agent(), prompt)) == "saw 1 image of 12 charactersseen"
     agent = await open_agent(flags="noimage")
-    events = await heard(agent, prompt)
+    events = await run_events(agent, prompt)
     assert end(events) == (1, "error")
-    assert said(await heard(agent, "say fine")) == "fine"
+    assert agent_text(await run_events(agent, "say fine")) == "fine"
 
 
 async def test_a_task(tmp_path: Path) -> None:
@@ -104,7 +110,7 @@ async def test_a_task(tmp_path: Path) -> None:
         spec = TaskSpec(sys.executable, tmp_path / "work", environment(tmp_path), ARGS, options, task="run touch made.txt")
         agent = await AcpDriver().execute(spec, Spawner(MARK), LIMITS)
         assert isinstance(agent, CliAgent)
-        events = await heard(agent)
+        events = await run_events(agent)
         await agent.close()
         assert end(events) == (0, "end_turn")
         assert (tmp_path / "work" / "made.txt").exists() is allow

@@ -1,4 +1,4 @@
-"""What the agent asks of its client: files, terminals and permissions, inside the folder and by the grants."""
+"""Client methods of an ACP session: files, terminals and permission requests, inside the folders and by the grants."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.client_services import ClientResponse
 from drivers.contract.events import Awaiting, ToolCall
 from drivers.contract.info import ToolGrant
-from tests.drivers.acp.talk import Agent, Open, heard, result, said
+from tests.drivers.acp.talk import Agent, Open, agent_text, result, run_events
 
 
 async def test_files_are_read_in_the_folder_only(open_agent: Open, tmp_path: Path) -> None:
     agent = await open_agent("read!")
     (tmp_path / "work" / "file.txt").write_text("content")
-    events = await heard(agent, f"read {tmp_path / 'work' / 'file.txt'}")
+    events = await run_events(agent, f"read {tmp_path / 'work' / 'file.txt'}")
     assert (result(events).output, result(events).is_error) == ("content", False)
-    events = await heard(agent, "read /etc/passwd")
+    events = await run_events(agent, "read /etc/passwd")
     assert result(events).is_error
-    assert "not in the working folder" in said(events)
+    assert "not in the working folder" in agent_text(events)
 
 
 async def test_files_are_read_in_the_additional_directories_too(open_agent: Open, tmp_path: Path) -> None:
@@ -31,70 +31,72 @@ async def test_files_are_read_in_the_additional_directories_too(open_agent: Open
     file.parent.mkdir()
     file.write_text("content")
     without = await open_agent("read!", flags="folders")
-    assert "not in the working folder" in said(await heard(without, f"read {file}"))
+    assert "not in the working folder" in agent_text(await run_events(without, f"read {file}"))
     agent = await open_agent("read!", flags="folders", additional_directories=(file.parent,))
-    assert result(await heard(agent, f"read {file}")).output == "content"
-    assert result(await heard(agent, "read /etc/passwd")).is_error
+    assert result(await run_events(agent, f"read {file}")).output == "content"
+    assert result(await run_events(agent, "read /etc/passwd")).is_error
 
 
 @pytest.mark.parametrize("granted", [True, False])
 async def test_an_edit_waits_for_the_client(open_agent: Open, tmp_path: Path, granted: bool) -> None:
     agent, file = await open_agent("edit"), tmp_path / "work" / "new.txt"
-    events = await heard(agent, f"write {file}")
+    events = await run_events(agent, f"write {file}")
     call = next(event for event in events if isinstance(event, ToolCall))
     assert (call.name, call.status) == ("edit", "started")
     assert "+written" in call.input["changes"][0]["diff"]  # type: ignore[index]
     assert not file.exists()
     await agent.reply(PermissionReply("w1", granted, "not today"))
-    events = await heard(agent)
-    assert said(events) == ("written" if granted else "not written")
+    events = await run_events(agent)
+    assert agent_text(events) == ("written" if granted else "not written")
     assert file.exists() is granted
     assert result(events).is_error is not granted
     if not granted:
         assert result(events).output == "not today"
 
 
-@pytest.mark.parametrize(("grants", "told"), [(("edit!",), "written"), ((), "refused: This tool is not enabled")])
-async def test_what_is_not_asked_for_goes_by_the_grants(
-    open_agent: Open, tmp_path: Path, grants: tuple[str, ...], told: str
+@pytest.mark.parametrize(("grants", "expected"), [(("edit!",), "written"), ((), "refused: This tool is not enabled")])
+async def test_a_method_without_a_permission_request_is_decided_by_the_grants(
+    open_agent: Open, tmp_path: Path, grants: tuple[str, ...], expected: str
 ) -> None:
     agent, file = await open_agent(*grants), tmp_path / "work" / "new.txt"
-    events = await heard(agent, f"sneak {file}")
+    events = await run_events(agent, f"sneak {file}")
     assert file.exists() is bool(grants)
-    assert said(events).startswith(told)
+    assert agent_text(events).startswith(expected)
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_a_service_that_was_not_asked_for_waits_for_the_client(open_agent: Open, tmp_path: Path, granted: bool) -> None:
+async def test_a_method_without_a_permission_request_waits_for_the_client(
+    open_agent: Open, tmp_path: Path, granted: bool
+) -> None:
     agent, file = await open_agent("edit"), tmp_path / "work" / "new.txt"
-    events = await heard(agent, f"sneak {file}")
+    events = await run_events(agent, f"sneak {file}")
     waiting = events[-1]
     assert isinstance(waiting, Awaiting)
     assert not file.exists()
     await agent.reply(PermissionReply(waiting.calls[0].id, granted))
-    events = await heard(agent)
+    events = await run_events(agent)
     assert file.exists() is granted
     assert result(events).is_error is not granted
 
 
 async def test_a_command_in_a_terminal(open_agent: Open, tmp_path: Path) -> None:
     agent = await open_agent("execute!")
-    events = await heard(agent, "run echo hi; pwd; exit 2")
+    events = await run_events(agent, "run echo hi; pwd; exit 2")
     assert (result(events).output, result(events).is_error) == (f"hi\n{tmp_path / 'work'}\n", True)
-    assert said(events) == "exit code 2"
+    assert agent_text(events) == "exit code 2"
 
 
 async def test_a_denied_command_does_not_run(open_agent: Open, tmp_path: Path) -> None:
     agent = await open_agent("execute")
-    events = await heard(agent, "run touch made.txt")
+    events = await run_events(agent, "run touch made.txt")
     await agent.reply(PermissionReply("x1", False))
-    events = await heard(agent)
-    assert said(events) == "not run"
+    events = await run_events(agent)
+    assert agent_text(events) == "not run"
     assert not (tmp_path / "work" / "made.txt").exists()
 
 
 async def test_a_tool_that_is_not_listed_does_not_run(open_agent: Open, tmp_path: Path) -> None:
-    events = await heard(await open_agent("read"), "run touch made.txt")
+    events = await run_events(await open_agent("read"), "run touch made.txt")
     assert [event.status for event in events if isinstance(event, ToolCall)] == ["started", "failed"]
     assert "not enabled" in result(events).output
     assert not (tmp_path / "work" / "made.txt").exists()
@@ -102,14 +104,14 @@ async def test_a_tool_that_is_not_listed_does_not_run(open_agent: Open, tmp_path
 
 async def test_two_permissions_at_once_are_asked_one_by_one(open_agent: Open) -> None:
     agent = await open_agent("execute")
-    events = await heard(agent, "both")
+    events = await run_events(agent, "both")
     for call_id, granted in (("b1", True), ("b2", False)):
         waiting = events[-1]
         assert isinstance(waiting, Awaiting)
         assert [call.id for call in waiting.calls] == [call_id]
         await agent.reply(PermissionReply(call_id, granted))
-        events = await heard(agent)
-    assert said(events) == "both: [True, False]"
+        events = await run_events(agent)
+    assert agent_text(events) == "both: [True, False]"
     assert [(event.id, event.status) for event in events if isinstance(event, ToolCall)] == [
         ("b2", "failed"),
         ("b1", "completed"),
@@ -129,14 +131,14 @@ def error_to(agent: Agent, request_id: int) -> str:
     return str(next(line for line in lines if line.get("id") == request_id and "error" in line)["error"]["message"])
 
 
-def test_before_the_session_is_open_nobody_can_be_asked() -> None:
+def test_before_the_session_is_open_no_client_can_be_asked() -> None:
     agent = Agent(grants=Grants([ToolGrant("edit")]))
-    assert agent.say(write(7)) == []
-    assert (agent.codec.phase, "No run is under way" in error_to(agent, 7)) == ("starting", True)
+    assert agent.send(write(7)) == []
+    assert (agent.codec.phase, "No run is active" in error_to(agent, 7)) == ("starting", True)
 
 
-def test_between_two_runs_nobody_can_be_asked() -> None:
-    """Nor does the leave for a call that never ended last beyond its run; and in the next run it is asked for as ever."""
+def test_between_two_runs_no_client_can_be_asked() -> None:
+    """A grant for an unfinished call does not outlast its run; the next run asks again."""
     agent = Agent(grants=Grants([ToolGrant("edit")]))
     agent.open()
     agent.codec.prompt(Prompt("go"))
@@ -144,25 +146,25 @@ def test_between_two_runs_nobody_can_be_asked() -> None:
     options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
     call = {"toolCallId": "e1", "title": "Edit", "kind": "edit", "status": "pending"}
     question = {"sessionId": "s", "toolCall": call, "options": options}
-    assert isinstance(agent.say({"id": 1, "method": "session/request_permission", "params": question})[-1], Awaiting)
+    assert isinstance(agent.send({"id": 1, "method": "session/request_permission", "params": question})[-1], Awaiting)
     agent.codec.reply(PermissionReply("e1", granted=True))
-    agent.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
-    assert agent.say(write(2)) == []
+    agent.send({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+    assert agent.send(write(2)) == []
     assert not agent.codec.client_requests
-    assert (agent.codec.phase, "No run is under way" in error_to(agent, 2)) == ("ready", True)
+    assert (agent.codec.phase, "No run is active" in error_to(agent, 2)) == ("ready", True)
     agent.codec.prompt(Prompt("go on"))
-    assert isinstance(agent.say(write(3))[-1], Awaiting)
+    assert isinstance(agent.send(write(3))[-1], Awaiting)
 
 
-def test_what_comes_of_an_earlier_runs_request_is_not_told_in_the_next() -> None:
+def test_the_response_to_a_request_of_an_earlier_run_is_not_reported_in_the_next() -> None:
     agent = Agent(grants=Grants([ToolGrant("edit")]))
     agent.open()
     agent.codec.prompt(Prompt("go"))
     asked = json.loads(bytes(agent.codec.outbox).splitlines()[-1])
-    assert isinstance(agent.say(write(7))[-1], Awaiting)
+    assert isinstance(agent.send(write(7))[-1], Awaiting)
     agent.codec.reply(PermissionReply("service_1", granted=True))
     (request,) = agent.codec.client_requests
-    agent.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+    agent.send({"id": asked["id"], "result": {"stopReason": "end_turn"}})
     agent.codec.prompt(Prompt("go on"))
     agent.codec.pending.clear()
     agent.codec.client_responded(request, ClientResponse({}))

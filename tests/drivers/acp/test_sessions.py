@@ -1,4 +1,4 @@
-"""Sessions of an agent by the Agent Client Protocol: their settings, resuming, logging in, closing; the probe."""
+"""Sessions of an ACP agent: settings, resuming, login, closing; the probe; the package's exports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+import drivers.acp
+from drivers.acp.config_options import options_of, requested
 from drivers.acp.driver import AcpDriver
-from drivers.acp.settings import asked, offered
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import SlashCommand
 from drivers.contract.messages import UserMessage
 from drivers.contract.specs import AgentSpec, Limits, SessionSpec
 from drivers.runtime.process import Spawner
-from tests.drivers.acp.talk import ARGS, MARK, Open, environment, heard, said
+from tests.drivers.acp.talk import ARGS, MARK, Open, agent_text, environment, run_events
 
 
 def test_what_an_agent_offers_to_choose() -> None:
@@ -24,56 +25,56 @@ def test_what_an_agent_offers_to_choose() -> None:
     mode = {"type": "select", "name": "Mode", "category": "mode", "options": [{"value": "a"}, {"value": "b"}]}
     model = {"type": "select", "name": "Model", "category": "model", "options": [{"value": "m"}]}
     options = {"effort": grouped, "kind": mode, "model": model}
-    [modes, effort] = offered(["a", "b"], options)
+    [modes, effort] = options_of(["a", "b"], options)
     assert (modes.name, modes.choices) == ("mode", ("", "a", "b"))
     assert (effort.name, effort.title, effort.description) == ("config.effort", "Effort", "How hard.")
     assert effort.choices == ("", "low", "high")
-    assert [option.name for option in offered([], options)] == ["config.effort", "config.kind"]
-    assert offered([], {}) == ()
+    assert [option.name for option in options_of([], options)] == ["config.effort", "config.kind"]
+    assert options_of([], {}) == ()
 
 
 def test_what_a_session_sets_itself_wins_over_the_list() -> None:
     given = {"config": "effort=low,loud=true", "config.effort": "high", "config.kind": "", "mode": "a"}
-    assert asked(given) == {"effort": "high", "loud": "true"}
+    assert requested(given) == {"effort": "high", "loud": "true"}
 
 
 async def test_what_is_chosen_reaches_the_agent(open_agent: Open) -> None:
     agent = await open_agent(options={"mode": "wild", "config.loud": "true"})
-    assert said(await heard(agent, "settings")) == "wild small True"
+    assert agent_text(await run_events(agent, "settings")) == "wild small True"
 
 
 async def test_settings_are_the_agents_own_modes_and_options(open_agent: Open) -> None:
     agent = await open_agent(options={"mode": "wild", "model": "large", "config": "loud=true"})
-    assert said(await heard(agent, "settings")) == "wild large True"
+    assert agent_text(await run_events(agent, "settings")) == "wild large True"
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        ({"mode": "odd"}, "it has no mode 'odd'; there are calm, wild"),
-        ({"model": "odd"}, "it has no model 'odd'; there are small, large"),
-        ({"config": "odd=1"}, "it has no config option 'odd'; there are model, loud"),
-        ({"config": "loud=1"}, "it has no value of loud '1'; there are true, false"),
+        ({"mode": "odd"}, "it has no mode 'odd'; available: calm, wild"),
+        ({"model": "odd"}, "it has no model 'odd'; available: small, large"),
+        ({"config": "odd=1"}, "it has no config option 'odd'; available: model, loud"),
+        ({"config": "loud=1"}, "it has no value of loud '1'; available: true, false"),
         ({"config": "loud"}, "write ID=VALUE"),
     ],
 )
-async def test_a_setting_that_is_not_offered_is_refused(open_agent: Open, options: dict[str, str], told: str) -> None:
-    with pytest.raises(AgentUnavailable, match=told):
+async def test_an_unknown_setting_is_rejected(open_agent: Open, options: dict[str, str], message: str) -> None:
+    with pytest.raises(AgentUnavailable, match=message):
         await open_agent(options=options)
 
 
 async def test_a_session_goes_on_in_another_process(open_agent: Open) -> None:
     for flags in ("", "noresume"):
         first = await open_agent(flags=flags)
-        await heard(first, "say one")
+        await run_events(first, "say one")
         await first.close()
         second = await open_agent(flags=flags, resume=first.native_id)
-        events = await heard(second, "recall")
-        assert said(events) == "say one | recall"
+        events = await run_events(second, "recall")
+        assert agent_text(events) == "say one | recall"
         assert not any("replay" in event.encode().decode() for event in events)
 
 
-async def test_a_session_that_cannot_go_on_is_told_apart(open_agent: Open) -> None:
+async def test_a_session_that_cannot_be_resumed_has_an_error_of_its_own(open_agent: Open) -> None:
     with pytest.raises(ResumeFailed, match="Resource not found"):
         await open_agent(resume="nothing")
     with pytest.raises(ResumeFailed, match="cannot resume"):
@@ -84,16 +85,16 @@ async def test_a_session_that_cannot_go_on_is_told_apart(open_agent: Open) -> No
 
 async def test_additional_directories_are_passed_on_however_it_is_opened(open_agent: Open, tmp_path: Path) -> None:
     more = (tmp_path / "one", tmp_path / "two")
-    told = f"{tmp_path / 'one'} {tmp_path / 'two'}"
+    directories = f"{tmp_path / 'one'} {tmp_path / 'two'}"
     first = await open_agent(flags="folders", additional_directories=more)
-    assert said(await heard(first, "folders")) == f"new {told}"
+    assert agent_text(await run_events(first, "folders")) == f"new {directories}"
     await first.close()
     for flags, how in (("folders", "resume"), ("folders noresume", "load")):
         again = await open_agent(flags=flags, resume=first.native_id, additional_directories=more)
-        assert said(await heard(again, "folders")) == f"{how} {told}"
+        assert agent_text(await run_events(again, "folders")) == f"{how} {directories}"
         await again.close()
     without = await open_agent(flags="folders", resume=first.native_id)
-    assert said(await heard(without, "folders")) == "resume"
+    assert agent_text(await run_events(without, "folders")) == "resume"
 
 
 async def test_additional_directories_that_the_agent_does_not_take_are_refused(open_agent: Open, tmp_path: Path) -> None:
@@ -103,9 +104,9 @@ async def test_additional_directories_that_the_agent_does_not_take_are_refused(o
             await open_agent(resume=resume, additional_directories=(tmp_path / "one",))
 
 
-async def test_the_agent_is_told_when_its_session_ends(open_agent: Open, tmp_path: Path) -> None:
+async def test_the_agent_gets_a_close_request_when_its_session_ends(open_agent: Open, tmp_path: Path) -> None:
     agent = await open_agent()
-    await heard(agent, "say one")
+    await run_events(agent, "say one")
     await agent.close()
     assert (tmp_path / "sessions" / f"{agent.native_id}.closed").exists()
 
@@ -115,7 +116,7 @@ async def test_a_log_in_is_asked_for_once(open_agent: Open) -> None:
         await open_agent(flags="login")
     with pytest.raises(AgentUnavailable, match="did not log in by 'password': wrong password"):
         await open_agent(flags="nologin", options={"auth_method": "password"})
-    assert said(await heard(await open_agent(flags="login", options={"auth_method": "password"}), "say in")) == "in"
+    assert agent_text(await run_events(await open_agent(flags="login", options={"auth_method": "password"}), "say in")) == "in"
 
 
 async def test_the_probe(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ async def test_the_probe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", ["commands", "commands_later", "commands deaf", "commands fragile"])
 async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
-    monkeypatch.setattr("drivers.acp.driver.LINGER", 0.5 if "deaf" in flags else 60.0)
+    monkeypatch.setattr("drivers.acp.driver.DRAIN_SECONDS", 0.5 if "deaf" in flags else 60.0)
     found = await AcpDriver().probe(
         AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), ARGS), Spawner(MARK)
     )
@@ -149,11 +150,12 @@ async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("program", "told"), [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 1 s after"), ("/bin/true", "ended before")]
+    ("program", "message"),
+    [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 1 s after"), ("/bin/true", "ended before")],
 )
-async def test_a_program_that_does_not_speak_it(tmp_path: Path, program: str, told: str) -> None:
+async def test_a_program_that_does_not_speak_it(tmp_path: Path, program: str, message: str) -> None:
     args = ("60",) if program == "/bin/sleep" else ()
-    with pytest.raises(DriverError, match=told):
+    with pytest.raises(DriverError, match=message):
         await AcpDriver().open(SessionSpec(program, tmp_path, environment(tmp_path), args), Spawner(MARK), Limits(start=1.0))
 
 
@@ -161,3 +163,15 @@ def test_the_protocol_is_imported_when_it_is_needed() -> None:
     imports = "import sys, gateway.server.app, gateway.cli.main; from drivers import registry"
     code = f"{imports}; registry.load(); sys.exit('acp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_bridge_imports_neither_the_protocol_nor_the_acp_driver() -> None:
+    code = "import sys, drivers.acp.mcp_bridge; sys.exit(bool({'acp', 'drivers.acp.driver'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_exported_name_can_be_imported() -> None:
+    for name in drivers.acp.__all__:
+        assert getattr(drivers.acp, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = drivers.acp.nothing  # type: ignore[attr-defined]

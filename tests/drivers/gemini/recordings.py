@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drivers.acp.codec import AcpCodec
-from drivers.acp.handshake import Wanted
+from drivers.acp.handshake import SessionRequest
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.codec import Codec
 from drivers.contract.events import Awaiting, OutputEvent
 from drivers.contract.info import ToolGrant
-from drivers.gemini.codec import GeminiCodec
-from drivers.gemini.session import profile
+from drivers.gemini.profile import agent_profile
+from drivers.gemini.task_codec import GeminiTaskCodec
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 GOLDEN = TRANSCRIPTS / "golden" / "gemini"
@@ -47,11 +47,11 @@ ALL = [read(path) for path in PATHS]
 def codec_of(first: bytes, task: str | None = None) -> Codec:
     """The codec that a transcript's first line asks for; `task` is a session's task form."""
     if first == b"#task":
-        return GeminiCodec()
+        return GeminiTaskCodec()
     given = json.loads(first.removeprefix(b"#session"))
     grants = Grants(ToolGrant(*grant) for grant in given["tools"])
-    wanted = Wanted(cwd="/home/user/work", resume=given["resume"], late_replay=True)
-    return AcpCodec(wanted, grants, profile(verbatim=True), Prompt(task) if task else None)
+    request = SessionRequest(cwd="/home/user/work", resume=given["resume"], replays_after_load=True)
+    return AcpCodec(request, grants, agent_profile(verbatim=True), Prompt(task) if task else None)
 
 
 class Player:

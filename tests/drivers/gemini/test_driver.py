@@ -18,19 +18,20 @@ from drivers.contract.info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
 from drivers.contract.specs import Limits, SessionSpec, TaskSpec
-from drivers.gemini.codec import GeminiCodec
 from drivers.gemini.driver import MAX_TASK, GeminiDriver
-from drivers.gemini.history import LONG_AGO, chat, chat_file, records_of
-from drivers.gemini.home import age_chats, home_of, prepare, session_settings, task_settings
-from drivers.gemini.session import MARK, profile
-from drivers.gemini.tools import NAMES, TOOLS, app_name, name_of, policy
+from drivers.gemini.history import OLD_TIME, chat_file, chat_file_name, records_of
+from drivers.gemini.home import prepare_home, rename_chats, session_settings, task_settings, user_folder
+from drivers.gemini.policy import policy_file
+from drivers.gemini.profile import ZERO_WIDTH_SPACE, agent_profile
+from drivers.gemini.task_codec import GeminiTaskCodec
+from drivers.gemini.tools import NAMES, TOOLS, app_tool_name, tool_of_call
 from drivers.runtime.process import Spawner
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
 def run(*lines: Any, code: int = 0, stderr: tuple[str, ...] = ()) -> list[OutputEvent]:
-    codec = GeminiCodec()
+    codec = GeminiTaskCodec()
     events = [event for line in lines for event in codec.receive(json.dumps(line).encode())]
     return [*events, *codec.exited(code, stderr)]
 
@@ -43,15 +44,15 @@ def test_the_older_shapes_of_a_task() -> None:
 def test_a_task_without_its_result_line_has_failed() -> None:
     events = run({"type": "init", "session_id": "s"}, {"type": "message", "role": "assistant", "content": "half"})
     assert isinstance(events[-2], Error)
-    assert "before it said that it was done" in events[-2].message
+    assert "before it wrote its result" in events[-2].message
     assert events[-1] == SessionEnd(exit_code=1, stop_reason="error")
 
 
-@pytest.mark.parametrize(("code", "told"), [(41, "run `gemini` once"), (55, "not trusted"), (7, "exit code 7")])
-def test_exit_codes_are_told(code: int, told: str) -> None:
+@pytest.mark.parametrize(("code", "message"), [(41, "run `gemini` once"), (55, "not trusted"), (7, "exit code 7")])
+def test_exit_codes_are_explained(code: int, message: str) -> None:
     events = run(code=code, stderr=("why",))
     assert events[0] == Stderr(line="why")
-    assert told in events[1].message  # type: ignore[union-attr]
+    assert message in events[1].message  # type: ignore[union-attr]
     assert events[2] == SessionEnd(exit_code=code, stop_reason="error")
 
 
@@ -60,16 +61,16 @@ def test_a_failed_result_keeps_the_exit_code() -> None:
     assert events == [Error(message="gemini: [API Error: no]"), SessionEnd(exit_code=145, stop_reason="error")]
 
 
-def test_what_is_not_known_is_shown() -> None:
-    codec = GeminiCodec()
+def test_unknown_lines_become_stdout() -> None:
+    codec = GeminiTaskCodec()
     for line in (b"plain text", b'{"type":"new"}', b'{"type":"error","severity":"warning","message":"m"}', b'{"odd":1}', b"[1]"):
         assert codec.receive(line) == [Stdout(line=line.decode())]
 
 
 def test_the_policy_denies_what_is_not_listed() -> None:
-    rules = tomllib.loads(policy([ToolGrant("read_file"), ToolGrant("run_shell_command", trust=True), ToolGrant("nonsense")]))[
-        "rule"
-    ]
+    rules = tomllib.loads(
+        policy_file([ToolGrant("read_file"), ToolGrant("run_shell_command", trust=True), ToolGrant("nonsense")])
+    )["rule"]
     assert [(rule["toolName"], rule["decision"]) for rule in rules] == [
         ("*", "deny"), ("read_file", "ask_user"), ("run_shell_command", "allow"),
     ]  # fmt: skip
@@ -78,22 +79,22 @@ def test_the_policy_denies_what_is_not_listed() -> None:
 
 
 def test_a_call_is_named_by_its_id_which_no_model_can_choose() -> None:
-    assert name_of("read_file__run_shell_command__1", "execute") == "read_file"
-    assert name_of("something_else__1", "other") == "other"
+    assert tool_of_call("read_file__run_shell_command__1", "execute") == "read_file"
+    assert tool_of_call("something_else__1", "other") == "other"
     assert len({tool.name for tool in TOOLS}) == len(TOOLS) == len(NAMES)
 
 
 def test_prompts_that_would_be_commands_are_text() -> None:
-    prompt = profile(verbatim=True).prompt
+    prompt = agent_profile(verbatim=True).prompt
     assert prompt(Prompt("hello"))[0].text == "hello"
-    assert prompt(Prompt("  /help"))[0].text == MARK + "  /help"
-    assert prompt(Prompt((TextBlock(text=" "), TextBlock(text="$x"))))[1].text == MARK + "$x"
-    assert profile(verbatim=False).prompt(Prompt("/help"))[0].text == "/help"
+    assert prompt(Prompt("  /help"))[0].text == ZERO_WIDTH_SPACE + "  /help"
+    assert prompt(Prompt((TextBlock(text=" "), TextBlock(text="$x"))))[1].text == ZERO_WIDTH_SPACE + "$x"
+    assert agent_profile(verbatim=False).prompt(Prompt("/help"))[0].text == "/help"
 
 
 @pytest.mark.parametrize("texts", [("/help", "a file"), ("a file", "/help"), ("a file", "a path")])
 def test_a_command_with_a_file_that_comes_along_stands_first(texts: tuple[str, str]) -> None:
-    found = profile(verbatim=False).prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
+    found = agent_profile(verbatim=False).prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
     assert [block.text for block in found] == (["/help\n", "a file"] if "/help" in texts else list(texts))
 
 
@@ -106,26 +107,26 @@ def test_a_history_as_a_chat_file() -> None:
         ToolMessage(tool_call_id="c1", content="18C"),
         AssistantMessage(content="It is mild."),
     )
-    user, called, said = records_of(history)
+    user, called, answered = records_of(history)
     assert user["content"][1] == {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
     results = [call["result"][0]["functionResponse"]["response"]["output"] for call in called["toolCalls"]]
     assert results == ["18C", "Tool call cancelled"]
-    assert said == {"type": "gemini", "content": [{"text": "It is mild."}]}
-    lines = chat(history, "0123456789", "/work", ["a", "b", "c", "d"], "2026-11-20T00:00:00.000Z").splitlines()
+    assert answered == {"type": "gemini", "content": [{"text": "It is mild."}]}
+    lines = chat_file(history, "0123456789", "/work", ["a", "b", "c", "d"], "2026-11-20T00:00:00.000Z").splitlines()
     about = json.loads(lines[0])
     assert (about["sessionId"], len(about["projectHash"]), len(lines)) == ("0123456789", 64, 4)
-    assert chat_file("0123456789") == f"session-{LONG_AGO}-01234567.jsonl"
+    assert chat_file_name("0123456789") == f"session-{OLD_TIME}-01234567.jsonl"
 
 
 def test_chats_are_aged_so_that_a_load_of_this_minute_keeps_them(tmp_path: Path) -> None:
-    (tmp_path / f"session-{LONG_AGO}-aaaaaaaa.jsonl").write_text("the conversation so far")
+    (tmp_path / f"session-{OLD_TIME}-aaaaaaaa.jsonl").write_text("the conversation so far")
     (tmp_path / "session-2026-11-20T20-22-aaaaaaaa.jsonl").write_text("begun")
     (tmp_path / "session-2026-11-20T20-22-bbbbbbbb.jsonl").write_text("another")
-    age_chats(tmp_path)
+    rename_chats(tmp_path)
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert found == {
-        f"session-{LONG_AGO}-aaaaaaaa.jsonl": "the conversation so far",
-        f"session-{LONG_AGO}-bbbbbbbb.jsonl": "another",
+        f"session-{OLD_TIME}-aaaaaaaa.jsonl": "the conversation so far",
+        f"session-{OLD_TIME}-bbbbbbbb.jsonl": "another",
     }
 
 
@@ -146,12 +147,12 @@ def spec_of(tmp_path: Path, env: dict[str, str] | None = None, **options: str) -
 
 
 def test_a_log_in_is_found_in_a_home_of_its_own(tmp_path: Path, user: Path) -> None:
-    assert home_of(spec_of(tmp_path)) == user
-    for whole in (False, True, True):
-        prepare(user, tmp_path / "state", whole=whole)
+    assert user_folder(spec_of(tmp_path)) == user
+    for link_all in (False, True, True):
+        prepare_home(user, tmp_path / "state", link_all=link_all)
         own = tmp_path / "state" / ".gemini"
         assert (own / "oauth_creds.json").resolve() == user / "oauth_creds.json"
-        assert (own / "commands").exists() is whole
+        assert (own / "commands").exists() is link_all
         assert not (own / "settings.json").exists()
 
 
@@ -190,11 +191,11 @@ def test_a_directory_that_would_be_filled_in_is_refused(tmp_path: Path, user: Pa
 
 def test_the_application_side_tools_run_and_nothing_beside_them() -> None:
     names = ["get_weather", "n" * 80, "größe"]
-    rules = tomllib.loads(policy([], [ToolSpec(name, "", {}) for name in names]))["rule"]
+    rules = tomllib.loads(policy_file([], [ToolSpec(name, "", {}) for name in names]))["rule"]
     allowed = ["mcp_portico_get_weather", f"mcp_portico_{'n' * 18}...{'n' * 30}", "mcp_portico_gr__e"]
     assert [(rule["toolName"], rule["decision"]) for rule in rules] == [("*", "deny"), *((name, "allow") for name in allowed)]
     assert [rule["priority"] for rule in rules] == [900, 999, 999, 999]
-    assert max(map(len, map(app_name, names))) == 63
+    assert max(map(len, map(app_tool_name, names))) == 63
 
 
 def test_a_seeded_call_has_the_clis_name_of_the_tool() -> None:
@@ -263,9 +264,9 @@ def test_servers_of_a_client_are_allowed_by_name_and_their_tools_ask(tmp_path: P
 
 
 def test_a_call_of_a_clients_server_is_named_by_server_and_tool() -> None:
-    assert name_of("mcp_my-server_get_it__mcp_my-server_get_it_17_0", "other") == "mcp__my-server__get_it"
-    assert name_of("17_0", "other") == "other"
-    grants = Grants([ToolGrant("glob")], asked=("mcp__my-server__",))
+    assert tool_of_call("mcp_my-server_get_it__mcp_my-server_get_it_17_0", "other") == "mcp__my-server__get_it"
+    assert tool_of_call("17_0", "other") == "other"
+    grants = Grants([ToolGrant("glob")], ask_prefixes=("mcp__my-server__",))
     names = ("mcp__my-server__get", "mcp__other__get", "glob", "x")
     assert [grants.verdict(name) for name in names] == ["ask", "deny", "ask", "deny"]
     assert Grants([]).verdict("x") == "deny"

@@ -105,9 +105,9 @@ async def test_a_result_of_five_megabytes(running: Running) -> None:
     assert talk.text == "5000000 long"
 
 
-@pytest.mark.parametrize("how", ["told", "made"])
+@pytest.mark.parametrize("how", ["reported", "made"])
 async def test_twenty_calls_are_one_stop_and_one_answer(running: Running, how: str) -> None:
-    """Made at once, or one after the other but told of beforehand."""
+    """Made at once, or one after the other but reported beforehand."""
     talk = await Talk.begin(running, f"many 20 look_up {how}")
     calls = talk.open
     assert sorted(call["input"]["n"] for call in calls) == list(range(20))

@@ -15,8 +15,8 @@ from acp.schema import (
 )
 
 from drivers.acp.driver import AcpDriver
-from drivers.acp.rpc import plain
 from drivers.claude.driver import ClaudeDriver
+from drivers.codecs.json_rpc import as_json
 from drivers.codex.driver import CodexDriver
 from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
 from drivers.contract.events import Plan as PlanEvent
@@ -46,7 +46,7 @@ CLAUDE, CODEX, GEMINI, SCRIPT, ACP = (
 
 def updates_of(*events: OutputEvent, asks: bool = False) -> list[dict[str, Any]]:
     updates = Updates("m", "/work", CLAUDE, lambda name: asks)
-    found = [plain(update) for event in events for update in updates.of_event(event)]
+    found = [as_json(update) for event in events for update in updates.of_event(event)]
     for update in found:
         check("SessionUpdate", update)
     return found
@@ -208,7 +208,7 @@ def test_a_history() -> None:
         ),
         ToolMessage(tool_call_id="1", content="Tool call denied: no"),
     ]
-    found = [plain(update) for message in history for update in updates.of_message(message)]
+    found = [as_json(update) for message in history for update in updates.of_message(message)]
     for update in found:
         check("SessionUpdate", update)
     assert [(update["sessionUpdate"], update.get("status")) for update in found] == [
@@ -236,4 +236,4 @@ def test_content_in() -> None:
         user_message([picture], DriverInfo("t", "d"))
     with pytest.raises(BadRequest, match="says nothing"):
         user_message([TextContentBlock(type="text", text=" ")], INFO)
-    assert plain(shown("x")[0]) == {"type": "text", "text": "x"}
+    assert as_json(shown("x")[0]) == {"type": "text", "text": "x"}

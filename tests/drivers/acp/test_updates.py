@@ -1,15 +1,15 @@
-"""What an agent tells of its session by the Agent Client Protocol: its plan, its commands, its title; line by line."""
+"""Updates of an ACP agent about its plan, its slash commands and its title, line by line."""
 
 from __future__ import annotations
 
-from drivers.acp.profile import AgentProfile
+from drivers.acp.agent_profile import AgentProfile
 from drivers.contract.agent import Prompt
 from drivers.contract.events import Commands, Plan, PlanEntry, SlashCommand, Stdout, Title
 from tests.drivers.acp.talk import Agent
 
 HELP = {"name": "help", "description": "Helps."}
 FIND = {"name": "find", "description": "Finds.", "input": {"hint": "what"}}
-TOLD = Commands(commands=(SlashCommand(name="help", description="Helps."),))
+HELP_COMMANDS = Commands(commands=(SlashCommand(name="help", description="Helps."),))
 
 
 def running() -> Agent:
@@ -32,30 +32,30 @@ def test_a_plan_is_the_runs() -> None:
     assert Agent().update("plan", entries=steps) == []
 
 
-def test_commands_are_told_whenever_they_come_and_once() -> None:
+def test_commands_are_reported_at_any_time_and_once() -> None:
     agent = Agent(mode="calm")
-    # Before `session/new` is answered, when nobody knows the session's id, and while its mode is set.
-    assert agent.commands(HELP) == [TOLD]
+    # Before `session/new` is answered, when the session id is not known yet, and while its mode is set.
+    assert agent.commands(HELP) == [HELP_COMMANDS]
     agent.open()
     assert agent.codec.phase == "starting"
     assert agent.commands(HELP, FIND) == [
-        Commands(commands=(*TOLD.commands, SlashCommand(name="find", description="Finds.", hint="what")))
+        Commands(commands=(*HELP_COMMANDS.commands, SlashCommand(name="find", description="Finds.", hint="what")))
     ]
     agent.answer()
     assert agent.codec.phase == "ready"
-    assert agent.commands(HELP) == [TOLD]
+    assert agent.commands(HELP) == [HELP_COMMANDS]
     agent.codec.prompt(Prompt("go"))
     assert agent.commands(HELP) == []
     assert agent.commands() == [Commands(commands=())]
     assert agent.commands(HELP, session="another") == []
-    assert agent.codec.offer.commands == ()
+    assert agent.codec.session.commands == ()
 
 
-def test_commands_are_not_told_where_a_slash_is_text() -> None:
+def test_commands_are_not_reported_where_a_slash_is_text() -> None:
     agent = Agent(AgentProfile(slash_commands=False))
     agent.open()
     assert agent.commands(HELP) == []
-    assert agent.codec.offer.commands == TOLD.commands
+    assert agent.codec.session.commands == HELP_COMMANDS.commands
 
 
 def test_a_title_comes_and_goes() -> None:
@@ -66,8 +66,8 @@ def test_a_title_comes_and_goes() -> None:
     assert agent.update("session_info_update", title=None) == [Title(text=None)]
 
 
-def test_what_is_not_as_it_should_be_is_shown() -> None:
+def test_malformed_updates_are_reported_as_stdout() -> None:
     agent = running()
     for events in (agent.update("session_info_update", title=7), agent.update("plan", entries=7)):
         assert [type(event) for event in events] == [Stdout]
-    assert agent.commands({"name": 7}, HELP) == [TOLD]
+    assert agent.commands({"name": 7}, HELP) == [HELP_COMMANDS]

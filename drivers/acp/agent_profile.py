@@ -1,0 +1,39 @@
+"""AgentProfile: what the driver of an ACP agent knows about its agent that the protocol does not transmit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from drivers.acp.app_tool_calls import AppToolName, no_app_tools
+from drivers.acp.content import prompt_blocks
+from drivers.acp.tool_calls import ToolCallState, default_input, default_name
+from drivers.contract.agent import Prompt
+
+
+def default_prompt(prompt: Prompt) -> list[Any]:
+    """The prompt's content as ACP content blocks, unchanged."""
+    return prompt_blocks(prompt.content)
+
+
+@dataclass(frozen=True)
+class AgentProfile:
+    """How to read one agent's tool calls and how to write its prompts. The defaults fit any agent.
+
+    title: the agent's name in error messages.
+    tool_name: the name of the tool that a call belongs to; by default the call's ACP kind.
+    tool_input: the input of a call; by default `rawInput`, else what the call displays.
+    prompt: the ACP content blocks of a prompt.
+    app_tool: the application-side tool that a call belongs to; None for the agent's own calls.
+    missing_file_is_empty: `fs/read_text_file` of a missing file returns an empty text instead of an error.
+    slash_commands: a prompt can be a slash command, so the client is sent the list of them.
+    """
+
+    title: str = "the agent"
+    tool_name: Callable[[ToolCallState], str] = default_name
+    tool_input: Callable[[ToolCallState], dict[str, Any]] = default_input
+    prompt: Callable[[Prompt], list[Any]] = default_prompt
+    app_tool: AppToolName = no_app_tools
+    missing_file_is_empty: bool = False
+    slash_commands: bool = True
