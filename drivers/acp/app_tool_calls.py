@@ -16,11 +16,10 @@ from drivers.acp.content import tool_output
 from drivers.acp.mcp_servers import SERVER
 from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
+from drivers.contract.denials import CANCELLED, NO_RESULT, denied
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
-DENIED, CANCELLED = "Tool call denied", "Tool call cancelled"
-NO_RESULT = "The application allowed this call, but gave no result."
 MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY = 0.05, 1.0, 0.1
 """Seconds without output after which the client is asked for the results: when the agent has reported every call, when it has not
 yet, and when it is an agent that does not report its MCP calls."""
@@ -204,8 +203,7 @@ def _answer(request_id: str, reply: Reply) -> ToolResponse:
     if isinstance(reply, ToolReply):
         return ToolResponse(request_id, reply.content)
     assert isinstance(reply, PermissionReply)
-    denied = f"{DENIED}: {reply.reason}" if reply.reason else DENIED
-    return ToolResponse(request_id, NO_RESULT if reply.granted else denied, is_error=True)
+    return ToolResponse(request_id, NO_RESULT if reply.granted else denied(reply.reason), is_error=True)
 
 
 def _input(native: ToolCallState) -> dict[str, Any] | None:

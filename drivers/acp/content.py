@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +18,11 @@ from acp.schema import (
     TextResourceContents,
 )
 
-from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks
+from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks, data_uri, parse_data_uri
 
 Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
 ToolContent = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
 
-DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 MAX_DIFF = 200_000
 """Characters of both versions up to which an edit is rendered as a diff; comparing longer ones takes too long."""
 
@@ -35,8 +33,8 @@ def prompt_blocks(content: Content) -> list[Any]:
     for block in blocks(content):
         if isinstance(block, TextBlock):
             found.append(TextContentBlock(type="text", text=block.text))
-        elif isinstance(block, ImageBlock) and (data := DATA_URI.match(block.url)):
-            found.append(ImageContentBlock(type="image", mime_type=data[1], data=data[2]))
+        elif isinstance(block, ImageBlock) and (data := parse_data_uri(block.url)):
+            found.append(ImageContentBlock(type="image", mime_type=data[0], data=data[1]))
     return found
 
 
@@ -75,7 +73,7 @@ def _part(item: ToolContent, terminals: dict[str, str]) -> dict[str, str]:
         case _:
             block = item.content
             if isinstance(block, ImageContentBlock):
-                return {"type": "image", "url": f"data:{block.mime_type};base64,{block.data}"}
+                return {"type": "image", "url": data_uri(block.mime_type, block.data)}
             return {"type": "text", "text": text_of_block(block)}
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drivers.acp import import_protocol, probe_session
+from drivers.codecs.slash_commands import escape
 from drivers.contract.agent import Agent
 from drivers.contract.client_services import READ, WRITE
 from drivers.contract.codec import Command, Launch
@@ -191,4 +192,4 @@ def _seed(spec: SessionSpec, session_id: str, folder: str) -> bytes:
 
 def _task_text(spec: TaskSpec) -> str:
     """The task; a newline before a leading `/` makes it text."""
-    return "\n" + spec.task if spec.task.startswith("/") and spec.options.get("slash_commands") != "on" else spec.task
+    return spec.task if spec.options.get("slash_commands") == "on" else escape(spec.task, "\n")

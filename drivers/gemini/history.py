@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
+from drivers.contract.denials import CANCELLED
 from drivers.contract.messages import (
     AssistantMessage,
     Content,
@@ -19,14 +19,13 @@ from drivers.contract.messages import (
     ToolUseBlock,
     UserMessage,
     blocks,
+    parse_data_uri,
     text_of,
 )
 
-DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 OLD_TIME = "2000-01-01T00-00"
 """The time in a chat file's name. A load overwrites the session's file of the current minute: the CLI creates a file of that name
 before it looks for the old one (measured with 0.61.0)."""
-CANCELLED = "Tool call cancelled"
 
 
 def chat_file_name(session_id: str) -> str:
@@ -94,6 +93,6 @@ def _parts(content: Content) -> list[dict[str, Any]]:
         if isinstance(block, TextBlock):
             parts.append({"text": block.text})
         elif isinstance(block, ImageBlock):
-            data = DATA_URI.match(block.url)
-            parts.append({"inlineData": {"mimeType": data[1], "data": data[2]}} if data else {"text": f"[image: {block.url}]"})
+            data = parse_data_uri(block.url)
+            parts.append({"inlineData": {"mimeType": data[0], "data": data[1]}} if data else {"text": f"[image: {block.url}]"})
     return parts

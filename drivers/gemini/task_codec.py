@@ -6,10 +6,11 @@ The CLI can exit with code 0 before its last lines are written; only its `result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from drivers.contract.codec import Codec
+from drivers.codecs.json_lines import Events, Handler, JsonLineCodec
+from drivers.codecs.tool_calls import Call, CallTracker
 from drivers.contract.events import (
     AgentToken,
     Error,
@@ -17,12 +18,8 @@ from drivers.contract.events import (
     OutputEvent,
     SessionEnd,
     Stderr,
-    Stdout,
-    ToolCall,
-    ToolResult,
     Usage,
 )
-from drivers.contract.lines import parse_object, text_line
 
 LOGIN_HINT = "run `gemini` once and log in, or set GEMINI_API_KEY"
 EXIT_CODES = {
@@ -38,7 +35,7 @@ EXIT_CODES = {
 """The meaning of the CLI's own exit codes. After an API error the code is the low 8 bits of the HTTP status."""
 
 
-class GeminiTaskCodec(Codec):
+class GeminiTaskCodec(JsonLineCodec):
     """The run is active from the start, and ends with the process."""
 
     title = "gemini"
@@ -46,19 +43,11 @@ class GeminiTaskCodec(Codec):
     def __init__(self) -> None:
         super().__init__()
         self.phase = "running"
-        self._tool_names: dict[str, str] = {}
+        self._calls = CallTracker()
         self._older_format = False
 
-    def receive(self, line: bytes) -> list[OutputEvent]:
-        native = parse_object(line)
-        if native is None:
-            return [Stdout(line=text_line(line))] if line.strip() else []
-        read = _READERS.get(str(native.get("type"))) if "type" in native else GeminiTaskCodec._older
-        try:
-            events = read(self, native) if read else None
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            events = None
-        return [Stdout(line=text_line(line))] if events is None else events
+    def dispatch(self, message: dict[str, Any]) -> Events:
+        return super().dispatch(message) if "type" in message else self._older(message)
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase != "running":
@@ -77,30 +66,25 @@ class GeminiTaskCodec(Codec):
         self.native_id = str(native["session_id"])
         return [NativeSession(native_id=self.native_id, model=native.get("model"))]
 
-    def _message(self, native: dict[str, Any]) -> list[OutputEvent] | None:
+    def _message(self, native: dict[str, Any]) -> Events:
         if native["role"] == "user":
             return []
         return [AgentToken(text=native["content"])] if native["content"] else []
 
     def _tool_use(self, native: dict[str, Any]) -> list[OutputEvent]:
         call_id, name, given = native["tool_id"], native["tool_name"], native.get("parameters")
-        self._tool_names[call_id] = name
         detail = given.get("command") or given.get("file_path") if isinstance(given, dict) else None
-        return [ToolCall(id=call_id, name=name, status="started", input=given, detail=detail)]
+        return self._calls.start(Call(call_id, name, given, detail))
 
     def _tool_result(self, native: dict[str, Any]) -> list[OutputEvent]:
         call_id, failed = native["tool_id"], native["status"] != "success"
-        status: Literal["completed", "failed"] = "failed" if failed else "completed"
         error = native.get("error")
         output = native.get("output")
         if failed and isinstance(error, dict):
             output = error.get("message") or output
-        return [
-            ToolResult(tool_call_id=call_id, output="" if output is None else output, is_error=failed),
-            ToolCall(id=call_id, name=self._tool_names.pop(call_id, ""), status=status),
-        ]
+        return self._calls.end(call_id, "" if output is None else output, failed=failed)
 
-    def _error(self, native: dict[str, Any]) -> list[OutputEvent] | None:
+    def _error(self, native: dict[str, Any]) -> Events:
         # There is no event for a warning. An error that ends the run is in its `result` line.
         return [Error(message=f"gemini: {native['message']}")] if native.get("severity") == "error" else None
 
@@ -114,13 +98,22 @@ class GeminiTaskCodec(Codec):
         message = error.get("message") if isinstance(error, dict) else error
         return [*events, Error(message=f"gemini: {message or 'it failed without an error message'}")]
 
-    def _older(self, native: dict[str, Any]) -> list[OutputEvent] | None:
+    def _older(self, native: dict[str, Any]) -> Events:
         """`{"text": …}`, or a response of the API, unchanged."""
         text = native["text"] if "text" in native else native["candidates"][0]["content"]["parts"][0]["text"]
         if not isinstance(text, str):
             return None
         self._older_format = True
         return [AgentToken(text=text)] if text else []
+
+    handlers: ClassVar[Mapping[str, Handler]] = {
+        "init": _init,
+        "message": _message,
+        "tool_use": _tool_use,
+        "tool_result": _tool_result,
+        "error": _error,
+        "result": _result,
+    }
 
 
 def usage_of(stats: Any) -> list[OutputEvent]:
@@ -132,13 +125,3 @@ def usage_of(stats: Any) -> list[OutputEvent]:
         return []
     cached = cached if isinstance(cached, int) else 0
     return [Usage(input_tokens=max(given - cached, 0), output_tokens=written, cache_read=cached)]
-
-
-_READERS: dict[str, Callable[[GeminiTaskCodec, dict[str, Any]], list[OutputEvent] | None]] = {
-    "init": GeminiTaskCodec._init,
-    "message": GeminiTaskCodec._message,
-    "tool_use": GeminiTaskCodec._tool_use,
-    "tool_result": GeminiTaskCodec._tool_result,
-    "error": GeminiTaskCodec._error,
-    "result": GeminiTaskCodec._result,
-}

@@ -14,7 +14,7 @@ from acp.schema import (
     TextResourceContents,
 )
 
-from drivers.acp.content import DATA_URI, Block
+from drivers.acp.content import Block
 from drivers.contract.info import DriverInfo
 from drivers.contract.messages import (
     Content,
@@ -25,6 +25,7 @@ from drivers.contract.messages import (
     ToolUseBlock,
     UserMessage,
     blocks,
+    parse_data_uri,
 )
 from gateway.errors import BadRequest
 
@@ -82,8 +83,8 @@ def shown(content: Content) -> list[Any]:
 def _shown(block: ContentBlock) -> Any:
     match block:
         case ImageBlock():
-            if data := DATA_URI.match(block.url):
-                return ImageContentBlock(type="image", mime_type=data[1], data=data[2])
+            if data := parse_data_uri(block.url):
+                return ImageContentBlock(type="image", mime_type=data[0], data=data[1])
             return ResourceContentBlock(type="resource_link", name="image", uri=block.url)
         case TextBlock():
             return text(block.text)
