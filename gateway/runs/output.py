@@ -1,4 +1,4 @@
-"""RunOutput: what a run's agent says, on its way into the log, the history and the figures."""
+"""RunOutput: passes the events of a run's agent to the log, the history and the metrics."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from drivers.contract.events import Awaiting, Commands, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout, Title
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import EventLog
-from gateway.events.log_entries import Steered
+from gateway.events.log_entries import LogEvent, Steered
 from gateway.events.messages import Fold
 from gateway.observability.metrics import RunMetrics
 from gateway.runs.compaction import store_compaction
 from gateway.runs.session_metadata import METADATA_EVENTS, store_metadata
 from gateway.security.redaction import Redactor
-from gateway.store import Store
+from gateway.store import MessageRow, Store
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
 STORED_FIRST: frozenset[type[Event]] = METADATA_EVENTS | {Compacted}
-"""What is stored in a place of its own before it is shown."""
+"""Events that are stored in a table of their own before clients can see them."""
 
-Keep = Callable[[Sequence[Message]], Awaitable[None]]
+Keep = Callable[[Sequence[MessageRow]], Awaitable[None]]
 
 
-async def keep_nothing(messages: Sequence[Message]) -> None:
+async def keep_nothing(messages: Sequence[MessageRow]) -> None:
     """For runs without a history."""
 
 
 class RunOutput:
-    """One run's. What was taken is shown by `flush`, all at once; `keep` stores the messages that are complete by then."""
+    """The output of one run. `flush` appends what was taken to the log; `keep` stores the messages that it completes."""
 
     def __init__(self, log: EventLog, store: Store, redactor: Redactor, meter: RunMetrics, keep: Keep = keep_nothing) -> None:
         self._log, self._store, self._redactor, self._meter, self._keep = log, store, redactor, meter, keep
         self._fold = Fold()
-        self._shown: list[OutputEvent] = []
-        self._done: list[Message] = []
+        self._taken: list[OutputEvent] = []
+        self._completed: list[tuple[int, Message]] = []
+        self._numbered: list[MessageRow] = []
 
     @property
     def open_calls(self) -> list[str]:
@@ -50,45 +51,60 @@ class RunOutput:
         self._fold.answer(call_id)
 
     def take(self, event: OutputEvent) -> None:
-        """Something in the middle of a turn."""
+        """Takes an event in the middle of a turn."""
         if type(event) in _RAW:
             event = self._redactor.clean_event(event)
-        self._done += self._fold.feed(event)
-        self._shown.append(event)
+        self._feed(event)
+        self._taken.append(event)
 
     async def store_first(self, event: OutputEvent) -> None:
-        """One of STORED_FIRST. A compaction is about the messages so far; what the agent tells again is not shown again."""
+        """Takes one of STORED_FIRST. Metadata that is stored already is not sent to the client again."""
         if isinstance(event, Compacted):
-            self._done += self._fold.feed(event)
-            await self._keep_done()
+            # It counts the messages so far.
+            await self.flush()
             await store_compaction(self._store, self._log.log_id, event)
-            self._shown.append(event)
+            self.take(event)
         elif isinstance(event, Commands | Title) and await store_metadata(self._store, self._log.log_id, event):
             self.take(event)
 
     async def take_last(self, event: Awaiting | SessionEnd) -> None:
-        """What ends a turn: all before it is shown, and all messages are stored, when this returns; it is not shown itself."""
-        self._done += self._fold.feed(event)
+        """Takes what ends a turn: flushes, but leaves this event itself to its caller, who appends it next."""
+        self._feed(event)
         await self.flush()
 
     async def steered(self, message: UserMessage) -> int:
-        """What was said to the agent at work, shown at once and behind nothing that comes later; the number of its event."""
+        """Appends a message to the agent at work to the log, behind what was taken; returns the number of its event."""
+        self._append_taken()
         event = Steered(message=message)
+        self._feed(event)
+        self._number_completed()
         self._log.append([event])
         seq = self._log.last
-        if messages := self._fold.feed(event):
-            await self._keep(messages)
+        await self._keep_completed()
         return seq
 
     async def flush(self) -> None:
-        """Show what was taken, and store its messages."""
-        shown, self._shown = self._shown, []
-        if shown:
-            self._log.append(shown)
-            self._meter.record(shown)
-        await self._keep_done()
+        """Appends the taken events to the log, and stores the messages that they complete."""
+        self._append_taken()
+        await self._keep_completed()
 
-    async def _keep_done(self) -> None:
-        done, self._done = self._done, []
-        if done:
-            await self._keep(done)
+    def _feed(self, event: LogEvent) -> None:
+        self._completed += [(len(self._taken), message) for message in self._fold.feed(event)]
+
+    def _append_taken(self) -> None:
+        self._number_completed()
+        taken, self._taken = self._taken, []
+        if taken:
+            self._log.append(taken)
+            self._meter.record(taken)
+
+    def _number_completed(self) -> None:
+        """Numbers the messages by the events that completed them, which are appended to the log next."""
+        first = self._log.last + 1
+        self._numbered += [MessageRow(message.model_dump_json(), first + n) for n, message in self._completed]
+        self._completed = []
+
+    async def _keep_completed(self) -> None:
+        numbered, self._numbered = self._numbered, []
+        if numbered:
+            await self._keep(numbered)

@@ -1,41 +1,39 @@
-"""The start after a daemon that was killed: its agents are ended, the runs at work are closed with an error, those that wait for
-the client go on waiting. Nothing stored is lost.
+"""Recovery when the daemon starts after it was killed: ends agent processes that were left running, and closes runs.
+
+A run that was running ends with an error, with all messages that its stored events complete. A run that waits for its client
+goes on waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from drivers.contract.events import Error, OutputEvent, SessionEnd, ToolCall
-from drivers.contract.messages import (
-    MESSAGE,
-    AssistantMessage,
-    Message,
-    ToolMessage,
-    ToolUseBlock,
-    UserMessage,
-    blocks,
-    pending_tool_calls,
-)
+from drivers.contract.events import Error, OutputEvent, SessionEnd
+from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_tool_calls
 from drivers.runtime.process_tree import end_marked, end_tree
-from gateway.events.log_entries import decode
+from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
-from gateway.store import EventRow, RunRecord, Store
+from gateway.runs.unnumbered_messages import number_messages
+from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, Store
 
 log = logging.getLogger(__name__)
 
 WHY = "the gateway was stopped in the middle of this run; send the message again"
-
-
 UNSEEN = 1_000_000
-"""More numbers than a killed daemon can have shown of events that were not stored yet: none of them is given twice."""
+"""How many event numbers are skipped: more than a killed daemon can have sent to clients without storing them.
+
+No number is given to two events.
+"""
 
 
 async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> int:
-    """End the agent processes of an earlier daemon with this data directory, by pid and start time, and every stray of
-    theirs by its marker. The number of processes found."""
+    """Ends the agent processes of an earlier daemon with this data directory. Returns how many were found.
+
+    They are found by pid and start time, and their descendants by the marker in their environment. `grace` is in seconds.
+    """
     found = 0
     for marker, pid, created in await store.processes.all():
         found += await asyncio.to_thread(end_tree, pid, created, grace)
@@ -47,94 +45,83 @@ async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> in
 
 
 async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda agent: True) -> int:
-    """Give every run that was at work its missing messages, an error and a `session_end`. The number of runs.
+    """Ends every run that was running, with its missing messages, an error and a `session_end`. Returns how many there were.
 
-    What a CLI has kept of such a run may be less, or more: its native session is forgotten where its agent can be given a
-    history, as `seeds` says by the agent's name.
+    The CLI may have stored less of such a run, or more: its native session is not resumed where the agent can be given a
+    history, as `seeds` answers by the agent's name.
     """
-    runs = [run for run in await store.runs.unfinished() if not await _waits(store, run)]
+    unfinished = await store.runs.unfinished()
+    for run in unfinished:
+        await _number_messages(store, run)
+    runs = [run for run in unfinished if not await _waits(store, run)]
     for run in runs:
-        await _close(store, run)
         session = await store.sessions.get(run.log_id)
         if session is not None and seeds(session.agent):
             await store.sessions.update(session.id, native_id=None)
+        await _close(store, run, has_history=session is not None)
     return len(runs)
 
 
 async def _waits(store: Store, run: RunRecord) -> bool:
-    """Whether the client can still answer: what its calls need was stored before it was told of them."""
+    """Returns whether the client can still answer: the messages with its calls were stored before the run began to wait."""
     if run.state != "waiting" or not await store.sessions.get(run.log_id):
         return False
     return bool(pending_tool_calls(MESSAGE.validate_json(body) for body in await store.messages.bodies(run.log_id)))
 
 
-async def _close(store: Store, run: RunRecord) -> None:
-    last = await store.events.last_seq(run.log_id)
-    ending: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
-    if await store.sessions.get(run.log_id):
-        missing = await _missing_messages(store, run, ending)
-        await store.messages.append(run.log_id, [message.model_dump_json() for message in missing])
-    body = b"\n".join(event.encode() for event in ending)
-    first = last + UNSEEN + 1
-    await store.runs.stop(run.id, "ended", "error", EventRow(run.log_id, first, first + len(ending) - 1, body))
+async def _close(store: Store, run: RunRecord, *, has_history: bool) -> None:
+    first = await store.events.last_seq(run.log_id) + UNSEEN + 1
+    end: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
+    missing = await _missing_messages(store, run, list(enumerate(end, first))) if has_history else []
+    row = EventRow(run.log_id, first, first + len(end) - 1, b"\n".join(event.encode() for event in end))
+    await store.runs.stop(run.id, "ended", "error", row, messages=missing)
 
 
-async def _missing_messages(store: Store, run: RunRecord, ending: list[OutputEvent]) -> list[Message]:
-    """What the stored events of a run tell beyond its stored messages."""
-    stored = [MESSAGE.validate_json(body) for body in await store.messages.bodies(run.log_id)]
-    folded, before = await _fold(store, run, ending)
-    known = _behind(stored, [message for message in folded if isinstance(message, UserMessage)], before)
-    said = sum(isinstance(message, UserMessage) for message in known)
-    answered = {m.tool_call_id for m in known if isinstance(m, ToolMessage)}
-    assistants = sum(isinstance(m, AssistantMessage) for m in known)
-    missing: list[Message] = []
-    for message in folded:
-        if isinstance(message, AssistantMessage):
-            assistants -= 1
-            if assistants < 0:
-                missing.append(message)
-        elif isinstance(message, UserMessage):
-            said -= 1
-            if said < 0:
-                missing.append(message)
-        elif isinstance(message, ToolMessage) and message.tool_call_id not in answered:
-            missing.append(message)
-    return missing
+async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[int, OutputEvent]]) -> list[MessageRow]:
+    """Returns what the events of a run, and the events that now end it, complete beyond its stored messages.
 
-
-def _calls(message: Message) -> set[str]:
-    content = blocks(message.content) if isinstance(message, AssistantMessage) else ()
-    return {block.tool_call_id for block in content if isinstance(block, ToolUseBlock)}
-
-
-def _behind(stored: Sequence[Message], steered: Sequence[Message], before: set[str]) -> Sequence[Message]:
-    """The stored messages behind what the run began with: its prompt, or calls that it was given in the history.
-
-    The first of `steered`, said to the run later, may be among them.
+    Messages are stored in the order of their numbers, so that those before the greatest stored number are there.
     """
-    starts = [n for n, message in enumerate(stored, 1) if isinstance(message, UserMessage) or _calls(message) & before]
-    for count in range(min(len(steered), len(starts) - 1), -1, -1):
-        later = starts[len(starts) - count :]
-        if [stored[n - 1] for n in later] == list(steered[:count]):
-            return stored[starts[-1 - count] :] if starts else stored
-    return stored
+    stored = [(row.seq, MESSAGE.validate_json(row.body)) for row in await store.messages.rows(run.log_id) if row.seq is not None]
+    greatest = max((seq for seq, _ in stored), default=0)
+    of_greatest = sum(seq == greatest for seq, _ in stored)
+    results = defaultdict[int, list[str]](list)
+    for seq, message in stored:
+        if isinstance(message, ToolMessage):
+            results[seq].append(message.tool_call_id)
+    fold, last, missing = Fold(), 0, list[tuple[int, Message]]()
+    async for seq, event in _events(store, run):
+        completed = fold.feed(event)
+        if seq >= greatest:
+            missing += [(seq, message) for message in (completed if seq > greatest else completed[of_greatest:])]
+        # Results that the client or the gateway has given to calls are stored with the number of the turn's first event.
+        for call_id in results.pop(seq, ()):
+            fold.answer(call_id)
+        last = seq
+    for seq, message in stored:
+        if seq > last:
+            # The daemon was killed after it stored the message, and before it stored the events.
+            fold.apply(message)
+    for seq, event in end:
+        missing += [(seq, message) for message in fold.feed(event)]
+    return [MessageRow(message.model_dump_json(), seq) for seq, message in missing]
 
 
-async def _fold(store: Store, run: RunRecord, ending: list[OutputEvent]) -> tuple[list[Message], set[str]]:
-    """The messages of a run's stored events, and the calls that end in it but began before it, in the history it was given."""
-    fold, folded, after = Fold(), list[Message](), run.first_seq - 1
-    began, before = set[str](), set[str]()
+async def _events(store: Store, run: RunRecord) -> AsyncIterator[tuple[int, LogEvent]]:
+    """Yields the stored events of a run with their numbers."""
+    after = run.first_seq - 1
     while rows := await store.events.read(run.log_id, after):
         for first, body in rows:
             for seq, line in enumerate(body.split(b"\n"), first):
                 if seq > after:
-                    event = decode(line)
-                    folded += fold.feed(event)
-                    if isinstance(event, ToolCall) and event.status == "started":
-                        began.add(event.id)
-                    elif isinstance(event, ToolCall) and event.id not in began:
-                        before.add(event.id)
+                    yield seq, decode(line)
                     after = seq
-    for event in ending:
-        folded += fold.feed(event)
-    return folded, before
+
+
+async def _number_messages(store: Store, run: RunRecord) -> None:
+    """Numbers the messages of a run that a store of version 4 had not ended."""
+    rows = await store.messages.rows(run.log_id)
+    if any(row.seq == UNNUMBERED for row in rows):
+        events = [entry async for entry in _events(store, run)]
+        numbers = number_messages([MESSAGE.validate_json(row.body) for row in rows], events)
+        await store.messages.set_numbers(run.log_id, numbers)

@@ -26,7 +26,7 @@ from gateway.policy.enforcement import MATTER, PolicyEnforcer
 from gateway.policy.pending_calls import Resolution
 from gateway.runs.output import STORED_FIRST, Keep, RunOutput, keep_nothing
 from gateway.security.redaction import Redactor
-from gateway.store import KeyRecord, RunRecord, Store
+from gateway.store import KeyRecord, MessageRow, RunRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -170,8 +170,10 @@ class Run:
     async def _answered(
         self, closed: Iterable[str], results: Sequence[Message], begin: Entry | None, key: KeyRecord | None = None
     ) -> None:
-        bodies, row = [message.model_dump_json() for message in results], self.log.row(begin) if begin else None
-        await self._store.runs.resume(self.id, self.log.log_id, bodies, row, key)
+        # Without a turn of the client's, the results belong to the event at which the run began to wait.
+        seq, row = (begin.seq, self.log.row(begin)) if begin else (self.log.last, None)
+        rows = [MessageRow(message.model_dump_json(), seq) for message in results]
+        await self._store.runs.resume(self.id, self.log.log_id, rows, row, key)
         if begin:
             self.log.show(begin)
         for call_id in closed:

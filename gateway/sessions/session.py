@@ -30,7 +30,7 @@ from gateway.sessions.client_services import SessionServices
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.settings import SessionSettings
 from gateway.sessions.turn_queue import TurnQueue
-from gateway.store import KeyRecord, RunRecord, SessionRecord
+from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord
 
 CANCEL_GRACE = 0.6
 """Seconds that an agent has to end a run on request; then it is killed, and the native session resumed at the next turn."""
@@ -233,7 +233,9 @@ class Session:
         return self.turn_from(begin.seq)
 
     async def _store_begin(self, record: RunRecord, said: Sequence[Message], begin: Entry, key: KeyRecord | None) -> None:
-        await self._shared.store.runs.start(record, [_json(message) for message in said], self.log.row(begin), key)
+        await self._shared.store.runs.start(
+            record, [MessageRow(message.model_dump_json(), begin.seq) for message in said], self.log.row(begin), key
+        )
         self.turn_began = begin.seq
         self.log.show(begin)
 
@@ -304,9 +306,5 @@ class Session:
             # Held from here on, whatever comes next: an agent that nobody holds would never be closed.
             self._places.changed(self)
 
-    async def _keep(self, messages: Sequence[Message]) -> None:
-        await self._shared.store.messages.append(self.id, [_json(message) for message in messages])
-
-
-def _json(message: Message) -> str:
-    return message.model_dump_json()
+    async def _keep(self, messages: Sequence[MessageRow]) -> None:
+        await self._shared.store.messages.append(self.id, messages)

@@ -5,10 +5,12 @@ It does not know what the stored JSON means: callers encode and decode it.
 
 from gateway.store.records import (
     EXECUTION_PREFIX,
+    UNNUMBERED,
     AuditRecord,
     Cursor,
     EventRow,
     KeyRecord,
+    MessageRow,
     RunRecord,
     SessionListRow,
     SessionMetadataRecord,
@@ -18,10 +20,12 @@ from gateway.store.store import Store
 
 __all__ = [
     "EXECUTION_PREFIX",
+    "UNNUMBERED",
     "AuditRecord",
     "Cursor",
     "EventRow",
     "KeyRecord",
+    "MessageRow",
     "RunRecord",
     "SessionListRow",
     "SessionMetadataRecord",

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Connection, Float, String, update
+from sqlalchemy import BigInteger, Column, Connection, Float, String, select, update
 
 from gateway.store import schema
+from gateway.store.records import UNNUMBERED
 
 if TYPE_CHECKING:
     from alembic.operations import Operations
@@ -33,7 +34,20 @@ def _drop_executions(op: Operations) -> None:
     op.drop_table("executions", if_exists=True)
 
 
-STEPS: Mapping[int, Callable[[Operations], None]] = {2: _add_owners, 3: _add_waiting_since, 4: _drop_executions}
+def _add_message_numbers(op: Operations) -> None:
+    op.add_column("messages", Column("seq", BigInteger))
+    # Recovery numbers the messages of these when the daemon starts (gateway/runs/unnumbered_messages.py).
+    messages, runs = schema.messages, schema.runs
+    unfinished = select(runs.c.log_id).where(runs.c.state != "ended")
+    op.execute(update(messages).where(messages.c.session_id.in_(unfinished)).values(seq=UNNUMBERED))
+
+
+STEPS: Mapping[int, Callable[[Operations], None]] = {
+    2: _add_owners,
+    3: _add_waiting_since,
+    4: _drop_executions,
+    5: _add_message_numbers,
+}
 """By version: the step to it from the version before."""
 
 

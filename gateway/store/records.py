@@ -10,6 +10,8 @@ Cursor = tuple[float, str]
 """Where a page of sessions ended: `created_at` and id of its last session."""
 EXECUTION_PREFIX = "exec_"
 """The ids of executions' logs begin with it."""
+UNNUMBERED = -1
+"""The number of a message of a run that a store of version 4 had not ended, until recovery gives it one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,16 @@ class SessionRecord:
     native_id: str | None = None
     created_at: float = 0.0
     owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message as JSON, with the number of the event that completed it: the last of its output, or the turn's first for what a
+    client sends. None for messages that a session was created with, or that were stored before version 5.
+    """
+
+    body: str
+    seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

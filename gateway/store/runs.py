@@ -14,7 +14,7 @@ from gateway.store.database import Database
 from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
-from gateway.store.records import EXECUTION_PREFIX, EventRow, KeyRecord, RunRecord
+from gateway.store.records import EXECUTION_PREFIX, EventRow, KeyRecord, MessageRow, RunRecord
 
 # Statements that a turn executes are built once: that costs more than executing them.
 _INSERT = insert(schema.runs)
@@ -33,9 +33,9 @@ class RunRepository:
         self._database = database
 
     async def start(
-        self, record: RunRecord, messages: Sequence[str] = (), event: EventRow | None = None, key: KeyRecord | None = None
+        self, record: RunRecord, messages: Sequence[MessageRow] = (), event: EventRow | None = None, key: KeyRecord | None = None
     ) -> None:
-        """Stores a run that starts now, with its prompt (JSON texts), the first event of its turn, and the request's key."""
+        """Stores a run that starts now, with its prompt, the first event of its turn, and the request's key."""
 
         def transaction(connection: Connection) -> None:
             insert_run(connection, record)
@@ -45,9 +45,16 @@ class RunRepository:
         await self._database.write(transaction)
 
     async def stop(
-        self, run_id: str, state: str, stop_reason: str | None, events: EventRow, *, waiting_since: float | None = None
+        self,
+        run_id: str,
+        state: str,
+        stop_reason: str | None,
+        events: EventRow,
+        *,
+        waiting_since: float | None = None,
+        messages: Sequence[MessageRow] = (),
     ) -> None:
-        """Stores that a run has `ended` or is `waiting`, with the last events of its turn."""
+        """Stores that a run has `ended` or is `waiting`, with the last events of its turn and its last messages."""
         values = {
             "of_run": run_id,
             "state": state,
@@ -57,15 +64,16 @@ class RunRepository:
         }
 
         def transaction(connection: Connection) -> None:
+            insert_messages(connection, events.log_id, messages)
             insert_events(connection, events)
             connection.execute(_STOP, values)
 
         await self._database.write(transaction)
 
     async def resume(
-        self, run_id: str, log_id: str, results: Sequence[str], event: EventRow | None = None, key: KeyRecord | None = None
+        self, run_id: str, log_id: str, results: Sequence[MessageRow], event: EventRow | None = None, key: KeyRecord | None = None
     ) -> None:
-        """Stores that a waiting run is running, with the tool results (JSON texts), the first event of the turn, and its key."""
+        """Stores that a waiting run is running, with the tool results, the first event of the turn, and its key."""
 
         def transaction(connection: Connection) -> None:
             insert_messages(connection, log_id, results)

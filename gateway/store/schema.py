@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-VERSION = 4
+VERSION = 5
 metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
@@ -30,6 +30,8 @@ messages = Table(
     Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
     Column("position", Integer, primary_key=True, autoincrement=False),
     Column("body", Text, nullable=False),
+    # The number of the event that completed it: records.MessageRow.
+    Column("seq", BigInteger),
 )
 
 # The last compaction of a session's conversation by its CLI: the first message that is kept, and the summary of those before.

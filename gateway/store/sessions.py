@@ -13,7 +13,7 @@ from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
-from gateway.store.records import Cursor, KeyRecord, RunRecord, SessionListRow, SessionRecord
+from gateway.store.records import Cursor, KeyRecord, MessageRow, RunRecord, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run
 
 
@@ -31,7 +31,7 @@ class SessionRepository:
 
         def transaction(connection: Connection) -> None:
             connection.execute(insert(schema.sessions).values(**values))
-            insert_messages(connection, record.id, history)
+            insert_messages(connection, record.id, [MessageRow(body) for body in history])
             if run is not None:
                 insert_run(connection, run)
             if key is not None:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
 
 from drivers.contract.events import AgentToken, Awaiting, MessageEnd, OutputEvent, SessionEnd, ToolCall, ToolResult
+from drivers.contract.messages import MESSAGE, AssistantMessage, ToolMessage, ToolUseBlock, UserMessage
 from drivers.runtime.process_tree import MARKER
+from gateway.events.event_log import EventLog
+from gateway.events.log_entries import LogEvent, Steered, TurnStart
+from gateway.events.messages import CANCELLED, Fold
+from gateway.observability.metrics import Metrics
+from gateway.policy.pending_calls import unanswered
+from gateway.runs.output import RunOutput
 from gateway.runs.recovery import UNSEEN, close_open_runs
-from gateway.store import EventRow, RunRecord, SessionRecord, Store
+from gateway.security.redaction import Redactor
+from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 from tests.gateway.talk import agents_of, alive, create, look, pid_in, say, until, user
@@ -146,6 +156,10 @@ MESSAGES = [
     '{"role":"assistant","content":"b"}',
     '{"role":"assistant","content":"c"}',
 ]
+NUMBERS = [6, 6, 8, 10]
+"""Of MESSAGES, with the prompt at 3; the event that completed the last was not stored."""
+GO = MessageRow('{"role":"user","content":"go"}', 1)
+GO_AT_3 = MessageRow('{"role":"user","content":"go"}', 3)
 
 
 @pytest.fixture
@@ -159,10 +173,11 @@ async def store(tmp_path: Path) -> Any:
 async def test_messages_that_were_not_stored_yet_are_made_up_for(store: Store, stored: int) -> None:
     """Killed after any of the messages was stored: each is in the history once."""
     await store.sessions.create(SessionRecord("s", "script"), ['{"role":"assistant","content":"old"}'])
-    await store.runs.start(RunRecord("r", "s", "running", None, 3), ['{"role":"user","content":"go"}', *MESSAGES[:stored]])
+    await store.runs.start(RunRecord("r", "s", "running", None, 3), [GO_AT_3])
+    await store.messages.append("s", [MessageRow(*message) for message in zip(MESSAGES[:stored], NUMBERS, strict=False)])
     earlier = (AgentToken(text="old"), SessionEnd(exit_code=0))
     await store.events.append(EventRow("s", 1, 2, b"\n".join(event.encode() for event in earlier)))
-    for number, event in enumerate(TEXT_THEN_CALL, 3):
+    for number, event in enumerate([TurnStart(messages=(UserMessage(content="go"),)), *TEXT_THEN_CALL], 3):
         await store.events.append(EventRow("s", number, number, event.encode()))
     assert await close_open_runs(store) == 1
     history = await store.messages.bodies("s")
@@ -170,13 +185,13 @@ async def test_messages_that_were_not_stored_yet_are_made_up_for(store: Store, s
     last = await store.runs.last("s")
     assert last is not None
     assert (last.state, last.stop_reason) == ("ended", "error")
-    assert await store.events.last_seq("s") == 10 + UNSEEN, "no number is given twice"
+    assert await store.events.last_seq("s") == 11 + UNSEEN, "no number is given twice"
     assert await close_open_runs(store) == 0
 
 
 async def test_calls_that_were_open_are_given_up(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "script"), [])
-    await store.runs.start(RunRecord("r", "s", "waiting", None, 1), ['{"role":"user","content":"go"}'])
+    await store.runs.start(RunRecord("r", "s", "waiting", None, 1), [GO])
     await store.events.append(EventRow("s", 1, 2, b"\n".join(event.encode() for event in (CALL, Awaiting(calls=())))))
     await close_open_runs(store)
     assert await store.messages.bodies("s") == [
@@ -188,7 +203,7 @@ async def test_calls_that_were_open_are_given_up(store: Store) -> None:
 
 async def test_a_run_of_which_nothing_was_stored(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "script"), [])
-    await store.runs.start(RunRecord("r", "s", "running", None, 1), ['{"role":"user","content":"go"}'])
+    await store.runs.start(RunRecord("r", "s", "running", None, 1), [GO])
     assert await close_open_runs(store) == 1
     assert await store.messages.bodies("s") == ['{"role":"user","content":"go"}']
 
@@ -199,8 +214,261 @@ async def test_a_native_session_of_a_run_that_was_cut_off_is_forgotten_where_a_f
 ) -> None:
     for name in ("cut", "idle"):
         await store.sessions.create(SessionRecord(name, "script", native_id=f"native {name}"), [])
-    await store.runs.start(RunRecord("r", "cut", "running", None, 1), ['{"role":"user","content":"go"}'])
+    await store.runs.start(RunRecord("r", "cut", "running", None, 1), [GO])
     asked = list[str]()
     await close_open_runs(store, lambda agent: asked.append(agent) or seeds)  # type: ignore[func-returns-value]
     found = [session.native_id if (session := await store.sessions.get(name)) else "" for name in ("cut", "idle")]
     assert (found, asked) == ([None if seeds else "native cut", "native idle"], ["script"])
+
+
+PROMPT = UserMessage(content="go")
+FIRST = 3
+"""The number of a run's first event; two events of an earlier run are before it."""
+
+
+def steered(text: str) -> Steered:
+    return Steered(message=UserMessage(content=text))
+
+
+def call(call_id: str, status: Literal["started", "completed"] = "started") -> ToolCall:
+    return ToolCall(id=call_id, name="lookup", status=status, input={})
+
+
+def found(call_id: str) -> ToolResult:
+    return ToolResult(tool_call_id=call_id, output=f"found {call_id}")
+
+
+RUNS: dict[str, list[LogEvent]] = {
+    "steered between messages": [
+        AgentToken(text="a"),
+        MessageEnd(),
+        steered("more"),
+        AgentToken(text="b"),
+        MessageEnd(),
+        steered("and more"),
+    ],
+    "steered in a message and in a call": [
+        AgentToken(text="a"),
+        steered("one"),
+        call("c"),
+        steered("two"),
+        AgentToken(text="b"),
+        found("c"),
+        steered("three"),
+        AgentToken(text="c"),
+        MessageEnd(),
+        AgentToken(text="d"),
+    ],
+    "parallel calls": [
+        AgentToken(text="a"),
+        call("1"),
+        call("2"),
+        call("3"),
+        MessageEnd(),
+        found("2"),
+        found("1"),
+        AgentToken(text="b"),
+        found("3"),
+        AgentToken(text="c"),
+    ],
+    "a message that is discarded": [
+        AgentToken(text="a"),
+        call("1"),
+        MessageEnd(discarded=True),
+        AgentToken(text="b"),
+        MessageEnd(),
+        AgentToken(text="b"),
+        MessageEnd(),
+    ],
+    "the same words again": [
+        AgentToken(text="go"),
+        MessageEnd(),
+        steered("go"),
+        AgentToken(text="go"),
+        MessageEnd(),
+        steered("go"),
+    ],
+}
+
+
+class Recorder:
+    """Passes a run's events through the real RunOutput, one at a time, and keeps what would be stored."""
+
+    def __init__(self, store: Store) -> None:
+        self.rows: list[MessageRow] = []
+        self.log = EventLog("s", store, FIRST)
+        self.output = RunOutput(self.log, store, Redactor(), Metrics().for_agent("script").run_metrics(session=True), self._keep)
+
+    async def _keep(self, rows: Sequence[MessageRow]) -> None:
+        self.rows += rows
+
+    async def take(self, event: LogEvent) -> None:
+        if isinstance(event, Steered):
+            await self.output.steered(event.message)
+        else:
+            self.output.take(event)
+            await self.output.flush()
+
+
+async def recorded(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
+    """The messages of a run with these events, as they are stored."""
+    await asyncio.to_thread(path.mkdir)
+    store = await Store.open(sqlite_url(path))
+    recorder = Recorder(store)
+    for event in events:
+        await recorder.take(event)
+    await recorder.log.written()
+    await store.close()
+    return recorder.rows
+
+
+def folded(events: Sequence[LogEvent]) -> list[str]:
+    """What is in the history if the run ends behind these events."""
+    fold = Fold()
+    return [m.model_dump_json() for event in [*events, SessionEnd(exit_code=1)] for m in fold.feed(event)]
+
+
+async def killed(store: Store, events: Sequence[LogEvent], rows: Sequence[MessageRow], session: str = "s") -> None:
+    """A session whose daemon was killed when it had stored these events and messages of a run."""
+    await store.sessions.create(SessionRecord(session, "script"), ['{"role":"assistant","content":"old"}'])
+    earlier = (AgentToken(text="old"), SessionEnd(exit_code=0))
+    await store.events.append(EventRow(session, 1, 2, b"\n".join(event.encode() for event in earlier)))
+    begin = TurnStart(messages=(PROMPT,)).encode()
+    prompt = MessageRow(PROMPT.model_dump_json(), FIRST)
+    run = RunRecord(f"run of {session}", session, "running", None, FIRST)
+    await store.runs.start(run, [prompt], EventRow(session, FIRST, FIRST, begin))
+    if events:
+        body = b"\n".join(event.encode() for event in events)
+        await store.events.append(EventRow(session, FIRST + 1, FIRST + len(events), body))
+    await store.messages.append(session, rows)
+
+
+async def recovered(store: Store, *sessions: str) -> list[list[str]]:
+    """The histories behind the prompts after recovery, and after a second one, which changes nothing."""
+    assert await close_open_runs(store) == len(sessions)
+    found = [await store.messages.rows(session) for session in sessions]
+    for rows in found:
+        assert [row.body for row in rows[:2]] == ['{"role":"assistant","content":"old"}', PROMPT.model_dump_json()]
+        numbers = [row.seq for row in rows if row.seq is not None]
+        assert numbers == sorted(numbers) and UNNUMBERED not in numbers
+    assert await close_open_runs(store) == 0
+    assert [await store.messages.rows(session) for session in sessions] == found
+    return [[row.body for row in rows[2:]] for rows in found]
+
+
+def up_to(rows: Sequence[MessageRow], events: int) -> int:
+    """How many messages are complete after so many events."""
+    return sum((row.seq or 0) <= FIRST + events for row in rows)
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_no_message_is_lost_or_doubled_wherever_the_daemon_is_killed(store: Store, tmp_path: Path, name: str) -> None:
+    """Every number of stored events with every number of stored messages that these events complete."""
+    events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
+    cuts = {f"{n} events, {kept} messages": (n, kept) for n in range(len(events) + 1) for kept in range(up_to(rows, n) + 1)}
+    for cut, (stored, kept) in cuts.items():
+        await killed(store, events[:stored], rows[:kept], cut)
+    histories = dict(zip(cuts, await recovered(store, *cuts), strict=True))
+    assert histories == {cut: folded(events[:stored]) for cut, (stored, _) in cuts.items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_messages_whose_events_were_not_stored_are_kept_once(store: Store, tmp_path: Path, name: str) -> None:
+    """Behind them are only results of calls that have none, and what the client sent to the agent and was not stored yet."""
+    events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
+    cuts = {
+        f"{n} events, {kept} messages": (n, kept)
+        for n in range(len(events) + 1)
+        for kept in range(up_to(rows, n) + 1, len(rows) + 1)
+    }
+    for cut, (stored, kept) in cuts.items():
+        await killed(store, events[:stored], rows[:kept], cut)
+    for (stored, kept), history in zip(cuts.values(), await recovered(store, *cuts), strict=True):
+        bodies = [row.body for row in rows[:kept]]
+        pending = unanswered(MESSAGE.validate_json(body) for body in bodies)
+        cancelled = [ToolMessage(tool_call_id=call_id, content=CANCELLED).model_dump_json() for call_id in pending]
+        sent = [event.message.model_dump_json() for event in events[:stored] if isinstance(event, Steered)]
+        late = sent[sum('"role":"user"' in body for body in bodies) :]
+        assert history[:kept] == bodies
+        assert sorted(history[kept:]) == sorted([*cancelled, *late])
+
+
+@pytest.mark.parametrize("echoed", [True, False])
+@pytest.mark.parametrize("given_by_event", [True, False])
+async def test_results_that_were_stored_before_the_kill_are_there_once(store: Store, echoed: bool, given_by_event: bool) -> None:
+    """The client answers one of two calls that wait, the gateway closes the other; their results come in the events too."""
+    await killed(store, [call("1"), call("2"), Awaiting(calls=())], [])
+    asked = AssistantMessage(content=tuple(ToolUseBlock(tool_call_id=c, name="lookup", input={}) for c in "12"))
+    await store.messages.append("s", [MessageRow(asked.model_dump_json(), 6)])
+    results = [ToolMessage(tool_call_id="1", content="given"), ToolMessage(tool_call_id="2", content="denied")]
+    seq = 7 if given_by_event else 6
+    begin = EventRow("s", 7, 7, TurnStart(messages=(results[0],)).encode()) if given_by_event else None
+    await store.runs.resume("run of s", "s", [MessageRow(result.model_dump_json(), seq) for result in results], begin)
+    later: list[OutputEvent] = [found("1"), found("2")] if echoed else []
+    later.append(AgentToken(text="b"))
+    await store.events.append(EventRow("s", seq + 1, seq + len(later), b"\n".join(event.encode() for event in later)))
+    words = AssistantMessage(content="b")
+    assert await recovered(store, "s") == [[message.model_dump_json() for message in (asked, *results, words)]]
+
+
+async def test_a_daemon_that_is_killed_several_times(store: Store) -> None:
+    """In one run after the other, and between the end of a run and the next start."""
+    await killed(store, [AgentToken(text="a"), call("c")], [])
+    [first] = await recovered(store, "s")
+    for number in range(2, 5):
+        seq = await store.events.last_seq("s") + 1
+        prompt = MessageRow(PROMPT.model_dump_json(), seq)
+        begin = EventRow("s", seq, seq, TurnStart(messages=(PROMPT,)).encode())
+        await store.runs.start(RunRecord(f"r{number}", "s", "running", None, seq), [prompt], begin)
+        await store.events.append(EventRow("s", seq + 1, seq + 1, AgentToken(text=f"words {number}").encode()))
+        assert await close_open_runs(store) == 1
+    words = [AssistantMessage(content=f"words {number}").model_dump_json() for number in range(2, 5)]
+    later = [body for said in words for body in (PROMPT.model_dump_json(), said)]
+    assert (await store.messages.bodies("s"))[2:] == [*first, *later]
+    assert [run.state for run in (await store.runs.last_of_each(["s"])).values()] == ["ended"]
+
+
+# -- databases of version 4, which did not number messages ----------------------------------------------------------
+
+
+def to_version_4(path: Path) -> None:
+    with closing(sqlite3.connect(path / "portico.db")) as connection:
+        connection.executescript("UPDATE schema_version SET version = 4; ALTER TABLE messages DROP COLUMN seq;")
+
+
+@pytest.mark.parametrize("name", ["steered between messages", "steered in a message and in a call", "parallel calls"])
+async def test_a_run_of_version_4_is_recovered_wherever_it_was_killed(tmp_path: Path, name: str) -> None:
+    events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
+    cuts = {f"{n} events, {kept} messages": (n, kept) for n in range(len(events) + 1) for kept in range(up_to(rows, n) + 1)}
+    store = await Store.open(sqlite_url(tmp_path))
+    for cut, (stored, kept) in cuts.items():
+        await killed(store, events[:stored], rows[:kept], cut)
+    await store.close()
+    to_version_4(tmp_path)
+    # `portico audit` may migrate it before the daemon starts.
+    await (await Store.open(sqlite_url(tmp_path))).close()
+    store = await Store.open(sqlite_url(tmp_path))
+    histories = dict(zip(cuts, await recovered(store, *cuts), strict=True))
+    await store.close()
+    assert histories == {cut: folded(events[:stored]) for cut, (stored, _) in cuts.items()}
+
+
+async def test_a_run_of_version_4_that_waits_goes_on_waiting_and_is_recovered_later(tmp_path: Path) -> None:
+    store = await Store.open(sqlite_url(tmp_path))
+    await killed(store, [AgentToken(text="a"), MessageEnd(), call("1")], [])
+    asked = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="lookup", input={}),))
+    before = AssistantMessage(content="a")
+    await store.messages.append("s", [MessageRow(before.model_dump_json()), MessageRow(asked.model_dump_json())])
+    await store.runs.stop("run of s", "waiting", None, EventRow("s", 7, 7, Awaiting(calls=()).encode()))
+    await store.close()
+    to_version_4(tmp_path)
+    store = await Store.open(sqlite_url(tmp_path))
+    assert await close_open_runs(store) == 0
+    assert [row.seq for row in await store.messages.rows("s")] == [None, None, 5, 7]
+    result = ToolMessage(tool_call_id="1", content="given")
+    begin = EventRow("s", 8, 8, TurnStart(messages=(result,)).encode())
+    await store.runs.resume("run of s", "s", [MessageRow(result.model_dump_json(), 8)], begin)
+    await store.events.append(EventRow("s", 9, 10, b"\n".join(e.encode() for e in (found("1"), AgentToken(text="b")))))
+    expected = [before, asked, result, AssistantMessage(content="b")]
+    assert await recovered(store, "s") == [[message.model_dump_json() for message in expected]]
+    await store.close()

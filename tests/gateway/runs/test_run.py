@@ -11,13 +11,13 @@ from drivers.contract.agent import Agent, Prompt, Reply
 from drivers.contract.errors import AgentGone
 from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, OutputEvent, SessionEnd, ToolCall
 from drivers.contract.info import ToolGrant
-from drivers.contract.messages import Message, ToolUseBlock
+from drivers.contract.messages import MESSAGE, ToolUseBlock
 from gateway.events.event_log import EventLog
 from gateway.observability.metrics import Metrics
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.runs.run import Run
 from gateway.security.redaction import Redactor
-from gateway.store import RunRecord, SessionRecord, Store
+from gateway.store import MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 
 
@@ -58,9 +58,9 @@ async def test_what_an_agent_said_before_it_was_gone_is_kept(store: Store) -> No
     agent = Gone([*said, Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))])
     record = RunRecord("run_1", "sess_1", "running", None, 1)
     await store.sessions.create(SessionRecord("sess_1", "script"), [], record)
-    kept: list[Message] = []
+    kept: list[MessageRow] = []
 
-    async def keep(messages: Sequence[Message]) -> None:
+    async def keep(messages: Sequence[MessageRow]) -> None:
         kept.extend(messages)
 
     log = EventLog("sess_1", store)
@@ -73,5 +73,6 @@ async def test_what_an_agent_said_before_it_was_gone_is_kept(store: Store) -> No
     events = [entry.event for entry in await log.read(0)]
     assert events[:2] == said
     assert isinstance(events[-1], SessionEnd)
-    blocks = [block for message in kept if isinstance(message.content, list | tuple) for block in message.content]
+    messages = [MESSAGE.validate_json(row.body) for row in kept]
+    blocks = [block for message in messages if isinstance(message.content, list | tuple) for block in message.content]
     assert ToolUseBlock(tool_call_id="c", name="shell", input={"command": "ls"}) in blocks

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select, text
 
-from gateway.store import SessionRecord, Store, schema
+from gateway.store import MessageRow, SessionRecord, Store, schema
 from gateway.store.database import READERS, Database
 from gateway.store.sqlite import sqlite_url
 
@@ -154,7 +154,7 @@ async def test_a_url_may_name_a_driver_for_asyncio(tmp_path: Path, driver: str) 
 async def test_a_database_in_memory(url: str) -> None:
     store = await Store.open(url)
     await store.sessions.create(SessionRecord("s", "echo"), [])
-    await asyncio.gather(*(store.messages.append("s", [str(number)]) for number in range(20)))
+    await asyncio.gather(*(store.messages.append("s", [MessageRow(str(number))]) for number in range(20)))
     assert await asyncio.gather(*(store.messages.bodies("s") for _ in range(5))) == [[str(number) for number in range(20)]] * 5
     await store.close()
 
@@ -164,10 +164,10 @@ async def test_another_process_may_open_it_while_it_is_written(tmp_path: Path) -
     writer, reader = await Store.open(sqlite_url(tmp_path)), await Store.open(sqlite_url(tmp_path))
     await writer.sessions.create(SessionRecord("s", "echo"), [])
     for number in range(20):
-        await writer.messages.append("s", [str(number)])
+        await writer.messages.append("s", [MessageRow(str(number))])
         assert len(await reader.messages.bodies("s")) == number + 1
     await reader.close()
-    await writer.messages.append("s", ["last"])
+    await writer.messages.append("s", [MessageRow("last")])
     await writer.close()
 
 

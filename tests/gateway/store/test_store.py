@@ -1,4 +1,4 @@
-"""The store: what it refuses, what it keeps, and what it forgets."""
+"""The store: what it refuses, stores and deletes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.store import EventRow, KeyRecord, RunRecord, SessionRecord, Store
+from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 
@@ -46,6 +46,7 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
         connection.execute("UPDATE schema_version SET version = 1")
         connection.execute("ALTER TABLE sessions DROP COLUMN owner")
         connection.execute("ALTER TABLE runs DROP COLUMN waiting_since")
+        connection.execute("ALTER TABLE messages DROP COLUMN seq")
         connection.execute("CREATE TABLE executions (id VARCHAR(64) PRIMARY KEY)")
     connection.close()
     for _ in range(2):
@@ -65,6 +66,7 @@ async def test_what_waited_before_the_upgrade_waits_from_then_on(tmp_path: Path)
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         connection.execute("UPDATE schema_version SET version = 2")
         connection.execute("ALTER TABLE runs DROP COLUMN waiting_since")
+        connection.execute("ALTER TABLE messages DROP COLUMN seq")
     connection.close()
     began = time.time()
     store = await Store.open(sqlite_url(tmp_path))
@@ -88,13 +90,15 @@ async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Dae
 async def test_writes_that_are_cancelled_at_any_point_leave_a_store_that_writes(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "echo"), [])
     for turns in range(40):
-        writing = asyncio.create_task(store.runs.start(RunRecord(f"r{turns}", "s", "running", None, 1), [str(turns)]))
+        writing = asyncio.create_task(
+            store.runs.start(RunRecord(f"r{turns}", "s", "running", None, 1), [MessageRow(str(turns), 1)])
+        )
         for _ in range(turns):
             await asyncio.sleep(0)
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
-        await store.messages.append("s", ["after"])
+        await store.messages.append("s", [MessageRow("after")])
     messages = await store.messages.bodies("s")
     runs = {int(run.id[1:]) for run in await store.runs.unfinished()}
     assert messages.count("after") == 40
@@ -105,9 +109,9 @@ async def test_writes_that_are_cancelled_at_any_point_leave_a_store_that_writes(
 async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "echo"), ["1"])
     run = RunRecord("r", "s", "running", None, 1)
-    await store.runs.start(run, ["2"])
+    await store.runs.start(run, [MessageRow("2", 1)])
     with pytest.raises(Exception, match="UNIQUE"):
-        await store.runs.start(run, ["3"])
+        await store.runs.start(run, [MessageRow("3", 1)])
     assert await store.messages.bodies("s") == ["1", "2"]
     assert await store.runs.unfinished() == [run]
     await store.runs.stop("r", "ended", "end_turn", EventRow("s", 1, 1, b"{}"))
@@ -116,7 +120,7 @@ async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
 
 async def test_deleting_a_session_leaves_nothing_of_it(store: Store, tmp_path: Path) -> None:
     for session in ("gone", "kept"):
-        await store.sessions.create(SessionRecord(session, "echo", secrets=b"sealed"), ["{}"])
+        await store.sessions.create(SessionRecord(session, "echo", secrets=b"encrypted"), ["{}"])
         await store.runs.start(RunRecord(f"run of {session}", session, "ended", "end_turn", 1))
         await store.events.append(EventRow(session, 1, 1, b"{}"))
     await store.sessions.delete("gone")
@@ -132,7 +136,7 @@ async def test_the_last_run_of_each_log_is_found(store: Store) -> None:
     for number in (2, 10):
         await store.runs.start(RunRecord(f"a{number}", "a", "running", None, number))
     await store.runs.stop("b1", "ended", "refusal", EventRow("b", 1, 1, b"{}"))
-    assert await store.runs.last_of_each(["a", "b", "nobody"]) == {
+    assert await store.runs.last_of_each(["a", "b", "none"]) == {
         "a": RunRecord("a10", "a", "running", None, 10),
         "b": RunRecord("b1", "b", "ended", "refusal", 1),
     }
@@ -170,7 +174,7 @@ async def test_old_keys_of_sessions_are_forgotten_and_their_runs_kept(store: Sto
     assert [await store.runs.first_seq("s", seq) for seq in (0, 1, 2, 9)] == [1, 1, 2, 2]
 
 
-async def test_a_failing_statement_does_not_tell_its_values(store: Store) -> None:
+async def test_the_error_of_a_failing_statement_does_not_have_its_values(store: Store) -> None:
     with pytest.raises(Exception, match="FOREIGN KEY") as failure:
-        await store.messages.append("nobody", ["words of the user"])
+        await store.messages.append("none", [MessageRow("words of the user")])
     assert "words of the user" not in str(failure.value)
