@@ -143,16 +143,15 @@ async def _serve(gateway: Gateway, name: str) -> None:
 
 
 async def _receive(connection: Connection, lines: StandardLines) -> None:
-    from gateway.protocols.acp.transport.stdio import NOT_JSON, parsed
 
     try:
         async for line in lines.lines():
             try:
-                message = parsed(line)
+                message = parse_message(line)
             except ValueError:
-                await lines.write(NOT_JSON)
+                await lines.write(PARSE_ERROR)
             else:
                 await connection.receive(message)
-        await connection.settle(FINISH_TIMEOUT)
+        await connection.drain(FINISH_TIMEOUT)
     finally:
         await connection.close()

@@ -1,1 +1,1 @@
-"""Application-side tools for agents that take them by MCP: a server on loopback, one token for each agent's process."""
+"""Application-side tools for agents that support them only over MCP: a server on loopback with a token for each agent process."""

@@ -1,4 +1,4 @@
-"""Opens endpoints: the first one starts a server on a port of 127.0.0.1 of its own, wherever the gateway itself listens."""
+"""Opens endpoints for agent processes. The first one starts a server on a free port of 127.0.0.1, not the gateway's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class McpHost:
-    """`open` for each process of an agent that takes tools by MCP; nothing runs before the first. `close` with the daemon."""
+    """The MCP server of the gateway. Call `open` for each agent process that gets tools over MCP, and `close` with the daemon."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -30,7 +30,10 @@ class McpHost:
         self._listener: Listener | None = None
 
     async def open(self, tools: Sequence[ToolSpec], call_id_keys: Sequence[str] = ()) -> ToolServer:
-        """An endpoint for these tools. `call_id_keys`: where the agent puts its own id of a call into the request's `_meta`."""
+        """Return a new endpoint with these tools. Its token is redacted from logs until it is closed.
+
+        `call_id_keys` are the keys of a request's `_meta` that may have the agent's own id of the call.
+        """
         async with self._starting:
             if self._listener is None:
                 module = await asyncio.to_thread(importlib.import_module, "gateway.mcp.server")
@@ -48,10 +51,10 @@ class McpHost:
 
 
 class Listener(EmbeddedServer):
-    """uvicorn inside the daemon's event loop."""
+    """A uvicorn server in the daemon's event loop."""
 
     def __init__(self, app: McpApp, listening: socket.socket) -> None:
-        # A client's idle connection is not to be closed under its next request.
+        # The keep-alive time is long, because a client may send its next request while an idle connection is closed.
         super().__init__(
             uvicorn.Config(
                 app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
@@ -64,6 +67,7 @@ class Listener(EmbeddedServer):
 
     @classmethod
     async def start(cls, app: McpApp) -> Listener:
+        """Start listening. Returns when the server accepts connections."""
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listener = cls(app, listening)
@@ -75,6 +79,7 @@ class Listener(EmbeddedServer):
         return listener
 
     async def stop(self) -> None:
+        """Stop the server. The endpoints must be closed."""
         await self._app.close()
         self.should_exit = self.force_exit = True
         await self._work

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from drivers.contract.messages import Message
-from gateway.errors import BadRequest, NotFound
+from gateway.errors import NotFound
 from gateway.events.turn import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.meta import declared_histories, merge_settings
 from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
 from gateway.protocols.aap.turns import check_new, check_seed
 from gateway.protocols.aap.views import STOP_REASONS
+from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings, SessionSummary
-from gateway.store import Cursor, SessionRecord
+from gateway.store import SessionRecord
 
 Shown = TypeVar("Shown", bound=SessionInfo)
 
@@ -73,8 +72,11 @@ def _config(gateway: Gateway, wanted: AgentConfig, tools: Iterable[Tool] | None)
 
 async def page(gateway: Gateway, caller: Caller, after: str | None, limit: int) -> tuple[list[SessionRecord], str | None]:
     """Sessions, newest first, and the cursor of the page after them, if there is one."""
-    records = await gateway.sessions.page(caller, limit + 1, _cursor(after))
-    return records[:limit], _mark(records[limit - 1]) if len(records) > limit else None
+    records = await gateway.sessions.page(caller, limit + 1, decode_cursor(after, parameter="after", source="`next`"))
+    if len(records) <= limit:
+        return records, None
+    last = records[limit - 1]
+    return records[:limit], encode_cursor(last.created_at, last.id)
 
 
 def shown(kind: type[Shown], tool: type[Tool], summary: SessionSummary, **more: Any) -> Shown:
@@ -102,17 +104,3 @@ async def histories(session: Session, wanted: HistoryType | None) -> SessionHist
         raise NotFound(f"agent {session.agent.name!r} declares no {wanted} history; {offer}")
     kinds = declared if wanted is None else (wanted,)
     return SessionHistory.model_validate({kind: await _HISTORIES[kind](session) for kind in kinds})
-
-
-def _mark(record: SessionRecord) -> str:
-    return base64.urlsafe_b64encode(f"{record.created_at!r} {record.id}".encode()).decode()
-
-
-def _cursor(mark: str | None) -> Cursor | None:
-    if mark is None:
-        return None
-    try:
-        created, session_id = base64.urlsafe_b64decode(mark.encode()).decode().split(" ")
-        return float(created), session_id
-    except (ValueError, binascii.Error) as error:
-        raise BadRequest("after: not a cursor of this gateway; pass the `next` of the page before, unchanged") from error

@@ -1,4 +1,7 @@
-"""What a client offers its agents: text files as it has them, saved or not, and terminals that it shows."""
+"""Text files and terminals that a client serves for its agents, unsaved text included.
+
+Protocol pages: https://agentclientprotocol.com/protocol/file-system and https://agentclientprotocol.com/protocol/terminals
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from drivers.contract.client_services import (
 )
 from gateway.protocols.acp.rpc import Client, RpcError, rpc_error
 
-SHAPES: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
+MODELS: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
     READ: (ReadTextFileRequest, ReadTextFileResponse),
     WRITE: (WriteTextFileRequest, WriteTextFileResponse),
     CREATE: (CreateTerminalRequest, CreateTerminalResponse),
@@ -50,27 +53,27 @@ SHAPES: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
 }
 
 
-def offered(capabilities: ClientCapabilities | None) -> frozenset[str]:
-    """The methods that a client has said at `initialize` that it has."""
+def client_methods(capabilities: ClientCapabilities | None) -> frozenset[str]:
+    """Return the methods that a client supports, from its capabilities in `initialize`."""
     fs = capabilities.fs if capabilities else None
-    files = [method for method, there in ((READ, fs and fs.read_text_file), (WRITE, fs and fs.write_text_file)) if there]
-    terminals = [method for method in SHAPES if method.startswith("terminal/")] if capabilities and capabilities.terminal else []
+    files = [method for method, supported in ((READ, fs and fs.read_text_file), (WRITE, fs and fs.write_text_file)) if supported]
+    terminals = [method for method in MODELS if method.startswith("terminal/")] if capabilities and capabilities.terminal else []
     return frozenset([*files, *terminals])
 
 
-class OfferedServices(ClientServices):
-    """Of one client, for one session. `close` it with the session's window: what is asked then fails."""
+class AcpClientServices(ClientServices):
+    """The services of one client for one session. Requests fail after `close`, which the session view calls when it is closed."""
 
     def __init__(self, session_id: str, client: Client, methods: frozenset[str]) -> None:
         self._session_id, self._client, self._methods = session_id, client, methods
-        self._asking: set[asyncio.Task[dict[str, Any]]] = set()
-        self._made: set[str] = set()
-        self._running: set[str] = set()
+        self._requests: set[asyncio.Task[dict[str, Any]]] = set()
+        self._terminals: set[str] = set()
+        self._unreleased: set[str] = set()
         self._closed = False
 
-    def shows(self, terminal_id: str) -> bool:
-        """Whether this is a terminal of the client's."""
-        return terminal_id in self._made
+    def has_terminal(self, terminal_id: str) -> bool:
+        """Whether the client has created this terminal, also if it is released."""
+        return terminal_id in self._terminals
 
     def supported_methods(self) -> frozenset[str]:
         return frozenset() if self._closed else self._methods
@@ -81,42 +84,42 @@ class OfferedServices(ClientServices):
     async def serve(self, request: ClientRequest) -> ClientResponse:
         if not self.supports(request):
             return ClientResponse(error=f"{request.method}: the client has closed the session", code=INTERNAL_ERROR)
-        asks, answers = SHAPES[request.method]
+        params_model, result_model = MODELS[request.method]
         try:
-            params = asks.model_validate({**request.params, "sessionId": self._session_id})
+            params = params_model.model_validate({**request.params, "sessionId": self._session_id})
         except ValidationError as error:
             return ClientResponse(error=str(rpc_error(error)), code=INVALID_PARAMS)
         try:
-            result = await self._ask(request.method, params)
-            answer = as_json(answers.model_validate(result))
+            result = await self._request(request.method, params)
+            answer = as_json(result_model.model_validate(result))
         except RpcError as error:
             return ClientResponse(error=str(error), code=error.code)
         except ValidationError:
-            return ClientResponse(error=f"{request.method}: the client's answer is not one of the protocol", code=INTERNAL_ERROR)
-        self._note(request, answer)
+            return ClientResponse(error=f"{request.method}: the client's answer is invalid", code=INTERNAL_ERROR)
+        self._record_terminal(request, answer)
         return ClientResponse(answer)
 
     def release_terminals(self) -> None:
-        for terminal_id in sorted(self._running):
+        for terminal_id in sorted(self._unreleased):
             self._release(terminal_id)
-        self._running.clear()
+        self._unreleased.clear()
 
     def close(self) -> None:
-        """The client has closed the session, or is gone."""
+        """Cancel all requests and release all terminals, because the client has closed the session or is gone."""
         self._closed = True
-        for task in list(self._asking):
+        for task in list(self._requests):
             task.cancel()
         self.release_terminals()
 
-    async def _ask(self, method: str, params: BaseModel) -> dict[str, Any]:
-        """The client's result. Raises RpcError, also when the session is closed meanwhile."""
-        task = self._begin(method, params)
+    async def _request(self, method: str, params: BaseModel) -> dict[str, Any]:
+        """Return the client's result. Raises RpcError, also if the session is closed meanwhile."""
+        task = self._start_request(method, params)
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             if method == CREATE:
-                # The client may be making it just now; nobody else would release it.
-                task.add_done_callback(self._made_too_late)
+                # The client may already be creating the terminal, and nothing else would release it.
+                task.add_done_callback(self._release_created)
             else:
                 task.cancel()
             raise
@@ -124,31 +127,31 @@ class OfferedServices(ClientServices):
             raise RpcError(INTERNAL_ERROR, f"{method}: the client has closed the session")
         return task.result()
 
-    def _begin(self, method: str, params: BaseModel) -> asyncio.Task[dict[str, Any]]:
-        task = asyncio.create_task(self._client.ask(method, params))
-        self._asking.add(task)
-        task.add_done_callback(self._ended)
+    def _start_request(self, method: str, params: BaseModel) -> asyncio.Task[dict[str, Any]]:
+        task = asyncio.create_task(self._client.request(method, params))
+        self._requests.add(task)
+        task.add_done_callback(self._finish_request)
         return task
 
     def _release(self, terminal_id: str) -> None:
         params = ReleaseTerminalRequest(session_id=self._session_id, terminal_id=terminal_id)
-        self._begin("terminal/release", params)
+        self._start_request("terminal/release", params)
 
-    def _made_too_late(self, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _release_created(self, task: asyncio.Task[dict[str, Any]]) -> None:
         if self._closed or task.cancelled() or task.exception():
             return
         if isinstance(terminal_id := task.result().get("terminalId"), str):
             self._release(terminal_id)
 
-    def _ended(self, task: asyncio.Task[dict[str, Any]]) -> None:
-        self._asking.discard(task)
-        # Nobody waits for what comes of a release; the others' errors are taken where they are waited for.
+    def _finish_request(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._requests.discard(task)
+        # Marks the exception as retrieved: nothing awaits the answer to a release.
         if not task.cancelled():
             task.exception()
 
-    def _note(self, request: ClientRequest, answer: dict[str, Any]) -> None:
+    def _record_terminal(self, request: ClientRequest, answer: dict[str, Any]) -> None:
         if request.method == CREATE:
-            self._made.add(answer["terminalId"])
-            self._running.add(answer["terminalId"])
+            self._terminals.add(answer["terminalId"])
+            self._unreleased.add(answer["terminalId"])
         elif request.method == "terminal/release":
-            self._running.discard(str(request.params.get("terminalId")))
+            self._unreleased.discard(str(request.params.get("terminalId")))

@@ -1,6 +1,6 @@
-"""Compactions of a conversation, for clients that say that they show them (`session.compaction`); pure.
+"""Updates about compactions of a conversation, for clients with the capability `session.compaction`. Does no I/O.
 
-The protocol's package has neither the capability nor the update (0.12): both are plain data here.
+The `acp` package has neither the capability nor the update (0.12.1), so both are plain data here.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 from drivers.contract.events import Compacted
 
 
-def takes_compactions(initialize: Any) -> bool:
-    """Whether the client says so in `initialize`: `{}` does, null and anything else does not."""
-    found = initialize
+def supports_compactions(params: Any) -> bool:
+    """Whether the parameters of `initialize` have the capability. An object, `{}` included, declares it."""
+    value = params
     for name in ("clientCapabilities", "session", "compaction"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return isinstance(found, dict)
+        value = value.get(name) if isinstance(value, dict) else None
+    return isinstance(value, dict)
 
 
 def compaction_update(seq: int, event: Compacted) -> dict[str, Any]:
-    """The update of a compaction that is over; `seq`, the event's number, makes its id."""
+    """Return the update about a completed compaction. Its id contains `seq`, the number of the event."""
     summary = {"summary": [{"type": "text", "text": event.summary}]} if event.summary else {}
     return {"sessionUpdate": "compaction_update", "compactionId": f"compaction-{seq}", "status": "completed", **summary}

@@ -1,4 +1,7 @@
-"""Connection: one client of one agent, whatever carries the messages. What the client asks, and who does it."""
+"""One client of one agent, over any transport: validates the client's messages and dispatches them by method.
+
+Protocol pages: https://agentclientprotocol.com/protocol/initialization and the pages beside it; unstable methods are RFDs there.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,9 @@ from acp.schema import (
 
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
-from gateway.protocols.acp.client_services import offered
-from gateway.protocols.acp.compactions import takes_compactions
-from gateway.protocols.acp.directories import refuse_other_than_texts
+from gateway.protocols.acp.client_services import client_methods
+from gateway.protocols.acp.compactions import supports_compactions
+from gateway.protocols.acp.directories import require_string_directories
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error
 from gateway.protocols.acp.sessions import OpenSessions, Reply, SetSessionModelRequest
 from gateway.security.authentication import Caller
@@ -62,17 +65,17 @@ LOGIN = AuthMethodAgent(
     name="The agent's own login",
     description="Log in with the agent's own program on the machine of the gateway, then choose this.",
 )
-AT_ONCE = 1000
-"""How many requests and notifications are worked on at a time; prompts under way do not count."""
-_NEED_LOGIN = frozenset({"session/new", "session/load", "session/resume", "session/fork", "session/prompt"})
+MAX_CONCURRENT_MESSAGES = 1000
+"""Requests and notifications handled at the same time. Prompts in progress do not count."""
+_LOGIN_REQUIRED = frozenset({"session/new", "session/load", "session/resume", "session/fork", "session/prompt"})
 
 
 class Connection:
-    """`receive` takes each message of the client and does not wait for it to be done; all that goes to it goes through
-    `send`, in order.
+    """The agent's side of one connection.
 
-    `send` may wait, for a client that reads slowly. `caller` is whose sessions the client may see.
-    Raises BadRequest for an agent that there is not.
+    The transport passes each message of the client to `receive`. `send` writes one message to the client. It is called for one
+    message at a time, and may wait while the client does not read. `caller` decides which sessions the client can access.
+    Raises BadRequest for an unknown agent.
     """
 
     def __init__(
@@ -86,35 +89,38 @@ class Connection:
         self._initialized = self._logged_out = False
 
     async def receive(self, message: dict[str, Any]) -> None:
-        """One message of the client: a request, a notification, or an answer to one of ours. Waits while there are too many."""
-        # The annotation is a promise of whoever carries the messages, but what is in them is the client's.
-        wrong = _malformed(message)
-        if wrong is not None:
-            return self._begin(self._client.refuse(None, RpcError(INVALID_REQUEST, wrong)))
+        """Accept one message of the client: a request, a notification, or the answer to a request of the gateway.
+
+        Returns before the message is handled. Waits while MAX_CONCURRENT_MESSAGES are being handled.
+        """
+        # The type of `message` is not checked by the transports.
+        problem = _problem(message)
+        if problem is not None:
+            return self._begin(self._client.respond_error(None, RpcError(INVALID_REQUEST, problem)))
         if "method" not in message:
-            return self._client.answered(message)
+            return self._client.resolve(message)
         method, params = message["method"], message.get("params")
-        while len(self._tasks) >= AT_ONCE:
+        while len(self._tasks) >= MAX_CONCURRENT_MESSAGES:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         if "id" in message:
             self._begin(self._request(message["id"], method, params))
         else:
             self._begin(self._notification(method, params))
 
-    async def settle(self, seconds: float) -> None:
-        """Let what was received be answered, apart from prompts under way: the client says no more, but it may still read."""
+    async def drain(self, timeout: float) -> None:
+        """Wait until all received messages are handled, at most `timeout` seconds. Prompts in progress are not waited for."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+            await asyncio.wait(self._tasks, timeout=timeout)
 
     async def close(self) -> None:
-        """The client is gone: what it was asked is dropped, runs go on."""
-        self._client.gone()
+        """Drop the connection, because the client is gone. Its pending requests are cancelled; runs continue."""
+        self._client.stop_writing()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._sessions.leave()
-        self._client.forget()
+        await self._sessions.close_views()
+        self._client.cancel_pending()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -122,32 +128,32 @@ class Connection:
         task.add_done_callback(self._tasks.discard)
 
     async def _request(self, request_id: Id, method: str, params: Any) -> None:
-        given = {} if params is None else params
+        params = {} if params is None else params
         try:
             self._check(method)
             if method == "session/prompt":
-                return await self._prompt(request_id, PromptRequest.model_validate(given))
-            shape, handle = _REQUESTS[method]
-            reply = await handle(self, shape(given))
+                return await self._prompt(request_id, PromptRequest.model_validate(params))
+            validate, handle = _REQUESTS[method]
+            reply = await handle(self, validate(params))
         except Exception as error:
-            return await self._client.refuse(request_id, rpc_error(error))
+            return await self._client.respond_error(request_id, rpc_error(error))
         await self._client.respond(request_id, reply.result)
-        if reply.then is not None:
-            reply.then()
+        if reply.after_sent is not None:
+            reply.after_sent()
 
     def _check(self, method: str) -> None:
         if method not in _REQUESTS and method != "session/prompt":
-            raise RpcError(METHOD_NOT_FOUND, f"there is no method {method[:100]!r} here")
+            raise RpcError(METHOD_NOT_FOUND, f"unknown method {method[:100]!r}")
         if not self._initialized and method != "initialize":
-            raise RpcError(INVALID_REQUEST, f"{method} came before initialize; send that first")
-        if self._logged_out and method in _NEED_LOGIN:
+            raise RpcError(INVALID_REQUEST, f"{method} was sent before initialize; send initialize first")
+        if self._logged_out and method in _LOGIN_REQUIRED:
             raise RpcError(AUTH_REQUIRED, "this connection is logged out; send authenticate first")
 
     async def _prompt(self, request_id: Id, request: PromptRequest) -> None:
         async def answer(outcome: PromptResponse | RpcError) -> None:
             self._prompts.pop(request_id, None)
             if isinstance(outcome, RpcError):
-                await self._client.refuse(request_id, outcome)
+                await self._client.respond_error(request_id, outcome)
             else:
                 await self._client.respond(request_id, outcome)
 
@@ -159,34 +165,33 @@ class Connection:
             raise
 
     async def _notification(self, method: str, params: Any) -> None:
-        """Notifications are never answered, whatever is wrong with them."""
+        """Handle a notification. JSON-RPC has no answer to one, so errors are logged."""
         try:
             if method == "session/cancel":
                 await self._sessions.cancel(CancelNotification.model_validate(params))
             elif method == "$/cancel_request":
-                # Of all requests only a prompt takes long; it is answered with `cancelled`.
+                # Only prompts can be cancelled: no other request takes long. The prompt is answered with `cancelled`.
                 session_id = self._prompts.get(CancelRequestNotification.model_validate(params).request_id)
                 if session_id is not None:
                     await self._sessions.cancel(CancelNotification(session_id=session_id))
         except Exception as error:
-            log.info("a notification %s came to nothing: %s", method[:100], rpc_error(error))
+            log.info("notification %s failed: %s", method[:100], rpc_error(error))
 
     # -- the agent --------------------------------------------------------------------------------------------------
 
-    async def _initialize(self, greeting: tuple[InitializeRequest, bool]) -> Reply:
-        request, self._sessions.compactions = greeting
+    async def _initialize(self, params: tuple[InitializeRequest, bool]) -> Reply:
+        request, self._sessions.compactions = params
         self._initialized = True
-        self._sessions.offered = offered(request.client_capabilities)
+        self._sessions.client_methods = client_methods(request.client_capabilities)
         if self._agent.info.additional_directories is None:
-            # Only its program can say whether it takes them; the first session would wait for its answer too.
+            # Only the agent's program knows whether it supports them. The first session would wait for its answer too.
             await self._gateway.discovery.probe(self._agent)
         settings, info = self._agent.settings, self._agent.info
-        known = self._gateway.discovery.current(self._agent)
-        shown = Implementation(name=self._agent.name, title=settings.title or info.title, version=known.version)
+        version = self._gateway.discovery.current(self._agent).version
         answer = InitializeResponse(
-            # The one version that there is, whatever the client has asked for; it decides whether it goes on.
+            # The only supported version. A client that requested another one decides whether it continues.
             protocol_version=PROTOCOL_VERSION,
-            agent_info=shown,
+            agent_info=Implementation(name=self._agent.name, title=settings.title or info.title, version=version),
             agent_capabilities=self._capabilities(),
             auth_methods=[LOGIN] if self._has_login else [],
         )
@@ -214,16 +219,16 @@ class Connection:
         return self._agent.info.program is not None
 
     async def _authenticate(self, request: AuthenticateRequest) -> Reply:
-        """The login is the CLI's own: this looks whether it is there."""
+        """Check whether the agent's CLI is logged in. Raises BadRequest for an unknown method, RpcError if it is not."""
         if not self._has_login or request.method_id != LOGIN.id:
-            offer = f"there is {LOGIN.id!r}" if self._has_login else "this agent needs none"
-            raise BadRequest(f"methodId: there is no way {request.method_id!r} to log in; {offer}")
+            known = f"use {LOGIN.id!r}" if self._has_login else "this agent needs no login"
+            raise BadRequest(f"methodId: unknown login method {request.method_id!r}; {known}")
         await self._refuse_without_login(anew=True)
         self._logged_out = False
         return Reply(AuthenticateResponse())
 
     async def _logout(self, request: LogoutRequest) -> Reply:
-        """For this connection; the CLI's own login is the user's, and others work with it."""
+        """Log this connection out. The login of the agent's CLI stays, because other clients use it."""
         self._logged_out = self._has_login
         return Reply(LogoutResponse())
 
@@ -242,54 +247,55 @@ class Connection:
         return await self._sessions.set_mode(request)
 
 
-def _malformed(message: Any) -> str | None:
-    """What is wrong with a message, before anything is known of its method."""
+def _problem(message: Any) -> str | None:
+    """Return why this is not a JSON-RPC 2.0 message, or None if it is one."""
     if not isinstance(message, dict):
-        return "not a message of JSON-RPC 2.0; send one object, not a batch"
+        return "not a JSON-RPC 2.0 message; send one object, not a batch"
     if isinstance(message.get("id"), bool) or not isinstance(message.get("id"), int | str | None):
-        return "id: a number or a text"
+        return "id: must be a number or a string"
     if "method" in message:
-        return None if isinstance(message["method"], str) else "method: a text"
-    answers = "id" in message and ("result" in message or "error" in message)
-    return None if answers else "neither a method nor the answer to a request"
+        return None if isinstance(message["method"], str) else "method: must be a string"
+    is_answer = "id" in message and ("result" in message or "error" in message)
+    return None if is_answer else "neither a request, a notification nor an answer"
 
 
-def _opening(shape: type[BaseModel]) -> Callable[[Any], BaseModel]:
-    def read(given: Any) -> BaseModel:
-        refuse_other_than_texts(given)
-        return shape.model_validate(given)
+def _session_params(model: type[BaseModel]) -> Callable[[Any], BaseModel]:
+    def validate(params: Any) -> BaseModel:
+        require_string_directories(params)
+        return model.model_validate(params)
 
-    return read
-
-
-def _greeting(given: Any) -> tuple[InitializeRequest, bool]:
-    return InitializeRequest.model_validate(given), takes_compactions(given)
+    return validate
 
 
-def _config_option(given: Any) -> BaseModel:
-    switch = isinstance(given, dict) and given.get("type") == "boolean"
-    model = SetSessionConfigOptionBooleanRequest if switch else SetSessionConfigOptionSelectRequest
-    return model.model_validate(given)
+def _initialize_params(params: Any) -> tuple[InitializeRequest, bool]:
+    return InitializeRequest.model_validate(params), supports_compactions(params)
 
 
-def _mode(given: Any) -> BaseModel:
-    # The TypeScript package's first releases (0.4.5, under both of its names) send setSessionModel by this method.
-    model = isinstance(given, dict) and "modelId" in given and "modeId" not in given
-    return (SetSessionModelRequest if model else SetSessionModeRequest).model_validate(given)
+def _config_option_params(params: Any) -> BaseModel:
+    is_boolean = isinstance(params, dict) and params.get("type") == "boolean"
+    model = SetSessionConfigOptionBooleanRequest if is_boolean else SetSessionConfigOptionSelectRequest
+    return model.model_validate(params)
+
+
+def _mode_params(params: Any) -> BaseModel:
+    # TypeScript clients of the package's first releases (0.4.5, under both of its names) send setSessionModel by this method.
+    is_model = isinstance(params, dict) and "modelId" in params and "modeId" not in params
+    return (SetSessionModelRequest if is_model else SetSessionModeRequest).model_validate(params)
 
 
 _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Connection, Any], Awaitable[Reply]]]] = {
-    "initialize": (_greeting, Connection._initialize),
+    "initialize": (_initialize_params, Connection._initialize),
     "authenticate": (AuthenticateRequest.model_validate, Connection._authenticate),
     "logout": (LogoutRequest.model_validate, Connection._logout),
-    "session/new": (_opening(NewSessionRequest), Connection._new),
-    "session/load": (_opening(LoadSessionRequest), lambda c, r: c._sessions.load(r)),
-    "session/resume": (_opening(ResumeSessionRequest), lambda c, r: c._sessions.resume(r)),
-    "session/fork": (_opening(ForkSessionRequest), lambda c, r: c._sessions.fork(r)),
+    "session/new": (_session_params(NewSessionRequest), Connection._new),
+    "session/load": (_session_params(LoadSessionRequest), lambda c, r: c._sessions.load(r)),
+    "session/resume": (_session_params(ResumeSessionRequest), lambda c, r: c._sessions.resume(r)),
+    "session/fork": (_session_params(ForkSessionRequest), lambda c, r: c._sessions.fork(r)),
     "session/list": (ListSessionsRequest.model_validate, lambda c, r: c._sessions.list(r)),
     "session/close": (CloseSessionRequest.model_validate, lambda c, r: c._sessions.close(r)),
     "session/delete": (DeleteSessionRequest.model_validate, lambda c, r: c._sessions.delete(r)),
-    "session/set_mode": (_mode, Connection._set_mode),
+    "session/set_mode": (_mode_params, Connection._set_mode),
     "session/set_model": (SetSessionModelRequest.model_validate, lambda c, r: c._sessions.set_model(r)),
-    "session/set_config_option": (_config_option, lambda c, r: c._sessions.set_config_option(r)),
+    "session/set_config_option": (_config_option_params, lambda c, r: c._sessions.set_config_option(r)),
 }
+"""Validator of the parameters and handler of each request, apart from `session/prompt`."""

@@ -1,4 +1,7 @@
-"""Content between the protocol's blocks and the gateway's messages, both ways; pure."""
+"""Converts content between the protocol's blocks and the gateway's messages. Does no I/O.
+
+Protocol page: https://agentclientprotocol.com/protocol/content
+"""
 
 from __future__ import annotations
 
@@ -31,43 +34,43 @@ from gateway.errors import BadRequest
 
 
 def user_message(prompt: Sequence[Block], info: DriverInfo) -> UserMessage:
-    """What the client says, as a message. Raises BadRequest for what the agent cannot take, or for nothing at all."""
-    found = [_taken(block, info, f"prompt[{n}]") for n, block in enumerate(prompt)]
-    if all(isinstance(block, TextBlock) and not block.text.strip() for block in found):
-        raise BadRequest("prompt: it says nothing; write a text or add an image")
-    if len(found) == 1 and isinstance(found[0], TextBlock):
-        return UserMessage(content=found[0].text)
-    return UserMessage(content=tuple(found))
+    """Return a prompt as a user message. Raises BadRequest for an empty prompt, and for content the agent does not support."""
+    content = [_converted(block, info, f"prompt[{n}]") for n, block in enumerate(prompt)]
+    if all(isinstance(block, TextBlock) and not block.text.strip() for block in content):
+        raise BadRequest("prompt: is empty; add a text or an image")
+    if len(content) == 1 and isinstance(content[0], TextBlock):
+        return UserMessage(content=content[0].text)
+    return UserMessage(content=tuple(content))
 
 
-def _taken(block: Block, info: DriverInfo, where: str) -> ContentBlock:
+def _converted(block: Block, info: DriverInfo, path: str) -> ContentBlock:
     match block:
         case TextContentBlock():
             return TextBlock(text=block.text)
         case ImageContentBlock():
-            return _image(block.mime_type, block.data, info, where)
+            return _image(block.mime_type, block.data, info, path)
         case ResourceContentBlock():
             return TextBlock(text=_link(block.title or block.name, block.uri))
         case EmbeddedResourceContentBlock():
-            return _resource(block, info, where)
+            return _resource(block, info, path)
         case AudioContentBlock():
-            raise BadRequest(f"{where}: agents here take no audio; initialize says what this one takes")
+            raise BadRequest(f"{path}: audio is not supported; the answer to initialize declares what is")
 
 
-def _image(mime_type: str, data: str, info: DriverInfo, where: str) -> ImageBlock:
+def _image(mime_type: str, data: str, info: DriverInfo, path: str) -> ImageBlock:
     if not info.image_data:
-        raise BadRequest(f"{where}: this agent takes no images; initialize says what it takes")
+        raise BadRequest(f"{path}: this agent does not support images; the answer to initialize declares what it supports")
     return ImageBlock(url=f"data:{mime_type};base64,{data}")
 
 
-def _resource(block: EmbeddedResourceContentBlock, info: DriverInfo, where: str) -> ContentBlock:
-    """A file that came along. It is named in front of its text, so that the model can tell it from what the user wrote."""
+def _resource(block: EmbeddedResourceContentBlock, info: DriverInfo, path: str) -> ContentBlock:
+    """Return an embedded file. Its name precedes its text, so that the model can distinguish it from the user's text."""
     resource = block.resource
     name = _link(resource.uri.rstrip("/").rpartition("/")[2] or resource.uri, resource.uri)
     if isinstance(resource, TextResourceContents):
         return TextBlock(text=f'{name}\n<context ref="{resource.uri}">\n{resource.text}\n</context>')
     if (resource.mime_type or "").startswith("image/"):
-        return _image(resource.mime_type or "", resource.blob, info, where)
+        return _image(resource.mime_type or "", resource.blob, info, path)
     return TextBlock(text=name)
 
 
@@ -75,12 +78,12 @@ def _link(name: str, uri: str) -> str:
     return f"[@{name}]({uri})"
 
 
-def shown(content: Content) -> list[Any]:
-    """Text and images of a message or a tool's output, as the client shows them."""
-    return [_shown(block) for block in blocks(content) if isinstance(block, TextBlock | ImageBlock)]
+def content_blocks(content: Content) -> list[Any]:
+    """Return the text and the images of a message or of a tool's output as the protocol's content blocks."""
+    return [_content_block(block) for block in blocks(content) if isinstance(block, TextBlock | ImageBlock)]
 
 
-def _shown(block: ContentBlock) -> Any:
+def _content_block(block: ContentBlock) -> Any:
     match block:
         case ImageBlock():
             if data := parse_data_uri(block.url):
@@ -89,8 +92,9 @@ def _shown(block: ContentBlock) -> Any:
         case TextBlock():
             return text(block.text)
         case ThinkingBlock() | ToolUseBlock():
-            raise TypeError(f"{block.type} is shown in its own way")
+            raise TypeError(f"a {block.type} block is no content block of the protocol")
 
 
-def text(said: str) -> TextContentBlock:
-    return TextContentBlock(type="text", text=said)
+def text(value: str) -> TextContentBlock:
+    """Return a text block."""
+    return TextContentBlock(type="text", text=value)

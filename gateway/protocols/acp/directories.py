@@ -1,4 +1,7 @@
-"""Where a session works: its folder and the additional directories, as a client names them and as they are kept."""
+"""The working folder and the additional directories of a session request.
+
+Protocol page: https://agentclientprotocol.com/rfds/additional-directories
+"""
 
 from __future__ import annotations
 
@@ -16,39 +19,42 @@ from gateway.sessions.settings import SessionSettings
 Request = NewSessionRequest | ForkSessionRequest | LoadSessionRequest | ResumeSessionRequest
 
 
-def refuse_other_than_texts(params: Any) -> None:
-    """Raises BadRequest for a directory that is no text: the protocol's own package would pass over it without a word."""
+def require_string_directories(params: Any) -> None:
+    """Raise BadRequest for an additional directory that is not a string. The `acp` package (0.12.1) would ignore it silently."""
     given = params.get("additionalDirectories") if isinstance(params, dict) else None
     for n, path in enumerate(given if isinstance(given, list) else ()):
         if not isinstance(path, str):
-            raise BadRequest(f"additionalDirectories[{n}]: a path as text")
+            raise BadRequest(f"additionalDirectories[{n}]: must be a path, as a string")
 
 
-def placed(config: SessionSettings, agent: ConfiguredAgent, request: Request) -> SessionSettings:
-    """The settings with the folders that a request for a new session names. Raises BadRequest."""
+def with_directories(config: SessionSettings, agent: ConfiguredAgent, request: Request) -> SessionSettings:
+    """Return the settings with the folders of a request for a new session. Raises BadRequest for a folder that is not allowed."""
     return replace(
         config,
-        options={**config.options, "cwd": _asked_folder(agent, request)},
+        options={**config.options, "cwd": _requested_folder(agent, request)},
         additional_directories=directories(agent, request),
     )
 
 
-def replaced(
+def with_additional_directories(
     config: SessionSettings, agent: ConfiguredAgent, request: LoadSessionRequest | ResumeSessionRequest
 ) -> SessionSettings:
-    """The settings with the directories that a client opens the session with: the complete list, so none if it names none.
+    """Return the settings with the additional directories of a request that opens an existing session.
 
-    A session stays in its folder: a client that names another one would see wrong files. Raises BadRequest.
+    The request has the complete list: without one, the session has none. Raises BadRequest for a directory that is not allowed,
+    and for a `cwd` other than the session's, which cannot be changed.
     """
-    own, asked = folder_of(agent, config.options), _asked_folder(agent, request)
-    if asked != own and request.cwd not in ("", "."):
+    current, requested = folder_of(agent, config.options), _requested_folder(agent, request)
+    if requested != current and request.cwd not in ("", "."):
         session = request.session_id
-        raise BadRequest(f"cwd: session {session!r} works in {own}, not in {asked}; load it with its own folder, or fork it")
+        raise BadRequest(
+            f"cwd: session {session!r} works in {current}, not in {requested}; load it with its own folder, or fork it"
+        )
     return replace(config, additional_directories=directories(agent, request))
 
 
 def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any]) -> str:
-    """The working folder of a session with these options, also where it is not there any more."""
+    """Return the absolute working folder of a session with these options, also if it no longer exists."""
     try:
         return str(agent.working_directory(options.get("cwd")).resolve())
     except BadRequest:
@@ -56,11 +62,11 @@ def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any]) -> str:
 
 
 def directories(agent: ConfiguredAgent, request: Request) -> tuple[str, ...]:
-    """The additional directories of a request. Raises BadRequest that names the one that is wrong."""
+    """Return the additional directories of a request. Raises BadRequest that names the first one that is not allowed."""
     return tuple(map(str, agent.additional_directories(request.additional_directories or ())))
 
 
-def _asked_folder(agent: ConfiguredAgent, request: Request) -> str:
+def _requested_folder(agent: ConfiguredAgent, request: Request) -> str:
     try:
         return str(agent.working_directory(None if request.cwd in ("", ".") else request.cwd).resolve())
     except BadRequest as error:

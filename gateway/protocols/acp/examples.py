@@ -1,4 +1,4 @@
-"""The Agent Client Protocol's HTTP transport for `/openapi.json`. The messages themselves are the protocol's own."""
+"""OpenAPI metadata of the ACP routes for `/openapi.json`. The messages have the protocol's own schema, which is not repeated."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"pro
 INITIALIZED = {"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}}
 
 
-def _header(name: str, words: str) -> dict[str, Any]:
-    return {"name": name, "in": "header", "required": False, "description": words, "schema": {"type": "string"}}
+def _header(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": {"type": "string"}}
 
 
 HEADERS = {
     "parameters": [
-        _header("Acp-Connection-Id", "Of the answer to `initialize`; needed for all else."),
-        _header("Acp-Session-Id", "The session that the message or the stream is about."),
+        _header("Acp-Connection-Id", "The header of the answer to `initialize`; required for all other messages."),
+        _header("Acp-Session-Id", "The session of the message or of the stream."),
     ]
 }
-NOT_TAKEN: dict[int | str, dict[str, Any]] = {501: {"description": "A batch of messages, which the protocol has not."}}
+BATCH: dict[int | str, dict[str, Any]] = {501: {"description": "A batch of messages, which the protocol does not support."}}
 NO_STREAM: dict[int | str, dict[str, Any]] = {406: {"description": "The client does not accept server-sent events."}}
 SEND: dict[str, Any] = {**openapi_extra({"The first message": INITIALIZE}, {200: INITIALIZED}), **HEADERS}
 SEND["requestBody"]["required"] = True
@@ -31,7 +31,7 @@ SEND["responses"]["200"]["content"]["application/json"]["schema"] = MESSAGE
 LISTEN = {
     **openapi_extra(
         stream=EventStreamMetadata(
-            "Server-sent events without names, whose data are messages of the agent's side.",
+            "Server-sent events without names. The data of each is a message of the agent.",
             'data: {"jsonrpc":"2.0","id":1,"result":{"sessionId":"sess_x"}}\n\n',
             {"": MESSAGE},
         )

@@ -1,4 +1,7 @@
-"""The MCP servers that a client brings along for a session, as what the agent's CLI is told of them; pure."""
+"""Converts the MCP servers of a client's session request to those of the driver contract. Does no I/O.
+
+Protocol page: https://agentclientprotocol.com/protocol/session-setup#mcp-servers
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,28 @@ from gateway.errors import BadRequest
 
 log = logging.getLogger(__name__)
 
-Given = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
+AnyMcpServer = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
 
 
-def brought(servers: Iterable[Given], agent: ConfiguredAgent) -> tuple[McpServer, ...]:
-    """The servers for the agent. Raises BadRequest for a kind that its CLI cannot use.
+def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> tuple[McpServer, ...]:
+    """Return the servers for the agent. Raises BadRequest for a transport that its CLI does not support.
 
-    Editors send the servers of their own settings to every agent: one that uses none at all goes on without them.
+    An agent that supports no MCP servers gets none, without an error: editors send the servers of their settings to every agent.
     """
-    found = [_server(server, f"mcpServers[{n}]") for n, server in enumerate(servers)]
-    if found and not agent.info.mcp:
-        log.info("agent %s uses no MCP servers; the client's are left out", agent.name)
+    converted = [_server(server, f"mcpServers[{n}]") for n, server in enumerate(servers)]
+    if converted and not agent.info.mcp:
+        log.info("agent %s supports no MCP servers; the client's are ignored", agent.name)
         return ()
-    for n, server in enumerate(found):
+    for n, server in enumerate(converted):
         if server.transport not in agent.info.mcp:
             raise BadRequest(
-                f"mcpServers[{n}]: agent {agent.name!r} uses no servers by {server.transport}; initialize says which"
+                f"mcpServers[{n}]: agent {agent.name!r} does not support the transport {server.transport}; "
+                "the answer to initialize declares those it supports"
             )
-    return tuple(found)
+    return tuple(converted)
 
 
-def _server(given: Given, where: str) -> McpServer:
+def _server(given: AnyMcpServer, path: str) -> McpServer:
     match given:
         case McpServerStdio():
             env = {variable.name: variable.value for variable in given.env}
@@ -42,4 +46,4 @@ def _server(given: Given, where: str) -> McpServer:
             headers = {header.name: header.value for header in given.headers}
             return McpServer(given.name, given.type, url=given.url, headers=headers)
         case AcpMcpServer():
-            raise BadRequest(f"{where}: servers over this connection are not declared here; give a program or an address")
+            raise BadRequest(f"{path}: MCP servers over this connection are not supported; use stdio, http or sse")

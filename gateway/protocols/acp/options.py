@@ -1,4 +1,7 @@
-"""What a client can set of a session: the modes (how much is asked), and the agent's options as config options; pure."""
+"""Session modes, which are levels of permission, and the agent's options as config options. Does no I/O.
+
+Protocol pages: https://agentclientprotocol.com/protocol/session-modes and session-config-options beside it.
+"""
 
 from __future__ import annotations
 
@@ -18,66 +21,72 @@ MODES = (
     SessionMode(id="edit", name="Edit", description="Reads, searches and edits files without asking; asks before all else."),
     SessionMode(id="auto", name="Auto", description="Runs all of the agent's tools without asking."),
 )
-QUIET: Mapping[str, frozenset[str] | None] = {
+TRUSTED_KINDS: Mapping[str, frozenset[str] | None] = {
     "ask": frozenset(),
     "edit": frozenset({"read", "search", "edit", "think"}),
     "auto": None,
 }
-"""The kinds of tools that run without asking in each mode; None for all of them."""
+"""The kinds of tools that run without asking in each mode. None means all of them."""
 MODE_OPTION = "permissions"
+"""Id of the config option that sets the mode."""
 DEFAULT = "default"
-"""How an option's empty value, the CLI's own default, is called in the protocol."""
+"""The value that stands for an option's empty value, which is the CLI's own default."""
 
 
 def all_tools(agent: ConfiguredAgent) -> tuple[ToolGrant, ...]:
-    """Every tool that the agent offers, none of them trusted: such a client expects that they are there, and to be asked."""
+    """Return all tools of the agent, none of them trusted: an ACP client expects that they are enabled and need permission."""
     return tuple(ToolGrant(tool.name) for tool in agent.info.tools)
 
 
 def modes(info: DriverInfo, config: SessionSettings) -> SessionModeState | None:
-    """The modes and the one that the session's tools are in; None where there are no tools."""
+    """Return the modes and the current one, or None for a session without tools."""
     if not config.tools:
         return None
     return SessionModeState(current_mode_id=mode_of(info, config), available_modes=list(MODES))
 
 
 def mode_of(info: DriverInfo, config: SessionSettings) -> str:
-    """The widest mode whose tools are all trusted."""
+    """Return the id of the most permissive mode whose tools are all trusted."""
     tools = config.tools or ()
     if tools and all(grant.trust for grant in tools):
         return "auto"
-    edits = [grant for grant in tools if _quiet(info, "edit", grant.name)]
+    edits = [grant for grant in tools if _is_trusted(info, "edit", grant.name)]
     return "edit" if edits and all(grant.trust for grant in edits) else "ask"
 
 
 def with_mode(info: DriverInfo, config: SessionSettings, mode_id: str) -> SessionSettings:
-    """The settings in that mode: which of the session's tools run without asking. Raises BadRequest."""
-    if mode_id not in QUIET:
-        raise BadRequest(f"modeId: there is no mode {mode_id!r}; there are {', '.join(QUIET)}")
-    return replace(config, tools=tuple(ToolGrant(grant.name, _quiet(info, mode_id, grant.name)) for grant in config.tools or ()))
+    """Return the settings with the tools of that mode trusted, and only those. Raises BadRequest for an unknown mode."""
+    if mode_id not in TRUSTED_KINDS:
+        raise BadRequest(f"modeId: unknown mode {mode_id!r}; known are {', '.join(TRUSTED_KINDS)}")
+    return replace(
+        config, tools=tuple(ToolGrant(grant.name, _is_trusted(info, mode_id, grant.name)) for grant in config.tools or ())
+    )
 
 
-def _quiet(info: DriverInfo, mode_id: str, tool: str) -> bool:
-    kinds = QUIET[mode_id]
+def _is_trusted(info: DriverInfo, mode_id: str, tool: str) -> bool:
+    kinds = TRUSTED_KINDS[mode_id]
     return kinds is None or info.tool_kind(tool) in kinds
 
 
 def config_options(agent: ConfiguredAgent, config: SessionSettings, models: Iterable[str]) -> list[Any]:
-    """The complete list: the mode, the model, and each other option that is a choice."""
-    found = [_mode_option(agent.info, config)] if config.tools else []
-    chosen = [option for option in _choices(agent, tuple(models)) if not option.secret]
-    return found + [_select(option, config.options.get(option.name, option.default)) for option in chosen]
+    """Return all config options: the mode, the model, and the agent's other options that are choices.
+
+    `models` are the models that the agent's CLI lists.
+    """
+    mode = [_mode_option(agent.info, config)] if config.tools else []
+    choices = [option for option in _choices(agent, tuple(models)) if not option.secret]
+    return mode + [_select(option, config.options.get(option.name, option.default)) for option in choices]
 
 
-def takes_commands(agent: ConfiguredAgent, config: SessionSettings) -> bool:
-    """Whether a `/` at the beginning of a prompt is a command in this session, and not text."""
-    wanted = agent.info.slash_option
-    default = next((option.default for option in agent.options if option.name == wanted), "")
-    return wanted is None or config.options.get(wanted, default) == "on"
+def commands_enabled(agent: ConfiguredAgent, config: SessionSettings) -> bool:
+    """Whether a prompt that begins with `/` is a slash command in this session, and not text."""
+    name = agent.info.slash_option
+    default = next((option.default for option in agent.options if option.name == name), "")
+    return name is None or config.options.get(name, default) == "on"
 
 
 def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
-    """The options that are choices; the model's are those that the CLI has named, if it has."""
+    """Return the options that are choices. The model's choices are those that the CLI lists, if it lists any."""
     options = [replace(o, choices=models) if o.name == "model" and not o.choices else o for o in agent.options]
     return [
         replace(o, choices=("", *o.choices)) if o.name == "model" and "" not in o.choices and DEFAULT not in o.choices else o
@@ -99,7 +108,7 @@ def _mode_option(info: DriverInfo, config: SessionSettings) -> SessionConfigOpti
 
 
 def _select(option: Option, value: str) -> SessionConfigOptionSelect:
-    # A value that the CLI does not list is one all the same: an alias, or a model that is new.
+    # The current value may not be listed: an alias, or a new model.
     values = dict.fromkeys([*option.choices, value])
     return SessionConfigOptionSelect(
         type="select",
@@ -115,12 +124,12 @@ def _select(option: Option, value: str) -> SessionConfigOptionSelect:
 
 
 def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, value: str, models: Iterable[str]) -> SessionSettings:
-    """The settings with a config option set. Raises BadRequest that names what there is."""
+    """Return the settings with a config option set. Raises BadRequest for an unknown option or value."""
     if name == MODE_OPTION:
         return with_mode(agent.info, config, value)
     known = {option.id: option for option in config_options(agent, config, models)}
     if name not in known:
-        raise BadRequest(f"configId: there is no option {name!r}; there are {', '.join(sorted(known)) or 'none'}")
+        raise BadRequest(f"configId: unknown option {name!r}; known are {', '.join(sorted(known)) or 'none'}")
     values = [choice.value for choice in known[name].options]
     if value not in values:
         raise BadRequest(f"value: option {name!r} cannot be {value!r}; choose one of {', '.join(values)}")

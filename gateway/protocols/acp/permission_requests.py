@@ -10,7 +10,7 @@ from typing import Protocol
 from acp.schema import PromptResponse, RequestPermissionRequest
 
 from gateway.errors import BadRequest, GatewayError
-from gateway.protocols.acp.permissions import Decision, choice_of, options, remembered
+from gateway.protocols.acp.permissions import Decision, choice_of, options, with_decisions
 from gateway.protocols.acp.rpc import Client, RpcError, rpc_error
 from gateway.protocols.acp.updates import Updates
 from gateway.runs.run import Run, RunState
@@ -101,10 +101,10 @@ class PermissionRequests:
             return Decision(call_id, tool, "allow_once")
         question = RequestPermissionRequest(
             session_id=session.id,
-            tool_call=self._updates.asked(call_id),
+            tool_call=self._updates.permission_details(call_id),
             options=options(tool or "this tool", enabled=tool in grants),
         )
-        return Decision(call_id, tool, choice_of(await self._client.ask("session/request_permission", question)))
+        return Decision(call_id, tool, choice_of(await self._client.request("session/request_permission", question)))
 
     async def _settle(self, run: Run, decisions: list[Decision]) -> None:
         session = self._session
@@ -114,7 +114,7 @@ class PermissionRequests:
                     return
                 await session.open_calls.refuse_wrong_answers([decision.call_id for decision in decisions])
                 with session.entering():
-                    await session.configure(remembered(session.config, decisions))
+                    await session.configure(with_decisions(session.config, decisions))
                     await session.open_calls.answer([decision.reply for decision in decisions], [])
         except BadRequest as error:
             log.info("session %s: somebody else was quicker: %s", session.id, error)

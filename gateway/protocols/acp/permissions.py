@@ -1,4 +1,7 @@
-"""Permission: what a client is asked about a call, and what its answer means for the call and for the session; pure."""
+"""The options of a permission request, and what the client's choice means for the call and for the session. Does no I/O.
+
+Protocol page: https://agentclientprotocol.com/protocol/tool-calls#requesting-permission
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Choice = Literal["allow_once", "allow_always", "reject_once", "reject_always", "
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The client's word on one call of a tool."""
+    """The client's choice about one tool call."""
 
     call_id: str
     tool: str
@@ -30,7 +33,10 @@ class Decision:
 
 
 def options(tool: str, *, enabled: bool) -> list[PermissionOption]:
-    """The answers; each one's id is its kind. A tool that the session does not list itself cannot be taken off its list."""
+    """Return the options, each with its kind as its id.
+
+    `enabled` is whether the session's list has the tool; only then can `reject_always` remove it.
+    """
     names: dict[Any, str] = {
         "allow_once": "Allow",
         "allow_always": f"Always allow {tool} in this session",
@@ -45,7 +51,7 @@ def options(tool: str, *, enabled: bool) -> list[PermissionOption]:
 
 
 def choice_of(result: Mapping[str, Any]) -> Choice:
-    """What a client has chosen; anything that it was not offered is a refusal."""
+    """Return the choice of the client's result. An unknown option, or an invalid result, is a rejection."""
     try:
         outcome = RequestPermissionResponse.model_validate(result).outcome
     except ValidationError:
@@ -56,8 +62,8 @@ def choice_of(result: Mapping[str, Any]) -> Choice:
     return kinds.get(outcome.option_id, "reject_once")
 
 
-def remembered(config: SessionSettings, decisions: list[Decision]) -> SessionSettings:
-    """The session's settings with every "always": a tool that is trusted, or one that is not enabled any more."""
+def with_decisions(config: SessionSettings, decisions: list[Decision]) -> SessionSettings:
+    """Return the settings after the decisions: `allow_always` trusts a tool, `reject_always` disables it."""
     grants = {grant.name: grant for grant in config.tools or ()}
     for decision in decisions:
         if decision.choice == "allow_always":

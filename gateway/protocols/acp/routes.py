@@ -1,4 +1,4 @@
-"""`/acp/AGENT`: every agent of the gateway for ACP clients, over WebSocket and over streamable HTTP."""
+"""The path `/acp/AGENT`, which serves each agent of the gateway to ACP clients over WebSocket and streamable HTTP."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ PATH = "/acp/{agent}"
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The routes of both transports."""
+    """Return the routes of both transports. Their connections are closed when the gateway closes."""
     routes = APIRouter(tags=["ACP"], route_class=authenticated_route(gateway.auth))
     clients, sockets = HttpClients(gateway), WebSockets(gateway)
     gateway.at_the_end += [clients.close, sockets.close]
 
-    @routes.post(PATH, status_code=202, response_class=Response, responses=examples.NOT_TAKEN, openapi_extra=examples.SEND)
+    @routes.post(PATH, status_code=202, response_class=Response, responses=examples.BATCH, openapi_extra=examples.SEND)
     async def acp_message(agent: str, caller: CurrentCaller, request: Request) -> Response:
-        """One JSON-RPC message of the client. The answer to `initialize` comes at once, all others on a stream."""
+        """Accept one JSON-RPC message of the client. `initialize` is answered in the response, other requests on a stream."""
         return await clients.post(agent, caller, request)
 
     @routes.get(PATH, response_class=Response, responses=examples.NO_STREAM, openapi_extra=examples.LISTEN)
     async def acp_stream(agent: str, caller: CurrentCaller, request: Request) -> Response:
-        """The stream of a connection, or with Acp-Session-Id that of a session."""
+        """Stream the messages of a connection, or with Acp-Session-Id those of a session."""
         return await clients.get(agent, caller, request)
 
     @routes.delete(PATH, status_code=202, response_class=Response, openapi_extra=examples.HEADERS)
     async def acp_disconnect(agent: str, caller: CurrentCaller, request: Request) -> Response:
-        """End a connection; its sessions stay."""
+        """End a connection. Its sessions stay."""
         return await clients.delete(agent, caller, request)
 
     @routes.websocket(PATH)

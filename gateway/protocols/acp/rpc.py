@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 with one client: what is written to it, in order, and what it is asked."""
+"""JSON-RPC 2.0 with one client: writes messages in order, matches answers to the gateway's requests, and maps errors to codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Id = int | str | None
 
 
 class RpcError(Exception):
-    """An error of JSON-RPC: ours to the client, or the client's to us."""
+    """A JSON-RPC error, of the gateway to the client or of the client to the gateway. `code` is that of JSON-RPC or of ACP."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class RpcError(Exception):
 
 
 def rpc_error(error: Exception) -> RpcError:
-    """What goes wrong, with its code. The text is for people."""
+    """Return the JSON-RPC error for an exception. An unexpected exception is logged; the client gets only its type's name."""
     match error:
         case RpcError():
             return error
@@ -52,32 +52,41 @@ def rpc_error(error: Exception) -> RpcError:
 
 
 class Client:
-    """The other end. Messages are written one after the other, in the order of the calls."""
+    """The client's end of the connection. Messages are written one at a time, in the order of the calls.
+
+    `send` writes one message to the transport. It may wait, for a client that reads slowly, and raises if the client is gone.
+    """
 
     def __init__(self, send: Callable[[dict[str, Any]], Awaitable[None]], redactor: Redactor) -> None:
         self._send, self._redactor = send, redactor
-        self._writing = asyncio.Lock()
-        self._asked: dict[Id, asyncio.Future[dict[str, Any]]] = {}
-        self._last = 0
-        self._gone = False
+        self._write_lock = asyncio.Lock()
+        self._pending: dict[Id, asyncio.Future[dict[str, Any]]] = {}
+        self._last_id = 0
+        self._stopped = False
 
     async def notify(self, method: str, params: BaseModel | dict[str, Any]) -> None:
+        """Send a notification."""
         await self._write({"jsonrpc": "2.0", "method": method, "params": as_json(params)})
 
     async def respond(self, request_id: Id, result: BaseModel | dict[str, Any]) -> None:
+        """Answer a request with its result."""
         await self._write({"jsonrpc": "2.0", "id": request_id, "result": as_json(result)})
 
-    async def refuse(self, request_id: Id, error: RpcError) -> None:
-        """Answer with an error; its message is one line."""
-        said = {"code": error.code, "message": " ".join(self._redactor.clean(str(error)).split())}
-        await self._write({"jsonrpc": "2.0", "id": request_id, "error": said})
+    async def respond_error(self, request_id: Id, error: RpcError) -> None:
+        """Answer a request with an error. Its message is redacted and put on one line."""
+        body = {"code": error.code, "message": " ".join(self._redactor.clean(str(error)).split())}
+        await self._write({"jsonrpc": "2.0", "id": request_id, "error": body})
 
-    async def ask(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:
-        """The client's result. Raises RpcError. Where this is cancelled, the client is told that no answer is needed."""
-        self._last += 1
-        request_id = self._last
+    async def request(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:
+        """Send a request and return the client's result. Raises RpcError for an error of the client.
+
+        If the caller is cancelled, the client gets `$/cancel_request`
+        (https://agentclientprotocol.com/rfds/request-cancellation).
+        """
+        self._last_id += 1
+        request_id = self._last_id
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._asked[request_id] = answer
+        self._pending[request_id] = answer
         try:
             await self._write({"jsonrpc": "2.0", "id": request_id, "method": method, "params": as_json(params)})
             return await answer
@@ -85,37 +94,37 @@ class Client:
             await self.notify("$/cancel_request", {"requestId": request_id})
             raise
         finally:
-            del self._asked[request_id]
+            del self._pending[request_id]
 
-    def answered(self, message: dict[str, Any]) -> None:
-        """Take the client's answer; one that nobody waits for any more is nothing."""
-        answer = self._asked.get(message["id"])
+    def resolve(self, message: dict[str, Any]) -> None:
+        """Accept the client's answer to a request. An answer to a request that is not pending is ignored."""
+        answer = self._pending.get(message["id"])
         if answer is None or answer.done():
             return
         result, error = message.get("result"), message.get("error")
         if error is None:
             answer.set_result(result if isinstance(result, dict) else {})
         else:
-            told = error if isinstance(error, dict) else {"message": str(error)}
-            code = told.get("code")
-            answer.set_exception(RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(told.get("message"))))
+            body = error if isinstance(error, dict) else {"message": str(error)}
+            code = body.get("code")
+            answer.set_exception(RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(body.get("message"))))
 
-    def gone(self) -> None:
-        """Nothing is written any more."""
-        self._gone = True
+    def stop_writing(self) -> None:
+        """Drop all messages from now on, because the client is gone."""
+        self._stopped = True
 
-    def forget(self) -> None:
-        """It is gone, and answers nothing of what it was asked: whoever still waits is cancelled."""
-        for answer in list(self._asked.values()):
+    def cancel_pending(self) -> None:
+        """Cancel all pending requests, because the client is gone and answers none of them."""
+        for answer in list(self._pending.values()):
             answer.cancel()
 
     async def _write(self, message: dict[str, Any]) -> None:
-        async with self._writing:
-            if self._gone:
+        async with self._write_lock:
+            if self._stopped:
                 return
             try:
                 await self._send(message)
             except Exception as error:
-                # Whoever carries the messages closes the connection; runs go on.
-                log.info("a client of the Agent Client Protocol is gone: %s: %s", type(error).__name__, error)
-                self._gone = True
+                # The transport closes the connection. Runs continue.
+                log.info("an ACP client is gone: %s: %s", type(error).__name__, error)
+                self._stopped = True

@@ -1,4 +1,7 @@
-"""What a client is told of a session beside its runs: its mode and config options, its slash commands, its title."""
+"""Updates about a session apart from its runs: mode, config options, slash commands and title.
+
+Protocol pages: https://agentclientprotocol.com/protocol/slash-commands, session-modes and session-config-options beside it.
+"""
 
 from __future__ import annotations
 
@@ -20,72 +23,76 @@ from acp.schema import (
 from drivers.contract.events import Commands, SlashCommand, Title
 from drivers.contract.info import Probe
 from drivers.contract.messages import text_of
-from gateway.protocols.acp.options import config_options, mode_of, modes, takes_commands
+from gateway.protocols.acp.options import commands_enabled, config_options, mode_of, modes
 from gateway.runs.session_metadata import SessionMetadata, stored_metadata, title_line
 from gateway.sessions.session import Session
 from gateway.store import Store
 
-MADE_TITLE_AT_MOST = 80
+MAX_PROMPT_TITLE = 80
+"""Characters of a title made from the first prompt."""
 
 
 class SessionInfoUpdates:
-    """One session's, for one client; it knows what that has been told. `found` is what the agent's program says of itself."""
+    """The updates of one session for one client. It remembers what was sent, and returns only changes.
 
-    def __init__(self, session: Session, found: Probe, store: Store) -> None:
-        self.models: Sequence[str] = found.models
+    `probe` is what the agent's program reports about itself: models and slash commands.
+    """
+
+    def __init__(self, session: Session, probe: Probe, store: Store) -> None:
+        self.models: Sequence[str] = probe.models
         self._session, self._store = session, store
-        self._found_commands = found.commands
-        self._notes = SessionMetadata()
-        self._first_words: str | None = None
-        self._told_commands: tuple[SlashCommand, ...] = ()
-        self._told = self._settings()
+        self._probe_commands = probe.commands
+        self._metadata = SessionMetadata()
+        self._prompt_title: str | None = None
+        self._sent_commands: tuple[SlashCommand, ...] = ()
+        self._sent_settings = self._settings()
 
-    def hear_of_program(self, found: Probe) -> None:
-        """Its program has answered at last."""
-        self.models, self._found_commands = found.models, found.commands
+    def update_probe(self, probe: Probe) -> None:
+        """Replace what the agent's program reports about itself."""
+        self.models, self._probe_commands = probe.models, probe.commands
 
-    async def learn(self) -> None:
-        """What the agent has told of the session so far."""
-        self._notes = await stored_metadata(self._store, self._session.id)
+    async def load_metadata(self) -> None:
+        """Load the title and the commands that the agent has reported for the session."""
+        self._metadata = await stored_metadata(self._store, self._session.id)
 
     def settings(self) -> dict[str, Any]:
-        """Modes and config options, for an answer."""
-        self._told = self._settings()
-        return {"modes": modes(self._session.agent.info, self._session.config), "config_options": self._told[1] or None}
+        """Return the modes and config options for an answer, and count them as sent."""
+        self._sent_settings = self._settings()
+        return {"modes": modes(self._session.agent.info, self._session.config), "config_options": self._sent_settings[1] or None}
 
-    def news(self) -> list[BaseModel]:
-        """What has changed of mode, options and commands since the client was told last."""
-        found: list[BaseModel] = []
-        before, self._told = self._told, self._settings()
-        mode, options = self._told
+    def changes(self) -> list[BaseModel]:
+        """Return the updates about mode, options and commands that differ from what was sent, and count them as sent."""
+        updates: list[BaseModel] = []
+        before, self._sent_settings = self._sent_settings, self._settings()
+        mode, options = self._sent_settings
         if before[0] != mode:
-            found.append(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode))
-        if before != self._told:
-            found.append(ConfigOptionUpdate(session_update="config_option_update", config_options=options))
+            updates.append(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode))
+        if before != self._sent_settings:
+            updates.append(ConfigOptionUpdate(session_update="config_option_update", config_options=options))
         commands = self._commands()
-        if commands != self._told_commands:
-            self._told_commands = commands
-            found.append(commands_update(commands))
-        return found
+        if commands != self._sent_commands:
+            self._sent_commands = commands
+            updates.append(commands_update(commands))
+        return updates
 
-    def heard(self, event: Commands | Title) -> list[BaseModel]:
-        """The updates of what the agent tells of the session."""
+    def of_event(self, event: Commands | Title) -> list[BaseModel]:
+        """Return the updates for what the agent reports about the session."""
         if isinstance(event, Commands):
-            self._notes = SessionMetadata(self._notes.title, event.commands)
-            return self.news()
-        self._notes = SessionMetadata(title_line(event), self._notes.commands)
+            self._metadata = SessionMetadata(self._metadata.title, event.commands)
+            return self.changes()
+        self._metadata = SessionMetadata(title_line(event), self._metadata.commands)
         return [SessionInfoUpdate(session_update="session_info_update", title=self.title)]
 
-    def said(self, content: Any) -> None:
-        """The user has said something; the first of it is a title, until the agent has a better one."""
-        self._first_words = self._first_words or made_title(content)
+    def record_prompt(self, content: Any) -> None:
+        """Make the title from the content of the first prompt. A title of the agent takes precedence."""
+        self._prompt_title = self._prompt_title or title_of_prompt(content)
 
     @property
     def title(self) -> str | None:
-        return self._notes.title or self._first_words
+        return self._metadata.title or self._prompt_title
 
     def info(self) -> SessionInfoUpdate:
-        """The title, and that the session was used just now."""
+        """Return the update with the title and the current time."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfoUpdate(session_update="session_info_update", title=self.title, updated_at=now)
 
@@ -94,14 +101,15 @@ class SessionInfoUpdates:
         return mode_of(session.agent.info, session.config), config_options(session.agent, session.config, self.models)
 
     def _commands(self) -> tuple[SlashCommand, ...]:
-        """The session's own; before it has told them, those that its agent's program tells wherever it is asked."""
-        if not takes_commands(self._session.agent, self._session.config):
+        """Return the commands that the agent has reported for the session; before that, those of the probe."""
+        if not commands_enabled(self._session.agent, self._session.config):
             return ()
-        return self._found_commands if self._notes.commands is None else self._notes.commands
+        return self._probe_commands if self._metadata.commands is None else self._metadata.commands
 
 
 def commands_update(commands: Sequence[SlashCommand]) -> AvailableCommandsUpdate:
-    found = [
+    """Return the update with the complete list of slash commands."""
+    available = [
         AvailableCommand(
             name=command.name,
             description=command.description,
@@ -109,10 +117,10 @@ def commands_update(commands: Sequence[SlashCommand]) -> AvailableCommandsUpdate
         )
         for command in commands
     ]
-    return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=found)
+    return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=available)
 
 
-def made_title(content: Any) -> str | None:
-    """A title for a session whose agent gives none: how its first prompt begins."""
+def title_of_prompt(content: Any) -> str | None:
+    """Return the beginning of a prompt as a title, for a session whose agent reports none. None if the prompt has no text."""
     line = " ".join(text_of(content).split())
-    return (line if len(line) <= MADE_TITLE_AT_MOST else line[: MADE_TITLE_AT_MOST - 1] + "…") or None
+    return (line if len(line) <= MAX_PROMPT_TITLE else line[: MAX_PROMPT_TITLE - 1] + "…") or None

@@ -19,7 +19,7 @@ from gateway.errors import Conflict, NotFound
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.policy.pending_calls import unanswered
-from gateway.protocols.acp.client_services import OfferedServices
+from gateway.protocols.acp.client_services import AcpClientServices
 from gateway.protocols.acp.compactions import compaction_update
 from gateway.protocols.acp.permission_requests import PermissionRequests
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, NOT_FOUND, Client, RpcError
@@ -58,8 +58,8 @@ class SessionView:
         self._compactions = compactions
         self._client = client
         self._cwd = str(session.agent.working_directory(session.config.options.get("cwd")))
-        self._services = OfferedServices(session.id, client, offered)
-        self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, session.agent.info, self._asks_for, self._services.shows)
+        self._services = AcpClientServices(session.id, client, offered)
+        self._updates = Updates(uuid.uuid4().hex[:8], self._cwd, session.agent.info, self._asks_for, self._services.has_terminal)
         self._asking = PermissionRequests(session, client, self._updates, self)
         self._seen = session.log.last
         self._in_run = False
@@ -83,8 +83,8 @@ class SessionView:
             for update in self._updates.of_message(message):
                 await self._update(update)
         if first is not None:
-            self._updates.run_begins()
-            await self.about.learn()
+            self._updates.start_run()
+            await self.about.load_metadata()
             self._seen, until = first - 1, self._seen
             while self._seen < until:
                 entries = await self.session.log.read(self._seen)
@@ -97,7 +97,7 @@ class SessionView:
         """Tell nothing of the past; the calls that are open can still be asked about."""
         history, first = await self._past()
         if first is not None:
-            self._updates.known(unanswered(history).values())
+            self._updates.add_calls(unanswered(history).values())
 
     async def _past(self) -> tuple[list[Message], int | None]:
         """The history, and the first event of a run that is not over yet; what comes after them is to be shown."""
@@ -109,7 +109,7 @@ class SessionView:
             history = await session.history()
         for message in history:
             if isinstance(message, UserMessage):
-                self.about.said(message.content)
+                self.about.record_prompt(message.content)
         return history, run.first_seq if run else None
 
     def start(self, later: Callable[[], Awaitable[DiscoveredAgent | None]] | None = None) -> None:
@@ -145,7 +145,7 @@ class SessionView:
                 await session.say(message, client=self._services)
                 # Nothing was awaited since the run began: its events come after this one.
                 speaking.after = session.log.last
-                self.about.said(message.content)
+                self.about.record_prompt(message.content)
         except BaseException:
             self._speaking = None
             session.services.take_from(self._services)
@@ -187,7 +187,7 @@ class SessionView:
 
     async def _follow(self) -> None:
         try:
-            await self.about.learn()
+            await self.about.load_metadata()
             await self.tell_settings()
             # None come once the session is deleted.
             while entries := await self.session.log.read(self._seen):
@@ -220,14 +220,14 @@ class SessionView:
         if isinstance(event, Compacted) and self._compactions:
             compaction = {"sessionId": self.session.id, "update": compaction_update(entry.seq, event)}
             await self._client.notify("session/update", compaction)
-        told = self.about.heard(event) if isinstance(event, Commands | Title) else self._updates.of_event(event)
+        told = self.about.of_event(event) if isinstance(event, Commands | Title) else self._updates.of_event(event)
         for update in told:
             await self._update(update)
         if isinstance(event, SessionEnd):
             self._in_run = False
 
     async def _begins(self, seq: int) -> None:
-        self._updates.run_begins()
+        self._updates.start_run()
         self._error = None
         await self.tell_settings()
         if self._is_mine(seq):
@@ -280,12 +280,12 @@ class SessionView:
 
     async def _hear_of_program(self, later: Callable[[], Awaitable[DiscoveredAgent | None]]) -> None:
         if (found := await later()) is not None:
-            self.about.hear_of_program(found.probe)
+            self.about.update_probe(found.probe)
             await self.tell_settings()
 
     async def tell_settings(self) -> None:
         """Tell the client what has changed of its settings and commands since it was told last."""
-        for update in self.about.news():
+        for update in self.about.changes():
             await self._update(update)
 
     async def _update(self, update: Any) -> None:

@@ -1,10 +1,12 @@
-"""The session methods of one connection: which sessions the client has open, and how each is made, found, listed and left."""
+"""The session methods of one connection: creates, loads, lists, configures and closes sessions, and keeps those that are open.
+
+Protocol pages: https://agentclientprotocol.com/protocol/session-setup, session-list, session-modes and session-config-options
+beside it; `session/fork`, `session/resume` and `session/delete` are RFDs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import os.path
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -46,22 +48,24 @@ from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
 from gateway.policy.pending_calls import unanswered
 from gateway.protocols.acp.content import user_message
-from gateway.protocols.acp.directories import folder_of, placed, replaced
-from gateway.protocols.acp.mcp_servers import brought
+from gateway.protocols.acp.directories import folder_of, with_additional_directories, with_directories
+from gateway.protocols.acp.mcp_servers import mcp_servers_for
 from gateway.protocols.acp.options import all_tools, with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
-from gateway.protocols.acp.session_info import SessionInfoUpdates, made_title
+from gateway.protocols.acp.session_info import SessionInfoUpdates, title_of_prompt
 from gateway.protocols.acp.session_view import SessionView
+from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
-from gateway.store import Cursor, SessionListRow
+from gateway.store import SessionListRow
 
-PAGE = 50
+PAGE_SIZE = 50
+"""Sessions per page of `session/list`."""
 
 
 class SetSessionModelRequest(BaseModel):
-    """`session/set_model`, which was in the protocol until June 2026; older clients send it."""
+    """Parameters of `session/set_model`, which was in the protocol until June 2026. Older clients send it."""
 
     model_config = ConfigDict(populate_by_name=True)
     session_id: str = Field(alias="sessionId")
@@ -70,211 +74,207 @@ class SetSessionModelRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A result, and what is to be done once the client has it."""
+    """The result of a request. `after_sent` is called once it is written to the client."""
 
     result: BaseModel | dict[str, Any]
-    then: Callable[[], None] | None = None
+    after_sent: Callable[[], None] | None = None
 
 
 class OpenSessions:
-    """One client's. Each method is one of the protocol's, by its name. `offered` is what the client does for agents."""
+    """The sessions that one client has open on its connection. Each public method handles the protocol's method of its name.
 
-    offered: frozenset[str] = frozenset()
+    All of them raise GatewayError (see gateway/errors.py), which the connection answers with the JSON-RPC code of its type.
+    """
+
+    client_methods: frozenset[str] = frozenset()
+    """The methods that the client serves for agents, of `initialize`."""
     compactions: bool = False
+    """Whether the client supports updates about compactions, of `initialize`."""
 
     def __init__(self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client) -> None:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
-        self._windows: dict[str, SessionView] = {}
+        self._views: dict[str, SessionView] = {}
 
-    async def leave(self) -> None:
-        """The client is gone; the sessions and their runs stay."""
-        windows, self._windows = list(self._windows.values()), {}
-        await asyncio.gather(*(window.close() for window in windows))
+    async def close_views(self) -> None:
+        """Close all views, because the client is gone. The sessions and their runs stay."""
+        views, self._views = list(self._views.values()), {}
+        await asyncio.gather(*(view.close() for view in views))
 
-    # -- a session comes --------------------------------------------------------------------------------------------
+    # -- opening ----------------------------------------------------------------------------------------------------
 
     async def new(self, request: NewSessionRequest) -> Reply:
-        servers = brought(request.mcp_servers, self._agent)
-        config = placed(SessionSettings(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
-        window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
-        return Reply(NewSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
+        servers = mcp_servers_for(request.mcp_servers, self._agent)
+        config = with_directories(SessionSettings(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
+        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
+        return Reply(NewSessionResponse(session_id=view.session.id, **view.about.settings()), self._start_following(view))
 
     async def load(self, request: LoadSessionRequest) -> Reply:
-        window = await self._reopen(request)
-        await window.replay()
-        return Reply(LoadSessionResponse(**window.about.settings()), self._starting(window))
+        view = await self._reopen(request)
+        await view.replay()
+        return Reply(LoadSessionResponse(**view.about.settings()), self._start_following(view))
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
-        window = await self._reopen(request)
-        await window.skip()
-        return Reply(ResumeSessionResponse(**window.about.settings()), self._starting(window))
+        view = await self._reopen(request)
+        await view.skip()
+        return Reply(ResumeSessionResponse(**view.about.settings()), self._start_following(view))
 
     async def fork(self, request: ForkSessionRequest) -> Reply:
-        """A new session with the history and the settings of another; both go on by themselves."""
+        """Create a session with the history and the settings of another. The two are independent from then on.
+
+        A call without a result gets a result that says it was cancelled.
+        """
         if not self._agent.info.seeds:
-            raise BadRequest(f"agent {self._agent.name!r} cannot be given a history, so its sessions cannot be forked")
+            raise BadRequest(f"agent {self._agent.name!r} accepts no history, so its sessions cannot be forked")
         origin = await self._found(request.session_id)
         async with origin.lock:
             if origin.busy:
-                raise Conflict("this session is at work on a prompt; fork it when that is over, or session/cancel it")
+                raise Conflict("this session has a prompt in progress; fork it when the prompt has ended, or send session/cancel")
             history = await origin.history()
             config = origin.config
-        cut: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in unanswered(history)]
-        servers = brought(request.mcp_servers or [], self._agent)
-        config = placed(replace(config, mcp_servers=servers), self._agent, request)
-        window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *cut]))
-        await window.skip()
-        return Reply(ForkSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
+        results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in unanswered(history)]
+        servers = mcp_servers_for(request.mcp_servers or [], self._agent)
+        config = with_directories(replace(config, mcp_servers=servers), self._agent, request)
+        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *results]))
+        await view.skip()
+        return Reply(ForkSessionResponse(session_id=view.session.id, **view.about.settings()), self._start_following(view))
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> SessionView:
         session = await self._found(request.session_id)
-        servers = brought(request.mcp_servers or [], self._agent)
-        replaced(session.config, self._agent, request)
-        before = self._windows.pop(session.id, None)
-        if before is not None:
-            if before.speaking:
-                self._windows[session.id] = before
-                raise Conflict("this session is at work on a prompt of this connection; it is open already")
-            await before.close()
+        servers = mcp_servers_for(request.mcp_servers or [], self._agent)
+        # Check the request before the current view is closed.
+        with_additional_directories(session.config, self._agent, request)
+        current = self._views.pop(session.id, None)
+        if current is not None:
+            if current.speaking:
+                self._views[session.id] = current
+                raise Conflict("this session is open on this connection already, with a prompt in progress")
+            await current.close()
         async with session.lock:
-            await session.configure(replace(replaced(session.config, self._agent, request), mcp_servers=servers))
+            config = with_additional_directories(session.config, self._agent, request)
+            await session.configure(replace(config, mcp_servers=servers))
         return await self._open(session)
 
     async def _open(self, session: Session) -> SessionView:
         finding = await self._gateway.discovery.probe(self._agent)
         about = SessionInfoUpdates(session, finding.probe, self._gateway.store)
-        window = SessionView(session, self._client, about, self.offered, compactions=self.compactions)
-        self._windows[session.id] = window
-        return window
+        view = SessionView(session, self._client, about, self.client_methods, compactions=self.compactions)
+        self._views[session.id] = view
+        return view
 
-    def _starting(self, window: SessionView) -> Callable[[], None]:
-        return lambda: window.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
+    def _start_following(self, view: SessionView) -> Callable[[], None]:
+        return lambda: view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
 
     async def _found(self, session_id: str) -> Session:
         session = await self._gateway.sessions.get(self._caller, session_id)
         if session.agent is not self._agent:
             raise NotFound(
-                f"session {session_id!r} is of agent {session.agent.name!r}, this connection is to {self._agent.name!r}"
+                f"session {session_id!r} belongs to agent {session.agent.name!r}, this connection to {self._agent.name!r}"
             )
         return session
 
-    # -- a session is looked for, and goes --------------------------------------------------------------------------
+    # -- listing and closing ----------------------------------------------------------------------------------------
 
     async def list(self, request: ListSessionsRequest) -> Reply:
-        """The agent's sessions, newest first, those that other protocols have made among them."""
-        wanted = _real(request.cwd)
+        """List the agent's sessions, newest first, those created over other protocols included."""
+        cwd = _resolved(request.cwd)
         owner = None if self._caller.all_sessions else self._caller.name
-        found: list[SessionInfo] = []
-        after = _cursor(request.cursor)
+        sessions: list[SessionInfo] = []
+        after = decode_cursor(request.cursor, parameter="cursor", source="nextCursor")
         while True:
-            cards = await self._gateway.store.sessions.page_of_agent(self._agent.name, owner, PAGE, after)
-            for n, card in enumerate(cards, 1):
-                if wanted is None or wanted == folder_of(self._agent, card.config.get("options", {})):
-                    found.append(self._info(card))
-                if len(found) == PAGE and (n < len(cards) or len(cards) == PAGE):
-                    return Reply(ListSessionsResponse(sessions=found, next_cursor=_mark(card)))
-            if len(cards) < PAGE:
-                return Reply(ListSessionsResponse(sessions=found))
-            after = (cards[-1].created_at, cards[-1].id)
+            rows = await self._gateway.store.sessions.page_of_agent(self._agent.name, owner, PAGE_SIZE, after)
+            for n, row in enumerate(rows, 1):
+                if cwd is None or cwd == folder_of(self._agent, row.config.get("options", {})):
+                    sessions.append(self._info(row))
+                if len(sessions) == PAGE_SIZE and (n < len(rows) or len(rows) == PAGE_SIZE):
+                    return Reply(ListSessionsResponse(sessions=sessions, next_cursor=encode_cursor(row.created_at, row.id)))
+            if len(rows) < PAGE_SIZE:
+                return Reply(ListSessionsResponse(sessions=sessions))
+            after = (rows[-1].created_at, rows[-1].id)
 
-    def _info(self, card: SessionListRow) -> SessionInfo:
-        first = MESSAGE.validate_json(card.first_user_message) if card.first_user_message else None
-        used = datetime.fromtimestamp(card.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    def _info(self, row: SessionListRow) -> SessionInfo:
+        first = MESSAGE.validate_json(row.first_user_message) if row.first_user_message else None
+        used = datetime.fromtimestamp(row.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfo(
-            session_id=card.id,
-            cwd=folder_of(self._agent, card.config.get("options", {})),
-            additional_directories=card.config.get("additional_directories") or None,
-            title=card.title or (made_title(first.content) if isinstance(first, UserMessage) else None),
+            session_id=row.id,
+            cwd=folder_of(self._agent, row.config.get("options", {})),
+            additional_directories=row.config.get("additional_directories") or None,
+            title=row.title or (title_of_prompt(first.content) if isinstance(first, UserMessage) else None),
             updated_at=used,
         )
 
     async def close(self, request: CloseSessionRequest) -> Reply:
-        """Stop this client's prompt and free the agent; the session can be loaded again."""
-        window = self._window(request.session_id)
-        if window.speaking:
-            await window.cancel()
-            await window.quiet()
-        await self._drop(window)
-        async with window.session.lock:
-            await window.session.sleep()
+        """Cancel this client's prompt, and stop the agent's process. The session can be loaded again."""
+        view = self._view(request.session_id)
+        if view.speaking:
+            await view.cancel()
+            await view.quiet()
+        await self._drop(view)
+        async with view.session.lock:
+            await view.session.sleep()
         return Reply(CloseSessionResponse())
 
     async def delete(self, request: DeleteSessionRequest) -> Reply:
-        """Forget a session; one that there is not is forgotten already."""
+        """Delete a session. An unknown session is not an error."""
         try:
             session = await self._found(request.session_id)
         except NotFound:
             return Reply(DeleteSessionResponse())
-        window = self._windows.get(session.id)
-        if window is not None:
-            if window.speaking:
-                await window.cancel()
-                await window.quiet()
-            await self._drop(window)
+        view = self._views.get(session.id)
+        if view is not None:
+            if view.speaking:
+                await view.cancel()
+                await view.quiet()
+            await self._drop(view)
         await self._gateway.sessions.delete(self._caller, session.id)
         return Reply(DeleteSessionResponse())
 
-    async def _drop(self, window: SessionView) -> None:
-        self._windows.pop(window.session.id, None)
-        await window.close()
+    async def _drop(self, view: SessionView) -> None:
+        self._views.pop(view.session.id, None)
+        await view.close()
 
-    def _window(self, session_id: str) -> SessionView:
-        window = self._windows.get(session_id)
-        if window is None:
-            raise NotFound(f"session {session_id!r} is not open on this connection; session/load or session/resume it first")
-        return window
+    def _view(self, session_id: str) -> SessionView:
+        view = self._views.get(session_id)
+        if view is None:
+            raise NotFound(f"session {session_id!r} is not open on this connection; send session/load or session/resume first")
+        return view
 
-    # -- a session at work ------------------------------------------------------------------------------------------
+    # -- open sessions ----------------------------------------------------------------------------------------------
 
     async def prompt(self, request: PromptRequest, answer: Callable[[PromptResponse | RpcError], Awaitable[None]]) -> None:
-        """Start a run; its end is the answer."""
-        window = self._window(request.session_id)
-        await window.prompt(user_message(request.prompt, self._agent.info), answer)
+        """Start a run. `answer` is called with its result when it has ended."""
+        view = self._view(request.session_id)
+        await view.prompt(user_message(request.prompt, self._agent.info), answer)
 
     async def cancel(self, request: CancelNotification) -> None:
-        await self._window(request.session_id).cancel()
+        await self._view(request.session_id).cancel()
 
     async def set_mode(self, request: SetSessionModeRequest) -> Reply:
-        window = self._window(request.session_id)
-        await self._configure(window, lambda config: with_mode(window.session.agent.info, config, request.mode_id))
+        view = self._view(request.session_id)
+        await self._configure(view, lambda config: with_mode(view.session.agent.info, config, request.mode_id))
         return Reply(SetSessionModeResponse())
 
     async def set_model(self, request: SetSessionModelRequest) -> Reply:
-        await self._set(self._window(request.session_id), "model", request.model_id)
+        await self._set(self._view(request.session_id), "model", request.model_id)
         return Reply({})
 
     async def set_config_option(
         self, request: SetSessionConfigOptionSelectRequest | SetSessionConfigOptionBooleanRequest
     ) -> Reply:
-        window = self._window(request.session_id)
+        view = self._view(request.session_id)
         if not isinstance(request.value, str):
-            raise BadRequest(f"value: option {request.config_id!r} is a choice, not a switch; send one of its values")
-        await self._set(window, request.config_id, request.value)
-        return Reply(SetSessionConfigOptionResponse(config_options=window.about.settings()["config_options"] or []))
+            raise BadRequest(f"value: option {request.config_id!r} is a choice, not a boolean; send one of its values")
+        await self._set(view, request.config_id, request.value)
+        return Reply(SetSessionConfigOptionResponse(config_options=view.about.settings()["config_options"] or []))
 
-    async def _set(self, window: SessionView, name: str, value: str) -> None:
-        await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.about.models))
+    async def _set(self, view: SessionView, name: str, value: str) -> None:
+        await self._configure(view, lambda config: with_option(self._agent, config, name, value, view.about.models))
 
-    async def _configure(self, window: SessionView, change: Callable[[SessionSettings], SessionSettings]) -> None:
-        """Change the settings; a run under way keeps what it has begun with."""
-        async with window.session.lock:
-            await window.session.configure(change(window.session.config))
-        await window.tell_settings()
+    async def _configure(self, view: SessionView, change: Callable[[SessionSettings], SessionSettings]) -> None:
+        """Change the settings. A run in progress keeps those that it was started with."""
+        async with view.session.lock:
+            await view.session.configure(change(view.session.config))
+        await view.tell_settings()
 
 
-def _real(path: str | None) -> str | None:
+def _resolved(path: str | None) -> str | None:
     return None if path is None else os.path.realpath(path)
-
-
-def _mark(card: SessionListRow) -> str:
-    return base64.urlsafe_b64encode(f"{card.created_at!r} {card.id}".encode()).decode()
-
-
-def _cursor(mark: str | None) -> Cursor | None:
-    if mark is None:
-        return None
-    try:
-        created, session_id = base64.urlsafe_b64decode(mark.encode()).decode().split(" ")
-        return float(created), session_id
-    except (ValueError, binascii.Error) as error:
-        raise BadRequest("cursor: not one of this gateway; pass the nextCursor of the page before, unchanged") from error

@@ -1,6 +1,7 @@
-"""A tool call as people see it: its kind, its title, the files that it is about, and what it changes in them; pure.
+"""Display data of a tool call: its kind, title, file locations and diffs, and the agent's plan. Does no I/O.
 
 What the tools of a CLI are is stated by its driver (`DriverInfo`). A call of an unknown tool is displayed with its input alone.
+Protocol page: https://agentclientprotocol.com/protocol/tool-calls
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from acp.schema import FileEditToolCallContent, PlanEntry, ToolCallLocation
 
 from drivers.contract.info import TOOL_KINDS, DriverInfo, PlanChange
 
-TITLE_AT_MOST = 200
+MAX_TITLE = 200
 """Characters of a title."""
 
 
 def title_of(info: DriverInfo, name: str, given: Any, detail: str | None) -> str:
-    """One line for people."""
+    """Return a title of one line for a call of the tool `name` with the input `given`. `detail` is the driver's own, if any."""
     fields = given if isinstance(given, dict) else {}
     keys = ("command", *info.path_fields, *info.title_fields)
     subject = next((value for key in keys if isinstance(value := fields.get(key), str) and value.strip()), "")
-    about = " ".join((detail or subject).split())
+    subject = " ".join((detail or subject).split())
     # The name says no more than the kind, which is displayed beside the title.
-    alone = about and (info.tool_kind(name) == "execute" or name in TOOL_KINDS)
-    title = about if alone else f"{name} {about}".strip()
-    return title if len(title) <= TITLE_AT_MOST else title[: TITLE_AT_MOST - 1] + "…"
+    without_name = subject and (info.tool_kind(name) == "execute" or name in TOOL_KINDS)
+    title = subject if without_name else f"{name} {subject}".strip()
+    return title if len(title) <= MAX_TITLE else title[: MAX_TITLE - 1] + "…"
 
 
 def locations_of(info: DriverInfo, given: Any, cwd: str) -> list[ToolCallLocation]:
-    """The files that a call is about, with a line where it names one."""
+    """Return the files that the input `given` names, with a line where it names one. Paths are relative to `cwd`."""
     if not isinstance(given, dict):
         return []
     line = next((given[key] for key in ("offset", "start_line", "line") if _is_line(given.get(key))), None)
@@ -42,7 +43,7 @@ def locations_of(info: DriverInfo, given: Any, cwd: str) -> list[ToolCallLocatio
 
 
 def diffs_of(info: DriverInfo, given: Any, cwd: str) -> list[FileEditToolCallContent]:
-    """What an edit changes, where its input has both texts."""
+    """Return the changes of an edit whose input `given` has the texts or a patch. Paths are relative to `cwd`."""
     if not isinstance(given, dict):
         return []
     path = next((given[key] for key in info.path_fields if isinstance(given.get(key), str)), None)
@@ -56,8 +57,8 @@ def diffs_of(info: DriverInfo, given: Any, cwd: str) -> list[FileEditToolCallCon
 
 
 def _patches(changes: list[Any], cwd: str) -> list[FileEditToolCallContent]:
-    told = [change for change in changes if isinstance(change, dict) and _is_patch(change)]
-    return [_patched(os.path.join(cwd, str(change.get("path"))), change) for change in told]
+    patches = [change for change in changes if isinstance(change, dict) and _is_patch(change)]
+    return [_patched(os.path.join(cwd, str(change.get("path"))), change) for change in patches]
 
 
 def _diff(path: str, old: Any, new: Any) -> FileEditToolCallContent | None:
@@ -67,17 +68,17 @@ def _diff(path: str, old: Any, new: Any) -> FileEditToolCallContent | None:
 
 
 def _is_patch(change: Mapping[str, Any]) -> bool:
-    """Hunks, or the text of a file that is new or goes; an edit that is too large for them is told in words."""
-    told = change.get("diff")
-    return isinstance(told, str) and (change.get("kind") in ("add", "delete") or told.startswith("@@") or "\n@@" in told)
+    """Whether `diff` has hunks, or the text of an added or deleted file. For a large edit, codex has prose there."""
+    diff = change.get("diff")
+    return isinstance(diff, str) and (change.get("kind") in ("add", "delete") or diff.startswith("@@") or "\n@@" in diff)
 
 
 def _patched(path: str, change: Mapping[str, Any]) -> FileEditToolCallContent:
-    """One file of a patch: what its hunks take away and put in; the text of a file that is new or goes as it is."""
+    """Return the diff of one file of a patch: the removed and the added lines of its hunks, or the text of the whole file."""
     lines = str(change["diff"]).splitlines()
     if not any(line.startswith("@@") for line in lines):
-        goes = change.get("kind") == "delete"
-        texts = {"old_text": change["diff"], "new_text": ""} if goes else {"new_text": change["diff"]}
+        deleted = change.get("kind") == "delete"
+        texts = {"old_text": change["diff"], "new_text": ""} if deleted else {"new_text": change["diff"]}
         return FileEditToolCallContent(type="diff", path=path, **texts)
     hunks = [line for line in lines if not line.startswith(("@@", "---", "+++"))]
     old = "\n".join(line[1:] for line in hunks if not line.startswith("+"))
@@ -95,14 +96,14 @@ def _is_line(value: Any) -> bool:
 
 
 class Plan:
-    """The agent's plan, as its calls of the driver's `plan_tools` give it: as a whole, or step by step."""
+    """The agent's plan, from its calls of the driver's `plan_tools`, which have the whole list or one step."""
 
     def __init__(self, plan_tools: Mapping[str, PlanChange]) -> None:
         self._plan_tools = plan_tools
         self._steps: dict[str, PlanEntry] = {}
 
     def called(self, name: str, given: Any) -> list[PlanEntry] | None:
-        """The plan after such a call; None if it is of another tool."""
+        """Return the plan after a call of the tool `name`, or None if that is not a planning tool."""
         change = self._plan_tools.get(name)
         if change is None or not isinstance(given, dict):
             return None
@@ -126,15 +127,15 @@ class Plan:
 
 
 _DONE = re.compile(r"complete|done", re.IGNORECASE)
-_UNDER_WAY = re.compile(r"progress", re.IGNORECASE)
+_IN_PROGRESS = re.compile(r"progress", re.IGNORECASE)
 
 
 def _step(step: Mapping[str, Any]) -> PlanEntry:
     content = next((step[key] for key in ("subject", "content", "step", "text", "description") if step.get(key)), "")
-    told = "completed" if step.get("completed") is True else str(step.get("status") or "pending")
+    reported = "completed" if step.get("completed") is True else str(step.get("status") or "pending")
     status: Literal["pending", "in_progress", "completed"] = "pending"
-    if _DONE.search(told):
+    if _DONE.search(reported):
         status = "completed"
-    elif _UNDER_WAY.search(told):
+    elif _IN_PROGRESS.search(reported):
         status = "in_progress"
     return PlanEntry(content=str(content), priority="medium", status=status)

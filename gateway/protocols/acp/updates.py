@@ -1,4 +1,7 @@
-"""What an agent does, as `session/update`s; pure. The stored history gives the same kinds when a session is loaded."""
+"""Converts events and stored messages to the updates of `session/update`. Does no I/O.
+
+Protocol page: https://agentclientprotocol.com/protocol/prompt-turn
+"""
 
 from __future__ import annotations
 
@@ -49,17 +52,18 @@ from drivers.contract.messages import (
 )
 from gateway.events.messages import CANCELLED, content_of
 from gateway.policy.pending_calls import DENIED, INTERRUPTED
-from gateway.protocols.acp.content import shown, text
+from gateway.protocols.acp.content import content_blocks, text
 from gateway.protocols.acp.tool_calls import Plan, diffs_of, locations_of, title_of
 
 Update = BaseModel
 
 
 class Updates:
-    """The updates of one session, for one client. `name` makes its messages' ids differ from those of another view.
+    """The updates of one session for one client.
 
-    `info` is what the agent's driver states of its tools. `asks` says of a tool's name whether a call of it waits for permission,
-    `shows_terminal` of a terminal's id whether the client has it.
+    `name` is the prefix of the message ids, which must differ between two views of a session. `cwd` is the folder of relative
+    paths, `info` what the agent's driver states about its tools. `asks` returns whether a call of a tool, given by its name,
+    needs permission. `has_terminal` returns whether the client has created a terminal, given by its id.
     """
 
     def __init__(
@@ -68,26 +72,26 @@ class Updates:
         cwd: str,
         info: DriverInfo,
         asks: Callable[[str], bool],
-        shows_terminal: Callable[[str], bool] = lambda _: False,
+        has_terminal: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.calls: dict[str, ToolCall] = {}
         self.usage: Usage | None = None
-        self._name, self._cwd, self._asks, self._shows_terminal = name, cwd, asks, shows_terminal
+        self._name, self._cwd, self._asks, self._has_terminal = name, cwd, asks, has_terminal
         self._terminals: dict[str, list[str]] = {}
         self._info = info
         self._plan = Plan(info.plan_tools)
         self._messages = 0
-        self._speaking: str | None = None
+        self._message_kind: str | None = None
 
-    def run_begins(self) -> None:
-        """What is counted by the run starts anew."""
+    def start_run(self) -> None:
+        """Reset the usage and the calls, which belong to one run."""
         self.usage = None
         self.calls.clear()
         self._terminals.clear()
-        self._speaking = None
+        self._message_kind = None
 
     def of_event(self, event: OutputEvent) -> list[Update]:
-        """The updates of one event."""
+        """Return the updates for one event."""
         match event:
             case AgentToken():
                 return [AgentMessageChunk(
@@ -102,7 +106,7 @@ class Updates:
             case ToolResult():
                 return self._result(event.tool_call_id, event.output, failed=event.is_error)
             case MessageEnd():
-                self._speaking = None
+                self._message_kind = None
             case UsageEvent():
                 self._count(event)
             case ContextUse():
@@ -114,12 +118,12 @@ class Updates:
         return []
 
     def of_message(self, message: Message) -> list[Update]:
-        """The updates that tell of a message of the history."""
-        self._speaking = None
+        """Return the updates for a message of the history."""
+        self._message_kind = None
         if isinstance(message, UserMessage):
             return [
                 UserMessageChunk(session_update="user_message_chunk", content=block, message_id=self._message("user"))
-                for block in shown(message.content)
+                for block in content_blocks(message.content)
             ]
         if isinstance(message, AssistantMessage):
             return [update for block in blocks(message.content) for update in self._block(block)]
@@ -128,15 +132,15 @@ class Updates:
             return self._result(message.tool_call_id, message.content, failed=failed)
         return []
 
-    def known(self, calls: Iterable[ToolUseBlock]) -> None:
-        """Calls that started before anything was shown."""
+    def add_calls(self, calls: Iterable[ToolUseBlock]) -> None:
+        """Add calls that started before the client opened the session."""
         for call in calls:
             self.calls[call.tool_call_id] = ToolCall(id=call.tool_call_id, name=call.name, status="started", input=call.input)
 
-    def asked(self, call_id: str) -> ToolCallUpdate:
-        """A call with everything that a client needs in order to decide about it."""
+    def permission_details(self, call_id: str) -> ToolCallUpdate:
+        """Return the details of a call for a permission request."""
         call = self.calls.get(call_id) or ToolCall(id=call_id, name="tool", status="started")
-        return ToolCallUpdate(tool_call_id=call.id, status="pending", **self._look(call))
+        return ToolCallUpdate(tool_call_id=call.id, status="pending", **self._details(call))
 
     def _block(self, block: Any) -> list[Update]:
         match block:
@@ -147,7 +151,7 @@ class Updates:
             case ImageBlock():
                 chunk = AgentMessageChunk(
                     session_update="agent_message_chunk",
-                    content=shown((block,))[0],
+                    content=content_blocks((block,))[0],
                     message_id=self._message("assistant"),
                 )
                 return [chunk]
@@ -156,24 +160,24 @@ class Updates:
         return []
 
     def _message(self, kind: str) -> str:
-        """The id of the message under way; a new one where another kind of speaker begins."""
-        if kind != self._speaking:
-            self._speaking = kind
+        """Return the id of the current message. A chunk of another kind starts a new message."""
+        if kind != self._message_kind:
+            self._message_kind = kind
             self._messages += 1
         return f"{self._name}-{self._messages}"
 
     def _started(self, call: ToolCall) -> list[Update]:
-        self._speaking = None
+        self._message_kind = None
         self.calls[call.id] = call
         status = "pending" if self._asks(call.name) else "in_progress"
         meta = {"parentToolCallId": call.parent_id} if call.parent_id else None
         start = ToolCallStart(
-            session_update="tool_call", tool_call_id=call.id, status=status, field_meta=meta, **self._look(call)
+            session_update="tool_call", tool_call_id=call.id, status=status, field_meta=meta, **self._details(call)
         )  # fmt: skip
         plan = self._plan.called(call.name, call.input)
         return [start, *([AgentPlanUpdate(session_update="plan", entries=plan)] if plan is not None else [])]
 
-    def _look(self, call: ToolCall) -> dict[str, Any]:
+    def _details(self, call: ToolCall) -> dict[str, Any]:
         return {
             "title": title_of(self._info, call.name, call.input, call.detail),
             "kind": self._info.tool_kind(call.name),
@@ -184,13 +188,16 @@ class Updates:
 
     def _result(self, call_id: str, output: Any, *, failed: bool) -> list[Update]:
         call = self.calls.pop(call_id, None)
-        told = call is not None and not failed and bool(diffs_of(self._info, call.input, self._cwd))
-        told = bool(self._terminals.pop(call_id, None)) or told
-        # A call's content is replaced as a whole: the diff of an edit says more than that it went well, a terminal shows it all.
-        said = content_of(output)
-        content = None if told else [ContentToolCallContent(type="content", content=block) for block in shown(said)]
-        # Not twice what the content says; and an object: the TypeScript package up to 0.5 drops an update with another value.
-        repeated = content is not None and (isinstance(output, str) or not isinstance(said, str))
+        has_diff = call is not None and not failed and bool(diffs_of(self._info, call.input, self._cwd))
+        has_terminal = bool(self._terminals.pop(call_id, None))
+        # An update replaces the content of a call. The diff of an edit, or the client's terminal, shows more than the output.
+        keep_content = has_diff or has_terminal
+        result = content_of(output)
+        content = (
+            None if keep_content else [ContentToolCallContent(type="content", content=block) for block in content_blocks(result)]
+        )
+        # `rawOutput` does not repeat the content. It is an object: the TypeScript package up to 0.5 drops other values' updates.
+        repeated = content is not None and (isinstance(output, str) or not isinstance(result, str))
         raw = None if repeated else output if isinstance(output, dict) else {"output": output}
         return [
             ToolCallProgress(
@@ -203,16 +210,16 @@ class Updates:
         ]
 
     def _terminal(self, event: Terminal) -> list[Update]:
-        """The client shows a terminal of its own as the call's content, also when that is released."""
-        if not self._shows_terminal(event.terminal_id):
+        """Make a terminal of the client the content of the call. The client displays it also after it is released."""
+        if not self._has_terminal(event.terminal_id):
             return []
-        shown = self._terminals.setdefault(event.tool_call_id, [])
-        shown.append(event.terminal_id)
-        content = [TerminalToolCallContent(type="terminal", terminal_id=terminal_id) for terminal_id in shown]
+        terminals = self._terminals.setdefault(event.tool_call_id, [])
+        terminals.append(event.terminal_id)
+        content = [TerminalToolCallContent(type="terminal", terminal_id=terminal_id) for terminal_id in terminals]
         return [ToolCallProgress(session_update="tool_call_update", tool_call_id=event.tool_call_id, content=content)]
 
     def _ended(self, call_id: str, status: str) -> list[Update]:
-        """The end of a call whose result was not told, as of a tool of the application."""
+        """Report the end of a call without a reported result, as of an application-side tool."""
         if self.calls.pop(call_id, None) is None:
             return []
         return [ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, status=status)]
@@ -220,11 +227,11 @@ class Updates:
     def _count(self, event: UsageEvent) -> None:
         before = self.usage or Usage(total_tokens=0, input_tokens=0, output_tokens=0, cached_read_tokens=0, cached_write_tokens=0)
         read, write = (before.cached_read_tokens or 0) + event.cache_read, (before.cached_write_tokens or 0) + event.cache_write
-        given, made = before.input_tokens + event.input_tokens, before.output_tokens + event.output_tokens
+        sent, generated = before.input_tokens + event.input_tokens, before.output_tokens + event.output_tokens
         self.usage = Usage(
-            total_tokens=given + made + read + write,
-            input_tokens=given,
-            output_tokens=made,
+            total_tokens=sent + generated + read + write,
+            input_tokens=sent,
+            output_tokens=generated,
             cached_read_tokens=read,
             cached_write_tokens=write,
         )

@@ -116,12 +116,12 @@ async def test_another_sessions_token_leads_to_the_others_tools_only(host: McpHo
         (told,) = messages(await stranger.post(second.url, json=listing))
         assert [tool["name"] for tool in told["result"]["tools"]] == ["other"]
         (told,) = messages(await stranger.post(second.url, json=call(3)))
-        assert told["result"]["isError"] is True and "no tool 'look_up'" in told["result"]["content"][0]["text"]
+        assert told["result"]["isError"] is True and "Unknown tool 'look_up'" in told["result"]["content"][0]["text"]
     assert heard == []
 
 
 async def test_a_call_is_answered_when_the_application_answers(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_server, "SIGN_OF_LIFE", 0.05)
+    monkeypatch.setattr(mcp_server, "PROGRESS_INTERVAL", 0.05)
     server = await host.open([TOOL], ["theirs", "callId"])
     calls: asyncio.Queue[ToolRequest] = asyncio.Queue()
     server.listen(calls.put_nowait, lambda _: None)

@@ -1,9 +1,10 @@
-"""ACP over streamable HTTP (the RFD "Streamable HTTP & WebSocket transport"): a POST for each message of the client's, answered
-with 202, and a GET for each stream of the agent's.
+"""ACP over streamable HTTP: a POST for each message of the client, answered with 202, and a GET for each stream of the agent.
 
-Where the two official clients differ from each other (measured: npm 2.4.0, PyPI 0.12.1), both are served: a POSTed answer and
-the opening of a session need no session header, a session's stream may be opened before the session is, and nothing about one
-session closes the connection.
+Protocol page: the RFD "Streamable HTTP & WebSocket transport", https://agentclientprotocol.com/rfds/streamable-http-websocket-transport
+
+Where the two official clients differ (measured: npm 2.4.0, PyPI 0.12.1), both are accepted: a POSTed response, and a request that
+opens a session, need no session header; a session's stream may be opened before the session; an error about one session never
+closes the connection.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
-from pydantic_core import from_json
 from starlette.responses import JSONResponse
 
 from gateway.errors import BadRequest, ClientError, NotFound, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.transport.http_streams import HttpClient
-from gateway.protocols.acp.transport.loading import connection_class
+from gateway.protocols.acp.transport.lazy_import import connection_class
+from gateway.protocols.acp.transport.messages import parse_message
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
 
-CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
-UNHEARD = 600.0
-"""Seconds until a client that reads no stream and sends nothing is forgotten; its sessions stay."""
-LOOK_EVERY = 30.0
-"""Seconds from one look for such clients to the next, and for those whose key was taken back."""
-FIRST_ANSWER = 60.0
+CONNECTION_ID_HEADER, SESSION_ID_HEADER = "acp-connection-id", "acp-session-id"
+CLIENT_TIMEOUT = 600.0
+"""Seconds after which a client that reads no stream and sends nothing is disconnected. Its sessions stay."""
+CHECK_INTERVAL = 30.0
+"""Seconds between checks for clients that have timed out or whose API key was revoked."""
+INITIALIZE_TIMEOUT = 60.0
+"""Seconds to wait for the answer to `initialize`, which is the body of its POST."""
+_SESSION_HEADER_OPTIONAL = frozenset({"session/load", "session/resume", "session/delete", "session/fork"})
 
 
 class HttpClients:
@@ -38,130 +41,131 @@ class HttpClients:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._clients: dict[str, HttpClient] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._checks: asyncio.Task[None] | None = None
 
     async def post(self, agent: str, caller: Caller, request: Request) -> Response:
-        """Take one message. `initialize` without a connection id makes a connection."""
+        """Accept one message. `initialize` without a connection id creates a connection.
+
+        Raises BadRequest for an invalid message, a missing header or an unknown agent, NotFound for an unknown connection.
+        """
         message = _message(await request.body())
-        connection_id, session_id = request.headers.get(CONNECTION), request.headers.get(SESSION)
+        connection_id, session_id = request.headers.get(CONNECTION_ID_HEADER), request.headers.get(SESSION_ID_HEADER)
         if connection_id is None:
             if message.get("method") != "initialize":
                 raise BadRequest("Acp-Connection-Id: missing; send initialize first, its answer has this header")
             return await self._initialize(agent, caller, message, request)
         client = self._find(agent, caller, connection_id, request)
-        client.expect(message, _session_of(message, session_id), named=session_id is not None)
+        client.expect(message, _session_of(message, session_id), has_session_header=session_id is not None)
         await client.connection.receive(message)
         return Response(status_code=202)
 
     async def get(self, agent: str, caller: Caller, request: Request) -> Response:
-        """The stream of the connection, or of a session, open here or not.
+        """Return the stream of the connection, or of a session, also of one that is not open on this connection.
 
-        Of one that there is not, too: the TypeScript client opens the stream before it asks for the session, and takes a 404 for
-        the end of its connection. It reads there that there is no such session.
+        The TypeScript client opens the stream before it requests the session, and takes a 404 for the end of its connection. It
+        gets the error of an unknown session as the answer to its request.
+        Raises NotFound for an unknown connection, Conflict while the stream has another reader.
         """
         if "text/event-stream" not in request.headers.get("accept", "") and "*/*" not in request.headers.get("accept", ""):
-            return JSONResponse({"error": "Accept: ask for text/event-stream"}, 406)
-        client = self._find(agent, caller, request.headers.get(CONNECTION), request)
-        stream = client.attach(request.headers.get(SESSION))
+            return JSONResponse({"error": "Accept: must include text/event-stream"}, 406)
+        client = self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request)
+        stream = client.attach(request.headers.get(SESSION_ID_HEADER))
         response = event_stream(stream.read(), self._gateway.keep_alive)
-        response.headers[CONNECTION] = client.id
+        response.headers[CONNECTION_ID_HEADER] = client.id
         return response
 
     async def delete(self, agent: str, caller: Caller, request: Request) -> Response:
-        """The client is gone; its sessions stay."""
-        await self._forget(self._find(agent, caller, request.headers.get(CONNECTION), request))
+        """End a connection. Its sessions stay. Raises NotFound for an unknown connection."""
+        await self._disconnect(self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request))
         return Response(status_code=202)
 
     async def close(self) -> None:
-        """End every stream: the gateway goes down."""
-        if self._looking is not None:
-            self._looking.cancel()
-        await asyncio.gather(*(self._forget(client) for client in list(self._clients.values())))
+        """End all connections, because the gateway shuts down."""
+        if self._checks is not None:
+            self._checks.cancel()
+        await asyncio.gather(*(self._disconnect(client) for client in list(self._clients.values())))
 
     async def _initialize(self, agent: str, caller: Caller, message: dict[str, Any], request: Request) -> Response:
         self._gateway.agents.get(agent)
         if not isinstance(message.get("id"), int | str):
-            raise BadRequest("id: initialize is a request; give it a number or a text")
+            raise BadRequest("id: initialize is a request; its id must be a number or a string")
         client = HttpClient(await connection_class(), self._gateway, agent, caller)
         self._clients[client.id] = client
-        self._heard(client, request)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="look for ACP clients that are gone")
-        answer = client.first(message["id"])
+        self._record_use(client, request)
+        if self._checks is None or self._checks.done():
+            self._checks = asyncio.create_task(self._check_clients(), name="check ACP clients over HTTP")
+        answer = client.capture_answer(message["id"])
         await client.connection.receive(message)
-        async with asyncio.timeout(FIRST_ANSWER):
-            found = await answer
-        return JSONResponse(found, headers={CONNECTION: client.id})
+        async with asyncio.timeout(INITIALIZE_TIMEOUT):
+            body = await answer
+        return JSONResponse(body, headers={CONNECTION_ID_HEADER: client.id})
 
     def _find(self, agent: str, caller: Caller, connection_id: str | None, request: Request) -> HttpClient:
         if connection_id is None:
             raise BadRequest("Acp-Connection-Id: missing; it is a header of the answer to initialize")
         client = self._clients.get(connection_id)
         if client is None or client.closed or client.caller != caller or client.agent != agent:
-            raise NotFound("Acp-Connection-Id: there is no such connection here (any more); initialize a new one")
-        self._heard(client, request)
+            raise NotFound("Acp-Connection-Id: no such connection, or it has ended; send initialize without this header")
+        self._record_use(client, request)
         return client
 
-    def _heard(self, client: HttpClient, request: Request) -> None:
-        client.heard = time.monotonic()
-        client.allowed = partial(self._gateway.auth.check, request.headers.get("authorization"))
+    def _record_use(self, client: HttpClient, request: Request) -> None:
+        client.last_used = time.monotonic()
+        client.check_key = partial(self._gateway.auth.check, request.headers.get("authorization"))
 
-    async def _forget(self, client: HttpClient) -> None:
+    async def _disconnect(self, client: HttpClient) -> None:
         self._clients.pop(client.id, None)
         client.end()
         await client.connection.close()
 
-    async def _look(self) -> None:
-        """Forget clients that are gone, as long as there is any."""
+    async def _check_clients(self) -> None:
+        """Disconnect expired clients until there are no clients."""
         while self._clients:
-            await asyncio.sleep(LOOK_EVERY)
-            lost = [client for client in self._clients.values() if _is_gone(client)]
-            await asyncio.gather(*(self._forget(client) for client in lost))
+            await asyncio.sleep(CHECK_INTERVAL)
+            expired = [client for client in self._clients.values() if _has_expired(client)]
+            await asyncio.gather(*(self._disconnect(client) for client in expired))
 
 
-def _is_gone(client: HttpClient) -> bool:
+def _has_expired(client: HttpClient) -> bool:
     now = time.monotonic()
-    if client.reading:
-        client.heard = now
+    if client.has_reader:
+        client.last_used = now
     try:
-        client.allowed()
+        client.check_key()
     except Unauthorized:
         return True
-    return client.closed or now - client.heard > UNHEARD
+    return client.closed or now - client.last_used > CLIENT_TIMEOUT
 
 
 def _message(body: bytes) -> dict[str, Any]:
     try:
-        message = from_json(body, allow_inf_nan=False)
+        message = parse_message(body)
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if isinstance(message, list):
-        raise _Batch()
+        raise _BatchNotSupported()
     if not isinstance(message, dict):
         raise BadRequest("the body must be one JSON-RPC message, an object")
     return message
 
 
-class _Batch(ClientError):
-    """A message of JSON-RPC that the protocol has not."""
+class _BatchNotSupported(ClientError):
+    """The body is a batch of JSON-RPC messages, which the protocol does not have."""
 
     status = 501
 
     def __init__(self) -> None:
-        super().__init__("the protocol has no batches; send one message a request")
+        super().__init__("the protocol has no batches; send one message per request")
 
 
 def _session_of(message: dict[str, Any], header: str | None) -> str | None:
-    """The session that a message is about. Raises BadRequest where its header is missing, or names another."""
+    """Return the id of the session that a message belongs to, if any. Raises BadRequest if the header is missing or differs."""
     method, params = message.get("method"), message.get("params")
-    named = params.get("sessionId") if isinstance(params, dict) else None
-    if method is None or not isinstance(named, str):
+    session_id = params.get("sessionId") if isinstance(params, dict) else None
+    if method is None or not isinstance(session_id, str):
         return header
-    if header is not None and header != named:
-        raise BadRequest(f"Acp-Session-Id: it is {header!r}, but params.sessionId is {named!r}")
-    if header is None and method not in _WITHOUT_HEADER:
-        raise BadRequest(f"Acp-Session-Id: missing; {method} is about a session")
-    return named
-
-
-_WITHOUT_HEADER = frozenset({"session/load", "session/resume", "session/delete", "session/fork"})
+    if header is not None and header != session_id:
+        raise BadRequest(f"Acp-Session-Id: it is {header!r}, but params.sessionId is {session_id!r}")
+    if header is None and method not in _SESSION_HEADER_OPTIONAL:
+        raise BadRequest(f"Acp-Session-Id: missing; {method} belongs to a session")
+    return session_id

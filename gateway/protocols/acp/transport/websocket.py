@@ -1,4 +1,7 @@
-"""ACP over WebSocket: each frame one message, in both directions (the RFD "Streamable HTTP & WebSocket transport")."""
+"""ACP over WebSocket: each frame carries one message, in both directions.
+
+Protocol page: the RFD "Streamable HTTP & WebSocket transport", https://agentclientprotocol.com/rfds/streamable-http-websocket-transport
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.errors import GatewayError, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols.acp.transport.loading import connection_class
-from gateway.protocols.acp.transport.stdio import NOT_JSON, parsed
+from gateway.protocols.acp.transport.lazy_import import connection_class
+from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
 
 if TYPE_CHECKING:
-    from gateway.protocols.acp.connection import Connection
+    pass
 
 BEARER = "bearer."
-"""With the key behind it a subprotocol: a web page cannot give a WebSocket headers."""
+"""Prefix of a subprotocol that carries the API key, for web pages: a browser cannot set headers on a WebSocket."""
 GOING_AWAY, POLICY_VIOLATION = 1001, 1008
-LOOK_EVERY = 30.0
-"""Seconds between looks whether the key of a quiet client is still in force."""
+KEY_CHECK_INTERVAL = 30.0
+"""Seconds between checks whether the API key of an idle client is still valid."""
 
 
 class WebSockets:
@@ -36,25 +39,31 @@ class WebSockets:
         self._open: set[WebSocket] = set()
 
     async def serve(self, agent: str, socket: WebSocket) -> None:
-        """Carry one client's messages until it goes. Refused with the status and the text that an HTTP request would get."""
+        """Carry the messages of one client of the agent until it disconnects.
+
+        Without a valid key, or for an unknown agent, the client is refused with the status and the body of an HTTP request.
+        """
         subprotocol = next((name for name in socket.scope.get("subprotocols", ()) if name.startswith(BEARER)), None)
         key = subprotocol.removeprefix(BEARER) if subprotocol else None
-        check = partial(self._gateway.auth.check, socket.headers.get("authorization"), key)
+        check_key = partial(self._gateway.auth.check, socket.headers.get("authorization"), key)
         try:
-            caller = check()
+            caller = check_key()
             self._gateway.agents.get(agent)
         except GatewayError as error:
             return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status))
-        kind = await connection_class()
+        connection_type = await connection_class()
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)
-        # A default key cannot be taken back while the daemon runs.
-        frames = _Frames(socket, check if caller.name is not None else None)
-        connection = kind(self._gateway, agent, caller, frames.send)
+        # Only named keys can be revoked while the daemon runs.
+        frames = _Frames(socket, check_key if caller.name is not None else None)
+        connection = connection_type(self._gateway, agent, caller, frames.send)
         try:
             while True:
                 for message in _messages(await frames.receive()):
-                    await _take(connection, frames, message)
+                    if message is PARSE_ERROR:
+                        await frames.send(PARSE_ERROR)
+                    else:
+                        await connection.receive(message)
         except (WebSocketDisconnect, Unauthorized):
             pass
         finally:
@@ -62,71 +71,65 @@ class WebSockets:
             await connection.close()
 
     async def close(self) -> None:
-        """Say goodbye to all: the gateway goes down."""
+        """Close all sockets with the code 1001, because the gateway shuts down."""
         for socket in list(self._open):
             with suppress(RuntimeError, WebSocketDisconnect):
                 await socket.close(GOING_AWAY, "the gateway was shut down")
 
 
 class _Frames:
-    """A socket that is closed as soon as `check` raises Unauthorized."""
+    """A socket that closes itself with the code 1008 as soon as `check_key` raises Unauthorized."""
 
-    def __init__(self, socket: WebSocket, check: Callable[[], object] | None) -> None:
-        self._socket, self._check = socket, check
+    def __init__(self, socket: WebSocket, check_key: Callable[[], object] | None) -> None:
+        self._socket, self._check_key = socket, check_key
 
     async def send(self, message: dict[str, Any]) -> None:
-        """One message. Waits for a client that reads slowly."""
-        await self._look()
+        """Send one message. Waits while the client does not read. Raises WebSocketDisconnect, Unauthorized."""
+        await self._close_if_revoked()
         await self._socket.send_text(to_json(message).decode())
 
     async def receive(self) -> Any:
-        """The next frame. Raises WebSocketDisconnect, Unauthorized."""
+        """Return the next frame. Raises WebSocketDisconnect, Unauthorized."""
         while True:
             try:
-                async with asyncio.timeout(None if self._check is None else LOOK_EVERY):
+                async with asyncio.timeout(None if self._check_key is None else KEY_CHECK_INTERVAL):
                     frame = await self._socket.receive()
             except TimeoutError:
-                await self._look()
+                await self._close_if_revoked()
                 continue
             if frame["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(frame.get("code", 1000))
-            await self._look()
+            await self._close_if_revoked()
             return frame
 
-    async def _look(self) -> None:
-        if self._check is None:
+    async def _close_if_revoked(self) -> None:
+        if self._check_key is None:
             return
         try:
-            self._check()
+            self._check_key()
         except Unauthorized as error:
             with suppress(RuntimeError, WebSocketDisconnect):
                 await self._socket.close(POLICY_VIOLATION, str(error).partition(":")[0])
             raise
 
 
-async def _take(connection: Connection, frames: _Frames, message: Any) -> None:
-    if message is NOT_JSON:
-        return await frames.send(NOT_JSON)
-    await connection.receive(message)
-
-
 def _messages(frame: Any) -> Iterator[Any]:
-    """The messages of a frame, NOT_JSON for what is none.
+    """Yield the messages of a frame, and PARSE_ERROR for each that is not JSON.
 
-    The clients of today send one a frame; use-acp 0.2.6 sends them as lines, in binary frames.
+    Most clients send one message per frame; use-acp 0.2.6 sends lines of messages in binary frames.
     """
     text: str | None = frame.get("text")
     data: Any = (frame.get("bytes") or b"") if text is None else text
     try:
-        yield parsed(data)
+        yield parse_message(data)
     except ValueError:
         for line in data.split(b"\n" if text is None else "\n"):
             if line.strip():
-                yield _parsed(line)
+                yield _message_or_error(line)
 
 
-def _parsed(line: str | bytes) -> Any:
+def _message_or_error(line: str | bytes) -> Any:
     try:
-        return parsed(line)
+        return parse_message(line)
     except ValueError:
-        return NOT_JSON
+        return PARSE_ERROR

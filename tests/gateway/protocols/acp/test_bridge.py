@@ -78,5 +78,5 @@ def test_addresses(given: str, found: str) -> None:
 
 
 def test_no_address() -> None:
-    with pytest.raises(ConfigError, match="no address of a daemon"):
+    with pytest.raises(ConfigError, match="not the address of a daemon"):
         endpoint("ftp://x", "echo")

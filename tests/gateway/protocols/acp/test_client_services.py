@@ -132,7 +132,7 @@ async def test_the_clients_errors_reach_the_agent(acp: Open, portico: Running, s
     await client.failed(await client.service("fs/read_text_file"), -32002, "no such buffer")
     await client.done(await client.service("fs/read_text_file"), text="of another shape")
     await answer
-    assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is not one of the protocol]"
+    assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is invalid]"
 
 
 async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: Running, scene: Scene) -> None:

@@ -100,7 +100,7 @@ async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make,
                 await client.new(**params)
             assert (refused.value.code, refused.value.message.startswith("additionalDirectories[1]: ")) == (-32602, True)
     for odd in (1, None, ["x"], {"path": good}):
-        with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: a path as text") as refused:
+        with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: must be a path, as a string") as refused:
             await client.new(additionalDirectories=[good, odd])
         assert refused.value.code == -32602
     with pytest.raises(RpcFailed, match="additionalDirectories"):

@@ -75,7 +75,7 @@ def named(portico: Running) -> tuple[NamedKeys, str]:
 async def test_a_quiet_websocket_ends_too(
     portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(websocket, "KEY_CHECK_INTERVAL", 0.05)
     keys, key = named
     async with socket_to(portico, key=key) as mine:
         assert "result" in await asked(mine, rpc("session/list", {}))
@@ -87,7 +87,7 @@ async def test_a_quiet_websocket_ends_too(
 async def test_a_key_that_is_taken_back_ends_its_streams(
     portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     keys, key = named
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=20) as client:

@@ -70,8 +70,8 @@ async def test_a_message_larger_than_a_body_may_be(tmp_path: Path) -> None:
 
 
 async def test_an_http_client_that_reads_nothing_is_let_go(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_streams, "HELD_BYTES", 200_000)
-    monkeypatch.setattr(http, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(http_streams, "MAX_BUFFERED_BYTES", 200_000)
+    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
         mine = await initialized(client, url)
@@ -141,8 +141,8 @@ def _owner(portico: Running, kind: type) -> Any:
 
 
 async def test_a_forgotten_connection_goes_by_itself(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(http, "UNHEARD", 0.5)
+    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(http, "CLIENT_TIMEOUT", 0.5)
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
         read, unread = await initialized(client, url), await initialized(client, url)

@@ -13,7 +13,7 @@ from tests.gateway.talk import create, look, say
 async def test_sessions_of_other_agents(acp: Open, portico: Running) -> None:
     client = await acp("echo")
     other = (await create(portico.client, "script", "hello"))["sessionId"]
-    with pytest.raises(RpcFailed, match="is of agent 'script'") as refused:
+    with pytest.raises(RpcFailed, match="belongs to agent 'script'") as refused:
         await client.request("session/load", load(other))
     assert refused.value.code == -32002
 

@@ -33,7 +33,7 @@ from drivers.contract.messages import (
 from drivers.gemini.driver import GeminiDriver
 from drivers.script.driver import ScriptDriver
 from gateway.errors import BadRequest
-from gateway.protocols.acp.content import shown, user_message
+from gateway.protocols.acp.content import content_blocks, user_message
 from gateway.protocols.acp.tool_calls import Plan, diffs_of, locations_of, title_of
 from gateway.protocols.acp.updates import Updates
 from tests.gateway.protocols.acp.client import check
@@ -232,8 +232,8 @@ def test_content_in() -> None:
     assert user_message([EmbeddedResourceContentBlock(type="resource", resource=blob)], INFO).content == (
         ImageBlock(url="data:image/png;base64,aGk="),
     )
-    with pytest.raises(BadRequest, match="no images"):
+    with pytest.raises(BadRequest, match="does not support images"):
         user_message([picture], DriverInfo("t", "d"))
-    with pytest.raises(BadRequest, match="says nothing"):
+    with pytest.raises(BadRequest, match="is empty"):
         user_message([TextContentBlock(type="text", text=" ")], INFO)
-    assert as_json(shown("x")[0]) == {"type": "text", "text": "x"}
+    assert as_json(content_blocks("x")[0]) == {"type": "text", "text": "x"}

@@ -1,4 +1,4 @@
-"""The connection's code, imported when the first client comes: the protocol's package takes half a second and 24 MB."""
+"""Imports the connection's code when the first client connects: importing the `acp` package takes 0.5 s and 24 MB (0.12.1)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MODULE = "gateway.protocols.acp.connection"
 
 
 async def connection_class() -> type[Connection]:
-    """Import it beside the event loop, once."""
+    """Return the class Connection. The first call imports it in a thread, so that the event loop is not blocked."""
     if _MODULE not in sys.modules:
         await asyncio.to_thread(importlib.import_module, _MODULE)
-    found: type[Connection] = importlib.import_module(_MODULE).Connection
-    return found
+    connection: type[Connection] = importlib.import_module(_MODULE).Connection
+    return connection
