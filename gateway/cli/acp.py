@@ -143,6 +143,7 @@ async def _serve(gateway: Gateway, name: str) -> None:
 
 
 async def _receive(connection: Connection, lines: StandardLines) -> None:
+    from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
 
     try:
         async for line in lines.lines():
