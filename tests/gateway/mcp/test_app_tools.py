@@ -161,7 +161,7 @@ async def test_other_tools_from_the_next_message_on(running: Running) -> None:
     talk = await Talk.begin(running, "say one")
     assert [tool[0] for tool in json.loads(await talk.say("tools", tools=[CLOCK]))] == ["get_time"]
     assert await talk.say("recall") == "say one | tools | recall"
-    assert await talk.say("call look_up") == "error: There is no tool 'look_up' here; there are get_time."
+    assert await talk.say("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
 
 
 async def test_meta_says_so(running: Running) -> None:
