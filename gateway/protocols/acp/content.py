@@ -25,6 +25,7 @@ from drivers.contract.messages import (
     ToolUseBlock,
     UserMessage,
     blocks,
+    data_uri,
     parse_data_uri,
 )
 from gateway.errors import BadRequest
@@ -57,7 +58,7 @@ def _taken(block: Block, info: DriverInfo, where: str) -> ContentBlock:
 def _image(mime_type: str, data: str, info: DriverInfo, where: str) -> ImageBlock:
     if not info.image_data:
         raise BadRequest(f"{where}: this agent takes no images; initialize says what it takes")
-    return ImageBlock(url=f"data:{mime_type};base64,{data}")
+    return ImageBlock(url=data_uri(mime_type, data))
 
 
 def _resource(block: EmbeddedResourceContentBlock, info: DriverInfo, where: str) -> ContentBlock:
