@@ -37,7 +37,7 @@ def test_exactly_the_listed_tools(tmp_path: Path) -> None:
     assert json.loads(after(argv, "--settings")) == {"permissions": {"ask": ["Bash"]}}
     assert after(argv, "--permission-mode") == "default"
     assert json.loads(after(argv, "--mcp-config")) == {"mcpServers": {"app": {"type": "sdk", "name": "app"}}}
-    # Everybody can read the arguments, and what an application's tools are is nobody else's.
+    # Every user can read the arguments, which must not have the application's tools.
     assert "weather" not in str(argv)
 
 
@@ -66,7 +66,7 @@ def test_names_that_a_model_cannot_have() -> None:
     tools = Toolset(app_tools=specs)
     names = [tool["name"] for tool in tools.mcp_list()]
     assert names[:2] == ["a_b", "a_b_2"] and len(set(names)) == 4 and max(map(len, names)) <= 54
-    assert [tools.shown(f"mcp__app__{name}") for name in names] == [spec.name for spec in specs]
+    assert [tools.client_name(f"mcp__app__{name}") for name in names] == [spec.name for spec in specs]
     assert tools.mcp_list()[0]["inputSchema"] == {"type": "object"}
 
 
