@@ -24,7 +24,7 @@ async def test_it_is_the_whole_history_until_the_cli_compacts_it(portico: Runnin
     session = (await create(client, "script", seed, "a", options={"scenario": name}))["sessionId"]
     found = (await look(client, session))["history"]
     assert found["compacted"] == found["full"] == [seed, user("a"), assistant("one")]
-    # The client is not told: it asks for the history if it wants it.
+    # No event reports it to the client, which can request the history.
     assert [message["content"] for message in (await say(client, session, "b"))["messages"]] == ["two"]
     await say(client, session, "c")
     after = [assistant("two"), user("c"), assistant("three")]
@@ -54,10 +54,10 @@ async def test_one_history_can_be_asked_for(portico: Running, scene: Scene) -> N
         assert list(answer.json()["history"]) == [kind]
     echo = (await create(portico.client, "echo", "a"))["sessionId"]
     assert list((await look(portico.client, echo))["history"]) == ["full"]
-    said = await error(portico.client.get(f"/session/{echo}", params={"history": "compacted"}), 404)
-    assert said == "agent 'echo' declares no compacted history; ask for full"
-    offered = {agent["name"]: agent["capabilities"]["history"] for agent in (await portico.client.get("/meta")).json()["agents"]}
-    assert offered["echo"] == {"full": {}} and offered["script"] == {"compacted": {}, "full": {}}
+    text = await error(portico.client.get(f"/session/{echo}", params={"history": "compacted"}), 404)
+    assert text == "agent 'echo' declares no compacted history; ask for full"
+    declared = {agent["name"]: agent["capabilities"]["history"] for agent in (await portico.client.get("/meta")).json()["agents"]}
+    assert declared["echo"] == {"full": {}} and declared["script"] == {"compacted": {}, "full": {}}
 
 
 async def test_it_outlives_the_daemon_and_a_fresh_agent_is_given_it(daemon: Daemon, scene: Scene) -> None:

@@ -30,7 +30,7 @@ from tests.daemon import Daemon
 from tests.gateway.talk import agents_of, alive, create, look, pid_in, say, until, user
 
 Scene = Callable[..., str]
-SPOKEN = "".join(f"event {n} " for n in range(3000))
+LONG_TEXT = "".join(f"event {n} " for n in range(3000))
 
 
 async def _kill_in_mid_turn(daemon: Daemon, scene: Scene, folder: Path) -> tuple[str, list[int]]:
@@ -62,7 +62,7 @@ async def _kill_in_mid_turn(daemon: Daemon, scene: Scene, folder: Path) -> tuple
     return session, [agent.pid, stray]
 
 
-async def test_a_killed_turn_keeps_its_words_and_ends_with_an_error(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+async def test_a_killed_turn_keeps_its_text_and_ends_with_an_error(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
     session, left = await _kill_in_mid_turn(daemon, scene, tmp_path)
     await daemon.start()
     assert not [pid for pid in left if alive(pid)]
@@ -74,7 +74,7 @@ async def test_a_killed_turn_keeps_its_words_and_ends_with_an_error(daemon: Daem
             {"role": "assistant", "content": "1 []"},
             user("long"),
             {"role": "assistant", "content": "first message"},
-            {"role": "assistant", "content": f"{SPOKEN}last words"},
+            {"role": "assistant", "content": f"{LONG_TEXT}last words"},
         ]
         answer = await say(client, session, "two")
         assert answer["stopReason"] == "end_turn"
@@ -107,8 +107,8 @@ async def test_strays_are_found_by_their_marker_alone(daemon: Daemon, scene: Sce
     assert not alive(stray)
 
 
-async def test_processes_of_others_are_left_alone(daemon: Daemon, tmp_path: Path) -> None:
-    """A process with the marker of another gateway, and one whose pid stands in the ledger but that started at another time."""
+async def test_other_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> None:
+    """A process with the marker of another gateway, and one whose pid is stored but that started at another time."""
     await daemon.start()
     await daemon.kill()
     others = [
@@ -170,7 +170,7 @@ async def store(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("stored", range(5))
-async def test_messages_that_were_not_stored_yet_are_made_up_for(store: Store, stored: int) -> None:
+async def test_messages_that_were_not_stored_yet_are_appended(store: Store, stored: int) -> None:
     """Killed after any of the messages was stored: each is in the history once."""
     await store.sessions.create(SessionRecord("s", "script"), ['{"role":"assistant","content":"old"}'])
     await store.runs.start(RunRecord("r", "s", "running", None, 3), [GO_AT_3])
@@ -189,7 +189,7 @@ async def test_messages_that_were_not_stored_yet_are_made_up_for(store: Store, s
     assert await close_open_runs(store) == 0
 
 
-async def test_calls_that_were_open_are_given_up(store: Store) -> None:
+async def test_calls_without_a_result_are_cancelled(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "script"), [])
     await store.runs.start(RunRecord("r", "s", "waiting", None, 1), [GO])
     await store.events.append(EventRow("s", 1, 2, b"\n".join(event.encode() for event in (CALL, Awaiting(calls=())))))
@@ -423,7 +423,7 @@ async def test_a_daemon_that_is_killed_several_times(store: Store) -> None:
         await store.events.append(EventRow("s", seq + 1, seq + 1, AgentToken(text=f"words {number}").encode()))
         assert await close_open_runs(store) == 1
     words = [AssistantMessage(content=f"words {number}").model_dump_json() for number in range(2, 5)]
-    later = [body for said in words for body in (PROMPT.model_dump_json(), said)]
+    later = [body for answer in words for body in (PROMPT.model_dump_json(), answer)]
     assert (await store.messages.bodies("s"))[2:] == [*first, *later]
     assert [run.state for run in (await store.runs.last_of_each(["s"])).values()] == ["ended"]
 
