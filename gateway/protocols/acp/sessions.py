@@ -44,7 +44,6 @@ from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
-from gateway.policy.pending_calls import unanswered
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.directories import folder_of, placed, replaced
 from gateway.protocols.acp.mcp_servers import brought
@@ -52,6 +51,7 @@ from gateway.protocols.acp.options import all_tools, with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.session_info import SessionInfoUpdates, made_title
 from gateway.protocols.acp.session_view import SessionView
+from gateway.runs.pending_calls import unanswered
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
@@ -97,17 +97,17 @@ class OpenSessions:
         servers = brought(request.mcp_servers, self._agent)
         config = placed(SessionSettings(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
-        return Reply(NewSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
+        return Reply(NewSessionResponse(session_id=window.session.id, **window.info.settings()), self._starting(window))
 
     async def load(self, request: LoadSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.replay()
-        return Reply(LoadSessionResponse(**window.about.settings()), self._starting(window))
+        return Reply(LoadSessionResponse(**window.info.settings()), self._starting(window))
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
         window = await self._reopen(request)
         await window.skip()
-        return Reply(ResumeSessionResponse(**window.about.settings()), self._starting(window))
+        return Reply(ResumeSessionResponse(**window.info.settings()), self._starting(window))
 
     async def fork(self, request: ForkSessionRequest) -> Reply:
         """A new session with the history and the settings of another; both go on by themselves."""
@@ -124,7 +124,7 @@ class OpenSessions:
         config = placed(replace(config, mcp_servers=servers), self._agent, request)
         window = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *cut]))
         await window.skip()
-        return Reply(ForkSessionResponse(session_id=window.session.id, **window.about.settings()), self._starting(window))
+        return Reply(ForkSessionResponse(session_id=window.session.id, **window.info.settings()), self._starting(window))
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> SessionView:
         session = await self._found(request.session_id)
@@ -132,7 +132,7 @@ class OpenSessions:
         replaced(session.config, self._agent, request)
         before = self._windows.pop(session.id, None)
         if before is not None:
-            if before.speaking:
+            if before.prompting:
                 self._windows[session.id] = before
                 raise Conflict("this session is at work on a prompt of this connection; it is open already")
             await before.close()
@@ -191,9 +191,9 @@ class OpenSessions:
     async def close(self, request: CloseSessionRequest) -> Reply:
         """Stop this client's prompt and free the agent; the session can be loaded again."""
         window = self._window(request.session_id)
-        if window.speaking:
+        if window.prompting:
             await window.cancel()
-            await window.quiet()
+            await window.no_prompt()
         await self._drop(window)
         async with window.session.lock:
             await window.session.sleep()
@@ -207,9 +207,9 @@ class OpenSessions:
             return Reply(DeleteSessionResponse())
         window = self._windows.get(session.id)
         if window is not None:
-            if window.speaking:
+            if window.prompting:
                 await window.cancel()
-                await window.quiet()
+                await window.no_prompt()
             await self._drop(window)
         await self._gateway.sessions.delete(self._caller, session.id)
         return Reply(DeleteSessionResponse())
@@ -250,16 +250,16 @@ class OpenSessions:
         if not isinstance(request.value, str):
             raise BadRequest(f"value: option {request.config_id!r} is a choice, not a switch; send one of its values")
         await self._set(window, request.config_id, request.value)
-        return Reply(SetSessionConfigOptionResponse(config_options=window.about.settings()["config_options"] or []))
+        return Reply(SetSessionConfigOptionResponse(config_options=window.info.settings()["config_options"] or []))
 
     async def _set(self, window: SessionView, name: str, value: str) -> None:
-        await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.about.models))
+        await self._configure(window, lambda config: with_option(self._agent, config, name, value, window.info.models))
 
     async def _configure(self, window: SessionView, change: Callable[[SessionSettings], SessionSettings]) -> None:
         """Change the settings; a run under way keeps what it has begun with."""
         async with window.session.lock:
             await window.session.configure(change(window.session.config))
-        await window.tell_settings()
+        await window.send_settings()
 
 
 def _real(path: str | None) -> str | None:
