@@ -1,4 +1,4 @@
-"""Gateway: everything that the protocols work with, opened and closed in the right order."""
+"""Gateway: the shared services, sessions and tasks that the protocols work with, opened and closed in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gateway.store.sqlite import sqlite_url
 
 log = logging.getLogger(__name__)
 
-GOING_DOWN = "the gateway was shut down in the middle of this run; send the message again when it is back"
+SHUT_DOWN = "the gateway was shut down in the middle of this run; send the message again when it is back"
 
 
 class Gateway:
@@ -58,11 +58,11 @@ class Gateway:
         for agent in self.agents:
             redactor.register(agent.secrets)
         self.metrics = Metrics()
-        self.at_the_end: list[Callable[[], Awaitable[None]]] = []
+        self.close_last: list[Callable[[], Awaitable[None]]] = []
         self._closing = self._closed = False
 
     async def open(self) -> None:
-        """Open the store, end what a killed daemon left behind, and be ready for requests."""
+        """Open the store, end the processes and runs that a killed daemon left, and be ready for requests."""
         settings, data_dir = self.settings, self.settings.data_dir
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.store = await Store.open(settings.store.url or sqlite_url(data_dir))
@@ -99,8 +99,7 @@ class Gateway:
             chosen.answer,
         )
         admission = AdmissionControl(chosen)
-        self.sessions = Sessions(self.agents, shared, admission)
-        self.sessions.sleep_after = chosen.sleep_after
+        self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
         self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
         self.discovery.start()
@@ -110,14 +109,14 @@ class Gateway:
         return agent is not None and agent.info.seeds
 
     async def problems(self) -> list[str]:
-        """Why no work can be taken at this moment; empty if it can."""
+        """Why requests cannot be served at this moment; empty if they can."""
         if self._closing:
             return ["the gateway is shutting down"]
         problem = await self._readiness.problem()
         return [problem] if problem else []
 
     async def metrics_snapshot(self) -> MetricsSnapshot:
-        """What there is at this moment."""
+        """The live agents, runs and unwritten events at this moment."""
         held, running = self.sessions.held, self.tasks.running
         return MetricsSnapshot(
             live_agents=sum(session.live is not None for session in held),
@@ -127,11 +126,11 @@ class Gateway:
         )
 
     async def stop_runs(self) -> None:
-        """End every run with a clean error, so that its readers see how it ends, and every agent."""
+        """End every run with an error that its readers get, and every agent."""
         self._closing = True
-        await asyncio.gather(self.sessions.close(GOING_DOWN), self.tasks.close(GOING_DOWN), self.discovery.close())
-        # Streams that are no run's end last, so that their readers see how the runs have ended.
-        await asyncio.gather(*(close() for close in self.at_the_end))
+        await asyncio.gather(self.sessions.close(SHUT_DOWN), self.tasks.close(SHUT_DOWN), self.discovery.close())
+        # Streams that outlive a run end last, so that their readers get the ends of the runs.
+        await asyncio.gather(*(close() for close in self.close_last))
 
     async def close(self) -> None:
         """Stop what still runs and close the store. Idempotent."""
@@ -143,5 +142,5 @@ class Gateway:
 
 
 def _instance(data_dir: Path) -> str:
-    """This data directory's name among the processes of the machine."""
+    """The id of this data directory, which marks the processes started for it."""
     return read_or_create(data_dir / "instance-id", lambda: uuid.uuid4().hex)

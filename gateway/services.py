@@ -18,7 +18,7 @@ from gateway.store import Store
 
 @dataclass(frozen=True)
 class SharedServices:
-    """`states` is the folder in which each session and each task has a private one; `answer_limit` is in seconds, 0 for none."""
+    """`states` is the folder of the private folders of sessions and tasks; `approval_timeout` is in seconds, 0 for none."""
 
     store: Store
     encryption: SecretEncryption
@@ -30,4 +30,4 @@ class SharedServices:
     tool_host: ToolHost
     audit: AuditLog
     transcripts: Transcripts
-    answer_limit: float = 0.0
+    approval_timeout: float = 0.0

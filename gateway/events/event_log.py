@@ -1,8 +1,8 @@
-"""The log of a session or an execution: numbered events, followed by any number of readers from any number.
+"""The log of a session or a task: numbered events, followed by any number of readers from any number.
 
-The newest events are held in memory, all of them are written to the store behind the readers' backs; a reader that is
-further back than the memory reads from the store. Nothing is ever dropped: when too much is unwritten, the writer of
-events waits, and with it the agent's pipe.
+The newest events are held in memory, and all are written to the store in the background; a reader that is further back than
+the memory reads from the store. Nothing is ever dropped: when too much is unwritten, the writer of events waits, and with it
+the agent's pipe.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 OVERHEAD = 600
 """Bytes that an event takes in memory besides its JSON, about; counted in both limits below."""
 KEPT_BYTES = 2 * 1024 * 1024
-"""How much of the newest events, as JSON, stays in memory once it is stored."""
+"""How many bytes of the newest events, as JSON, stay in memory once they are stored."""
 UNWRITTEN_BYTES = 16 * 1024 * 1024
-"""How much may wait to be stored before the agent has to."""
+"""How many bytes may wait to be stored before the agent is not read any more."""
 ROW_BYTES = 1024 * 1024
 """About how much one stored row holds; a larger single event has a row of its own."""
 RETRY, LAST_TRY = 1.0, 5.0
 """Seconds between tries of a store that fails; seconds that a shutdown waits for it."""
 READ_EVENTS = 2048
-"""The most that one read gives, so that many readers take turns."""
+"""The most events that one read returns, so that many readers take turns."""
 
 
 class Entry(NamedTuple):
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 class EventLog:
-    """`append` and `room` are its writer's, `read` is for everybody."""
+    """`append`, `publish` and `wait_for_capacity` are for its one writer, `read` is for all readers."""
 
     def __init__(self, log_id: str, store: Store, last: int = 0) -> None:
         self.log_id = log_id
@@ -58,7 +58,7 @@ class EventLog:
         self._closed = False
 
     def append(self, events: Iterable[LogEvent]) -> None:
-        """Number the events, show them to the readers, and have them written."""
+        """Number the events, publish them to the readers, and have them written in the background."""
         for event in events:
             entry = Entry(self.last + 1, event, event.encode())
             self._hold(entry)
@@ -69,9 +69,10 @@ class EventLog:
             self._writer = asyncio.create_task(self._write())
 
     async def following(self, event: LogEvent) -> Entry:
-        """The entry of an event that its writer stores by itself, with what belongs to it, and then gives to `show`.
+        """The entry of an event that its writer stores by itself, with what belongs to it, and then passes to `publish`.
 
-        All before it is on disk by now: who has seen it finds the same after a kill. Nothing may be appended in between.
+        All before it is on disk by now, so that a reader who got this event finds the same after a kill. Nothing may be appended
+        in between.
         """
         await self.written()
         return Entry(self.last + 1, event, event.encode())
@@ -81,7 +82,7 @@ class EventLog:
         return EventRow(self.log_id, entry.seq, entry.seq, entry.data)
 
     async def store_stop(self, run_id: str, event: Awaiting | SessionEnd, now: float) -> Entry:
-        """Put the last event of a turn on disk, and with it that the run waits (since `now`) or is over; it is not shown yet."""
+        """Put the last event of a turn on disk, and with it that the run waits (since `now`) or has ended; `publish` it then."""
         entry = await self.following(event)
         if isinstance(event, SessionEnd):
             await self._store.runs.stop(run_id, "ended", event.stop_reason, self.row(entry))
@@ -89,8 +90,8 @@ class EventLog:
             await self._store.runs.stop(run_id, "waiting", None, self.row(entry), waiting_since=now)
         return entry
 
-    def show(self, entry: Entry) -> None:
-        """Show what is stored already."""
+    def publish(self, entry: Entry) -> None:
+        """Give the readers an entry that is stored already."""
         self._hold(entry)
         if not self._unwritten:
             self._stored = entry.seq
@@ -106,8 +107,8 @@ class EventLog:
         """Bytes that wait to be stored, about."""
         return self._unwritten_bytes
 
-    async def room(self) -> None:
-        """Wait until there is room for more; at once unless the store is far behind."""
+    async def wait_for_capacity(self) -> None:
+        """Wait until less than UNWRITTEN_BYTES is unwritten: back-pressure on the agent while the store is far behind."""
         while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None:
             await asyncio.shield(self._writer)
 
@@ -119,9 +120,9 @@ class EventLog:
                     await asyncio.shield(self._writer)
 
     async def read(self, after: int) -> list[Entry]:
-        """Events after a number, in order, as many as are there (up to a bound); waits for the first. Safe to cancel.
+        """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
 
-        None only once the log is closed, and nothing more will come.
+        Empty only once the log is closed and nothing more comes.
         """
         while after >= self.last:
             if self._closed:
@@ -138,7 +139,7 @@ class EventLog:
 
     def _from_memory(self, after: int) -> list[Entry]:
         if self._recent[-1].seq - after <= READ_EVENTS:
-            # The common case: a reader that keeps up wants the last few, and a deque is quick from its ends only.
+            # The common case: a reader that keeps up reads the last few, and a deque is quick from its ends only.
             newest = [self._recent[-n] for n in range(self._recent[-1].seq - after, 0, -1)]
             return newest
         skip = after + 1 - self._recent[0].seq
@@ -155,7 +156,7 @@ class EventLog:
         return found or self._from_memory(after)
 
     def close(self) -> None:
-        """Nothing more will come: the readers that have everything are done."""
+        """Nothing more comes: readers that have everything get an empty list."""
         self._closed = True
         self._wake()
 
@@ -171,7 +172,7 @@ class EventLog:
             self._writer = None
 
     async def _store_batch(self, batch: list[Entry]) -> None:
-        """Store until it succeeds: the readers have everything from memory meanwhile, and `room` bounds that."""
+        """Store until it succeeds: the readers have everything from memory meanwhile, and `wait_for_capacity` bounds that."""
         row = EventRow(self.log_id, batch[0].seq, batch[-1].seq, b"\n".join(entry.data for entry in batch))
         while True:
             try:

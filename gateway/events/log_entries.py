@@ -1,4 +1,4 @@
-"""What the log of a session holds: what its agent does (`OutputEvent`), and between that what its clients said."""
+"""The entries of a session's log: the output of its agent (`OutputEvent`), and between that the messages of its clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drivers.contract.messages import ToolMessage, UserMessage
 
 
 class TurnStart(Event):
-    """A turn begins: with the user's message, or with the client's answers to the open calls."""
+    """A turn begins: with the user's message, or with the client's answers to the pending calls."""
 
     kind: Literal["turn_start"] = "turn_start"
     messages: tuple[Annotated[UserMessage | ToolMessage, Field(discriminator="role")], ...] = ()
@@ -23,7 +23,7 @@ class TurnStart(Event):
 
 
 class Steered(Event):
-    """The user said something to the agent at work."""
+    """The user sent a message to the agent at work."""
 
     kind: Literal["steered"] = "steered"
     message: UserMessage

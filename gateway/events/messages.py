@@ -30,15 +30,15 @@ _CONTENT: TypeAdapter[Content] = TypeAdapter(Content)
 class Fold:
     """Feed it a run's events in order; it gives each message as soon as that is complete.
 
-    `open_calls` are the ids of calls that started before the first of these events.
+    `calls` are the ids of calls that started before the first of these events.
     """
 
-    def __init__(self, open_calls: Iterable[str] = ()) -> None:
+    def __init__(self, calls: Iterable[str] = ()) -> None:
         self._blocks: list[ContentBlock] = []
         self._text: list[str] = []
         self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
-        self._open: dict[str, None] = dict.fromkeys(open_calls)
-        self._said: list[UserMessage] = []
+        self._open: dict[str, None] = dict.fromkeys(calls)
+        self._steered: list[UserMessage] = []
 
     def feed(self, event: LogEvent) -> list[Message]:
         """The messages that this event completes."""
@@ -51,10 +51,10 @@ class Fold:
             self._text.append(event.text)
             return []
         if isinstance(event, Steered):
-            self._said.append(event.message)
-            return self._take_said()
+            self._steered.append(event.message)
+            return self._take_steered()
         done = self._complete(event)
-        return done + self._take_said() if self._said else done
+        return done + self._take_steered() if self._steered else done
 
     def _complete(self, event: LogEvent) -> list[Message]:
         if isinstance(event, ToolCall):
@@ -69,13 +69,13 @@ class Fold:
             return self.flush() + self.cancel_open()
         return []
 
-    def _take_said(self) -> list[Message]:
-        """What the user said meanwhile: it stands between messages, and never between a call and its result."""
+    def _take_steered(self) -> list[Message]:
+        """The messages that the user sent meanwhile: they stand between messages, never between a call and its result."""
         if self._blocks or self._text or self._open:
             return []
-        said: list[Message] = [*self._said]
-        self._said.clear()
-        return said
+        steered: list[Message] = [*self._steered]
+        self._steered.clear()
+        return steered
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -94,14 +94,21 @@ class Fold:
             self._open.update((call.tool_call_id, None) for call in calls)
         elif isinstance(message, ToolMessage):
             self.answer(message.tool_call_id)
-        elif isinstance(message, UserMessage) and self._said:
-            self._said.pop(0)
+        elif isinstance(message, UserMessage) and self._steered:
+            self._steered.pop(0)
 
     def cancel_open(self) -> list[Message]:
         """Tool messages for the calls that will get no result any more."""
-        cancelled: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in self._open]
+        cancelled = self._cancelled()
         self._open.clear()
         return cancelled
+
+    def if_cancelled(self) -> list[Message]:
+        """The messages that a `session_end` directly after an `awaiting` would complete; nothing changes."""
+        return [*self._cancelled(), *self._steered]
+
+    def _cancelled(self) -> list[Message]:
+        return [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in self._open]
 
     def discard(self) -> None:
         """Forget the assistant message so far: the agent begins it anew."""

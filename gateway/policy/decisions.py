@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 CLIENT = "client"
-"""Who decides where it is not the gateway."""
+"""The decider where it is not the gateway."""
+TIME_LIMIT = "limits.answer"
+"""The decider of calls that the client has not answered in time."""
+DENIED = "Tool call denied"
+"""The result of a denied call, as the agent and the client get it; the reason follows."""
 
 Outcome = Literal["trusted", "allowed", "denied", "asked", "granted", "refused", "answered", "timed_out", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided of a call, `by` whom: the client's `trust`, a rule as `policy[N]`, the client, `limits.answer`."""
+    """One decision about a call. `by` is `trust`, a rule as `policy[N]`, `default`, `client` or `limits.answer`."""
 
     outcome: Outcome
     by: str
@@ -21,3 +25,8 @@ class Decision:
     call_id: str
     arguments: Any = None
     reason: str | None = None
+
+
+def denial(reason: str | None) -> str:
+    """The result of a call that was denied for this reason."""
+    return f"{DENIED}: {reason}" if reason else DENIED

@@ -1,4 +1,4 @@
-"""PolicyEnforcer: decides about a run's tool calls before the client is asked, by the rules and by earlier grants. Pure."""
+"""PolicyEnforcer: decides a run's tool calls by the rules and by earlier grants, before the client is asked. Pure."""
 
 from __future__ import annotations
 
@@ -9,27 +9,40 @@ from drivers.contract.agent import PermissionReply, Reply
 from drivers.contract.events import AwaitedCall, Awaiting, Event, OutputEvent, ToolCall, ToolResult
 from drivers.contract.info import ToolGrant
 from drivers.contract.messages import ToolUseBlock
-from gateway.policy.decisions import CLIENT, Decision, Outcome
-from gateway.policy.pending_calls import DENIED, Approvals
+from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision, Outcome, denial
 from gateway.policy.rules import NO_RULE, Evaluation, Policy
 
-MATTER: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, Awaiting))
-"""The kinds of events that concern it."""
-TIME_LIMIT = "limits.answer"
+RELEVANT: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, Awaiting))
+"""The kinds of events that enforcement reads or changes; batches without them need not pass through it."""
 
 
 @dataclass(slots=True)
-class Passed:
-    """What is left of some events, and what the agent is to be told at once."""
+class Enforced:
+    """The events for the client, and the replies that the agent gets at once."""
 
     events: list[OutputEvent] = field(default_factory=list)
     replies: list[PermissionReply] = field(default_factory=list)
 
 
-class PolicyEnforcer:
-    """One run's. `decisions` collects what was decided, for whoever writes it down.
+class EarlierGrants:
+    """Calls that the client granted to an agent that has ended. Each grants one call with the same name and input."""
 
-    Where all calls of a stop are decided here, the client does not learn of the stop. Where the client is asked about others, its
+    def __init__(self, calls: Iterable[ToolUseBlock] = ()) -> None:
+        self._calls: list[tuple[str, object]] = [(call.name, call.input) for call in calls]
+
+    def take(self, call: ToolUseBlock) -> bool:
+        """Use up the grant for a call; False if there is none."""
+        made = (call.name, call.input)
+        if made not in self._calls:
+            return False
+        self._calls.remove(made)
+        return True
+
+
+class PolicyEnforcer:
+    """The enforcement for one run. `decisions` collects what was decided; the run writes it to the audit and empties the list.
+
+    Where all calls of a stop are decided here, the client does not see the stop. Where the client is asked about others, its
     answers and the `held` replies go to the agent together: a denied call has its result at once, an allowed one runs then.
     """
 
@@ -37,86 +50,86 @@ class PolicyEnforcer:
         self._policy = policy or Policy()
         self.begin(grants)
         self._calls: dict[str, ToolUseBlock] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.decisions: list[Decision] = []
 
     def begin(self, grants: Iterable[ToolGrant], approved: Iterable[ToolUseBlock] = ()) -> None:
-        """An agent begins, with what the client grants; it has `approved` some calls to one that is gone."""
+        """An agent begins with the client's grants; `approved` are calls that the client granted to its predecessor."""
         given = tuple(grants)
         self._trust = {grant.name: grant.trust for grant in given}
         self._inline = {grant.name for grant in self._policy.effective_grants(given) if grant.trust}
-        self._approvals = Approvals(approved)
+        self._granted = EarlierGrants(approved)
         self.held: dict[str, PermissionReply] = {}
 
-    def know(self, calls: Mapping[str, ToolUseBlock]) -> None:
-        """Calls that were made before."""
+    def add_calls(self, calls: Mapping[str, ToolUseBlock]) -> None:
+        """Add calls that were made before the first event that comes here."""
         self._calls |= calls
 
-    def pass_on(self, events: Iterable[OutputEvent]) -> Passed:
-        """The events as the client shall see them."""
-        passed = Passed()
+    def apply(self, events: Iterable[OutputEvent]) -> Enforced:
+        """Decide the calls of these events; the events as the client gets them, and the replies to the agent."""
+        enforced = Enforced()
         for event in events:
             if isinstance(event, ToolCall):
-                self._call(event, passed)
+                self._call(event, enforced)
             elif isinstance(event, ToolResult):
-                passed.events += [event] if event.tool_call_id not in self._told else []
+                enforced.events += [event] if event.tool_call_id not in self._reported else []
             elif isinstance(event, Awaiting):
-                self._awaiting(event, passed)
+                self._awaiting(event, enforced)
             else:
-                passed.events.append(event)
-        return passed
+                enforced.events.append(event)
+        return enforced
 
     def answered(self, replies: Sequence[Reply], by: str) -> None:
-        """The client's answers have come (or `by` another's)."""
+        """Record the answers to calls; `by` is `client` or `limits.answer`."""
         for reply in replies:
             outcome: Outcome = "answered"
             reason = None
             if isinstance(reply, PermissionReply):
                 outcome, reason = "granted" if reply.granted else "timed_out" if by == TIME_LIMIT else "refused", reply.reason
-            self._note(reply.call_id, outcome, by, reason)
+            self._record(reply.call_id, outcome, by, reason)
 
     def release(self, replies: Sequence[Reply]) -> list[PermissionReply]:
-        """What the agent is to be told besides these; once, when they are stored."""
+        """The held replies that go to the agent besides these. Call it once, when the answers are stored."""
         given = {reply.call_id for reply in replies}
         held, self.held = self.held, {}
         return [reply for call_id, reply in held.items() if call_id not in given]
 
     def cancelled(self, call_ids: Iterable[str]) -> None:
-        """The client has given up the calls that wait for it."""
+        """Record that the client has cancelled pending calls."""
         for call_id in call_ids:
-            self._note(call_id, "cancelled", CLIENT, None)
+            self._record(call_id, "cancelled", CLIENT, None)
 
-    def trust_would_do(self, call_id: str) -> bool:
-        """Whether the client is asked about a call for want of trust alone: no rule asks, and the agent has begun without it.
+    def lacks_trust_only(self, call_id: str) -> bool:
+        """Whether a call would have run by itself if the client had trusted its tool when the agent began.
 
-        An agent that has it and asks all the same wants more than what it was trusted with.
+        False where a rule asks, and where the agent began with the trust: an agent that asks all the same needs more than that.
         """
         call = self._calls.get(call_id)
         if call is None or self._trust.get(call.name):
             return False
         return self._policy.evaluate(call.name, call.input).verdict is None
 
-    def _call(self, event: ToolCall, passed: Passed) -> None:
+    def _call(self, event: ToolCall, enforced: Enforced) -> None:
         if event.status != "started":
             self._calls.pop(event.id, None)
-            if event.id in self._told:
-                self._told.discard(event.id)
+            if event.id in self._reported:
+                self._reported.discard(event.id)
                 return
         else:
             given = event.input if isinstance(event.input, dict) else {} if event.input is None else {"input": event.input}
             self._calls[event.id] = ToolUseBlock(tool_call_id=event.id, name=event.name, input=given)
             if event.name in self._inline:
                 by_rule = self._policy.evaluate(event.name, given)
-                self._note_ruling(event.id, by_rule if by_rule.rule is not None else NO_RULE)
-        passed.events.append(event)
+                self._record_ruling(event.id, by_rule if by_rule.rule is not None else NO_RULE)
+        enforced.events.append(event)
 
-    def _awaiting(self, event: Awaiting, passed: Passed) -> None:
+    def _awaiting(self, event: Awaiting, enforced: Enforced) -> None:
         rulings = {call.id: self._ruling(call) for call in event.calls if not call.optional}
         decided = {call_id: reply for call_id, ruling in rulings.items() if (reply := _reply(call_id, ruling)) is not None}
         for call_id, ruling in rulings.items():
-            self._note_ruling(call_id, ruling)
+            self._record_ruling(call_id, ruling)
         if rulings and len(decided) == len(rulings):
-            passed.replies += decided.values()
+            enforced.replies += decided.values()
             return
         self.held |= decided
         left: list[AwaitedCall] = []
@@ -125,8 +138,8 @@ class PolicyEnforcer:
             if reply is None or reply.granted:
                 left.append(call if reply is None else call.model_copy(update={"optional": True}))
             else:
-                passed.events += self._denied(call.id, reply)
-        passed.events.append(event.model_copy(update={"calls": tuple(left)}))
+                enforced.events += self._denied(call.id, reply)
+        enforced.events.append(event.model_copy(update={"calls": tuple(left)}))
 
     def _ruling(self, awaited: AwaitedCall) -> Evaluation:
         call = self._calls.get(awaited.id)
@@ -136,30 +149,30 @@ class PolicyEnforcer:
         if ruling.verdict == "deny" or awaited.wants == "result":
             # Whatever else a rule says, an application-side tool is run by the client.
             return ruling if ruling.verdict == "deny" else Evaluation("ask")
-        if self._approvals.take(call):
+        if self._granted.take(call):
             return Evaluation("allow", reason="granted before")
         if ruling.verdict is None:
-            # An agent that was to run it at once and asks all the same wants more (codex: a patch outside of its folder).
+            # An agent that was to run it at once and asks all the same needs more (codex: a patch outside of its folder).
             return Evaluation("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
         return ruling
 
     def _denied(self, call_id: str, reply: PermissionReply) -> list[OutputEvent]:
-        """The end of a call that the agent is told of later, with all the other answers."""
-        self._told.add(call_id)
-        said = f"{DENIED}: {reply.reason}" if reply.reason else DENIED
+        """The end of a call whose denial the agent gets later, with all the other answers."""
+        self._reported.add(call_id)
         name = self._calls[call_id].name
-        return [ToolResult(tool_call_id=call_id, output=said, is_error=True), ToolCall(id=call_id, name=name, status="failed")]
+        result = ToolResult(tool_call_id=call_id, output=denial(reply.reason), is_error=True)
+        return [result, ToolCall(id=call_id, name=name, status="failed")]
 
-    def _note_ruling(self, call_id: str, ruling: Evaluation) -> None:
+    def _record_ruling(self, call_id: str, ruling: Evaluation) -> None:
         by = "trust" if ruling.rule is None else f"policy[{ruling.rule}]"
         if ruling.verdict == "ask":
-            return self._note(call_id, "asked", by if ruling.rule is not None else "default", ruling.reason)
+            return self._record(call_id, "asked", by if ruling.rule is not None else "default", ruling.reason)
         if ruling.verdict == "deny":
-            return self._note(call_id, "denied", by, ruling.reason)
+            return self._record(call_id, "denied", by, ruling.reason)
         outcome: Outcome = "trusted" if ruling.rule is None and ruling.reason is None else "allowed"
-        self._note(call_id, outcome, CLIENT if ruling.rule is None and ruling.reason else by, ruling.reason)
+        self._record(call_id, outcome, CLIENT if ruling.rule is None and ruling.reason else by, ruling.reason)
 
-    def _note(self, call_id: str, outcome: Outcome, by: str, reason: str | None) -> None:
+    def _record(self, call_id: str, outcome: Outcome, by: str, reason: str | None) -> None:
         call = self._calls.get(call_id)
         name, given = (call.name, call.input) if call else ("", None)
         self.decisions.append(Decision(outcome, by, name, call_id, given, reason))

@@ -1,72 +1,107 @@
-"""AdmissionControl: how many agents may live and how many turns may run, of sessions and of tasks alike, in all and by key."""
+"""AdmissionControl: how many agents may live and how many turns may run, in all and for one key; sessions and tasks count alike.
+
+Where all agent slots are taken, it chooses the idle agent that makes way. It starts and ends nothing itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from gateway.config import LimitSettings
-from gateway.errors import TooMany
+from gateway.errors import ShuttingDown, TooMany
 
 
-class EvictableSessions(Protocol):
-    """The sessions, whose agents stay between turns. Ids are those of their logs."""
+class Occupant(Protocol):
+    """A session or a task that may hold a slot for an agent and one for a turn."""
 
-    def at_work(self) -> Mapping[str, str | None]:
-        """The sessions whose runs are at work, with their owners."""
+    @property
+    def owner(self) -> str | None:
+        """The name of the API key that it belongs to."""
 
-    def with_agents(self) -> Collection[str]:
-        """The sessions that have an agent."""
+    @property
+    def busy(self) -> bool:
+        """Whether a turn runs."""
 
-    def make_room(self, newcomer: str) -> bool:
-        """Put the agent to sleep that was idle for the longest; False if none is idle."""
+    @property
+    def has_agent(self) -> bool:
+        """Whether it has a live agent that is not being ended."""
+
+    @property
+    def eviction_order(self) -> tuple[bool, float] | None:
+        """The lowest is evicted first; None where the agent is needed."""
+
+    def evict(self) -> None:
+        """End the agent soon. The turn and the history are kept."""
 
 
 class AdmissionControl:
-    """Everything is known by the id of its log. Whoever may not pass gets TooMany, and has changed nothing."""
-
-    evictable: EvictableSessions
+    """The slots of the daemon. Occupants are known by the id of their log, from `add` to `remove`."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
-        self._tasks: dict[str, str | None] = {}
-        self._entering: dict[str, str | None] = {}
+        self._occupants: dict[str, Occupant] = {}
+        self._starting: dict[str, str | None] = {}
+        self._closing = False
+
+    @property
+    def occupants(self) -> list[Occupant]:
+        """All that hold something."""
+        return list(self._occupants.values())
+
+    def add(self, log_id: str, occupant: Occupant) -> None:
+        """Count what an occupant holds from now on."""
+        self._occupants[log_id] = occupant
+
+    def remove(self, log_id: str) -> None:
+        """An occupant holds nothing any more."""
+        self._occupants.pop(log_id, None)
+
+    def close(self) -> None:
+        """Admit nothing any more."""
+        self._closing = True
+
+    def refuse_if_closing(self) -> None:
+        """Raises ShuttingDown once `close` was called."""
+        if self._closing:
+            raise ShuttingDown("the gateway is shutting down; try again when it is back")
 
     @contextmanager
-    def turn(self, log_id: str, owner: str | None) -> Iterator[None]:
-        """A place among the turns that run, kept until what was begun here counts by itself. Raises TooMany."""
-        self._refuse_if_full(log_id, owner)
-        inner = log_id in self._entering
-        self._entering[log_id] = owner
+    def turn(self, log_id: str, owner: str | None, *, new_agent: bool) -> Iterator[None]:
+        """Hold a slot for a turn and, with `new_agent`, one for its agent, until what starts here counts as an occupant's.
+
+        Raises TooMany, ShuttingDown; then nothing has changed.
+        """
+        self.refuse_if_closing()
+        self._take_turn(log_id, owner)
+        if new_agent:
+            self._take_agent(log_id)
+        self._starting[log_id] = owner
         try:
             yield
         finally:
-            if not inner:
-                del self._entering[log_id]
+            del self._starting[log_id]
 
-    def take_agent(self, newcomer: str) -> None:
-        """A place for an agent. Raises TooMany."""
-        taken = {*self.evictable.with_agents(), *self._tasks, *self._entering} - {newcomer}
-        allowed = self._limits.live_agents
-        if len(taken) >= allowed and not self.evictable.make_room(newcomer):
-            raise TooMany(f"all {allowed} places for live agents are taken by running turns (limits.live_agents); try again")
-
-    def task_began(self, log_id: str, owner: str | None) -> None:
-        """A task has an agent and a turn from here until it has ended."""
-        self._tasks[log_id] = owner
-
-    def task_ended(self, log_id: str) -> None:
-        self._tasks.pop(log_id, None)
-
-    def _refuse_if_full(self, log_id: str, owner: str | None) -> None:
+    def _take_turn(self, log_id: str, owner: str | None) -> None:
         limits = self._limits
         if not (limits.running_turns or limits.turns_per_key):
             return
-        running = {**self.evictable.at_work(), **self._tasks, **self._entering}
+        running = {**{key: one.owner for key, one in self._occupants.items() if one.busy}, **self._starting}
         running.pop(log_id, None)
         if limits.running_turns and len(running) >= limits.running_turns:
             raise TooMany(f"{limits.running_turns} turns are running, and no more may (limits.running_turns); try again")
         own = sum(other == owner for other in running.values())
         if limits.turns_per_key and own >= limits.turns_per_key:
             raise TooMany(f"this key has {own} turns running, and no more may (limits.turns_per_key); try again")
+
+    def _take_agent(self, log_id: str) -> None:
+        with_agents = {key: one for key, one in self._occupants.items() if one.has_agent and key != log_id}
+        if len(with_agents.keys() | self._starting.keys() - {log_id}) < self._limits.live_agents:
+            return
+        # The agent that was idle for the longest; if none is idle, the one that has waited for its client for the longest.
+        idle = [(order, key) for key, one in with_agents.items() if (order := one.eviction_order) is not None]
+        if not idle:
+            allowed = self._limits.live_agents
+            raise TooMany(f"all {allowed} slots for live agents are taken by running turns (limits.live_agents); try again")
+        with_agents[min(idle)[1]].evict()

@@ -1,4 +1,4 @@
-"""Idempotency: what is asked for under a key runs once, however often it is asked for."""
+"""Idempotency: a request under a key runs once, however often it is repeated."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A request under an idempotency key; both are hashes, since the client's word may be of any length and hold a secret."""
+    """A request under an idempotency key. Both are hashes: a client's key may be of any length, and a request hold a secret."""
 
     key: str
     digest: str
 
     @classmethod
     def of(cls, caller: str | None, operation: str, key: str, request: Any) -> IdempotencyKey:
-        """`request` is what must be equal (JSON data) for the same key of the same caller's to mean the same operation."""
+        """The key of a caller for an operation; a repeated request must have an equal `request` (JSON data)."""
         return cls(_hash([caller, operation, key]), _hash(request))
 
     def record(self, log_id: str, first_seq: int) -> KeyRecord:
-        """To be stored together with the beginning of what was asked for: both or neither."""
+        """The record that is stored in one transaction with the first event of what the request starts."""
         return KeyRecord(self.key, self.digest, log_id, first_seq)
 
 
 class Idempotency:
-    """Remembers what was started under which key. Refusals are not remembered: nothing was started."""
+    """Finds what was started under which key. A refused request is not recorded, so that it can be repeated."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def once(
-        self, ask: IdempotencyKey | None, start: Callable[[], Awaitable[Answer]], again: Callable[[KeyRecord], Awaitable[Answer]]
+        self, key: IdempotencyKey | None, start: Callable[[], Awaitable[Answer]], again: Callable[[KeyRecord], Awaitable[Answer]]
     ) -> Answer:
-        """What `start` gives, which stores the key; or what `again` makes of the record that an earlier one has stored.
+        """The result of `start`, which stores the key; or that of `again`, with the record that an earlier request has stored.
 
         Raises Conflict where the key belongs to another request.
         """
-        if ask is None:
+        if key is None:
             return await start()
-        async with self._asking.setdefault(ask.key, asyncio.Lock()):
-            known = await self._store.idempotency_keys.get(ask.key)
+        async with self._locks.setdefault(key.key, asyncio.Lock()):
+            known = await self._store.idempotency_keys.get(key.key)
             if known is None:
                 return await start()
-        if known.digest != ask.digest:
+        if known.digest != key.digest:
             raise Conflict("this idempotency key belongs to another request; a new request takes a new key")
         return await again(known)
 

@@ -15,7 +15,7 @@ from gateway.runs.session_metadata import METADATA_EVENTS, store_metadata
 from gateway.security.redaction import Redactor
 from gateway.store import MessageRow, Store
 
-# isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look into a set 0.03 us.
+# isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look-up in a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
 STORED_FIRST: frozenset[type[Event]] = METADATA_EVENTS | {Compacted}
 """Events that are stored in a table of their own before clients can see them."""
@@ -38,17 +38,21 @@ class RunOutput:
         self._numbered: list[MessageRow] = []
 
     @property
-    def open_calls(self) -> list[str]:
+    def unanswered(self) -> list[str]:
         """The calls without a result."""
         return list(self._fold.open)
 
-    def know(self, open_calls: Mapping[str, ToolUseBlock]) -> None:
-        """Calls that were made before."""
-        self._fold = Fold(open_calls)
+    def add_calls(self, calls: Mapping[str, ToolUseBlock]) -> None:
+        """Begin with calls that were made before the first event; call it before any other method."""
+        self._fold = Fold(calls)
 
     def answered(self, call_id: str) -> None:
         """A call has its result, which is stored."""
         self._fold.answer(call_id)
+
+    def if_cancelled(self) -> list[Message]:
+        """The messages that the end of the run would add after its last `awaiting`."""
+        return self._fold.if_cancelled()
 
     def take(self, event: OutputEvent) -> None:
         """Takes an event in the middle of a turn."""

@@ -1,7 +1,8 @@
-"""Run: one agent at work on one prompt. It reads the agent, feeds the log and the history, and knows how it ends.
+"""Run: one agent at work on one prompt. It reads the agent's events, writes them to the log and the history, and ends itself.
 
-A run is not a turn: it outlives its listeners, and while the agent waits for the client it is suspended (`waiting`) until a
-later turn answers. A run of a session outlives its agent too: if that ends while it waits, a fresh one goes on.
+A run is not a turn: it outlives its readers, and while the agent waits for the client (`waiting`) it goes on in a later turn,
+with the answers. A run of a session may also outlive its agent: where that ends while the client is awaited, the run is
+suspended, and a fresh agent continues it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 
-from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply
+from drivers.contract.agent import Agent, Prompt, Reply
 from drivers.contract.errors import AgentGone, DriverError
 from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
 from drivers.contract.info import ToolGrant
@@ -21,24 +22,24 @@ from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.turn import LAST
 from gateway.observability.metrics import RunMetrics
-from gateway.policy.decisions import CLIENT, Decision
-from gateway.policy.enforcement import MATTER, PolicyEnforcer
-from gateway.policy.pending_calls import Resolution
+from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision
+from gateway.policy.enforcement import RELEVANT, PolicyEnforcer
 from gateway.runs.output import STORED_FIRST, Keep, RunOutput, keep_nothing
+from gateway.runs.pending_calls import PendingCalls, Resolution, client_results
 from gateway.security.redaction import Redactor
 from gateway.store import KeyRecord, MessageRow, RunRecord, Store
 
 log = logging.getLogger(__name__)
 
-BRIEF = 0.5
+CLOSE_GRACE = 0.5
 """Seconds that an agent has to end when the gateway ends its run."""
-PATIENCE = 10.0
-"""Seconds until a run whose agent does not end is cut off."""
+CLOSE_TIMEOUT = 10.0
+"""Seconds until a run whose agent does not end is cancelled."""
 
-Note = Callable[[Sequence[Decision]], Awaitable[None]]
+Record = Callable[[Sequence[Decision]], Awaitable[None]]
 
 
-async def note_nothing(decisions: Sequence[Decision]) -> None:
+async def record_nothing(decisions: Sequence[Decision]) -> None:
     """For runs whose agent decides about its calls itself."""
 
 
@@ -49,10 +50,10 @@ class RunState(Enum):
 
 
 class Run:
-    """`start` once; then it works by itself until `session_end` is in the log.
+    """Call `start` once; then it works by itself until `session_end` is in the log.
 
-    `suspendable`: it goes on waiting without its agent. `gate` decides about calls before the client is asked, `note` writes
-    its decisions down, `waits` is called whenever the run begins to wait.
+    `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls before the client is asked, `audit`
+    records its decisions, `pending` are the calls that wait for the client.
     """
 
     def __init__(
@@ -66,135 +67,145 @@ class Run:
         *,
         meter: RunMetrics,
         suspendable: bool = False,
-        gate: PolicyEnforcer | None = None,
-        note: Note = note_nothing,
-        waits: Callable[[Run], None] = lambda run: None,
+        enforcer: PolicyEnforcer | None = None,
+        audit: Record = record_nothing,
+        pending: PendingCalls | None = None,
     ) -> None:
         self.id, self.first_seq, self.agent, self.log = record.id, record.first_seq, agent, log
         self.state = RunState(record.state)
-        self.calls: dict[str, AwaitedCall] = {}
-        self.answered: set[str] = set()
-        self.waiting_since = record.waiting_since
+        self.pending = pending or PendingCalls()
         self._store, self._redactor = store, redactor
         self._output = RunOutput(log, store, redactor, meter, keep)
         self._meter, self._suspendable = meter, suspendable
-        self._gate, self._note, self._waits = gate or PolicyEnforcer(), note, waits
-        self._stopping = False
+        self._enforcer, self._audit = enforcer or PolicyEnforcer(), audit
+        self._stopping = self._suspending = False
         self._failing: str | None = None
         self._work: asyncio.Task[None] | None = None
-        self._moved = asyncio.Event()
+        self._not_waiting = asyncio.Event()
 
     @property
     def suspended(self) -> bool:
         """Whether it waits for the client without an agent."""
         return self.state is RunState.WAITING and (self.agent is None or not self.agent.alive)
 
-    def wait_for(self, calls: Mapping[str, AwaitedCall], open_calls: Mapping[str, ToolUseBlock]) -> None:
-        """Take up the calls that an earlier gateway left open."""
-        self.calls = dict(calls)
+    def restore(self, pending: Iterable[AwaitedCall], unanswered: Mapping[str, ToolUseBlock], since: float | None) -> None:
+        """Wait again for calls that an earlier gateway left pending; `unanswered` are all calls without a result."""
+        self.pending.open(pending, since)
         self._meter.mark_waiting()
-        self._output.know(open_calls)
-        self._gate.know(open_calls)
+        self._output.add_calls(unanswered)
+        self._enforcer.add_calls(unanswered)
 
-    def trust_would_do(self, call_id: str) -> bool:
-        """Whether a call that waits would have run by itself if the client had trusted its tool when the agent began."""
-        return self._gate.trust_would_do(call_id)
+    def lacks_trust_only(self, call_id: str) -> bool:
+        """Whether a pending call would have run by itself if the client had trusted its tool when the agent began."""
+        return self._enforcer.lacks_trust_only(call_id)
+
+    def if_cancelled(self) -> list[Message]:
+        """The messages that cancelling this run while it waits adds to the history."""
+        return self._output.if_cancelled()
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
-        """Begin to read the agent; `ended` is called when the last event is in the log."""
+        """Read the agent from now on; `ended` is called when the run has ended or is suspended."""
         self._work = asyncio.create_task(self._pump(), name=f"run {self.id}")
         self._work.add_done_callback(lambda _: ended(self))
 
     async def wait(self) -> None:
-        """Until the run has ended."""
+        """Wait until the agent is not read any more: the run has ended, or is suspended."""
         if self._work:
             await asyncio.shield(self._work)
 
-    async def moved(self) -> None:
-        """Until it waits for the client no longer."""
-        await self._moved.wait()
-
-    async def answer(
-        self, replies: Sequence[Reply], results: Sequence[Message], begin: Entry, key: KeyRecord | None = None, by: str = CLIENT
-    ) -> None:
-        """Pass the client's answers on, and store the results among them; the run is at work again, in the turn of `begin`."""
-        await self._note_answers(replies, by)
-        closed = [reply.call_id for reply in replies if not isinstance(reply, PermissionReply)]
-        await self._answered(closed, results, begin, key)
-        self.answered |= {reply.call_id for reply in replies}
-        await self._tell([*self._gate.release(replies), *replies])
+    async def waits_no_longer(self) -> None:
+        """Wait until no call is pending."""
+        await self._not_waiting.wait()
 
     async def steer(self, message: UserMessage) -> int | None:
-        """Say something to the agent at work; the number of its event. None if it cannot be told now."""
+        """Send a message to the agent at work; the number of its event, or None if the agent cannot take it now."""
         if self.state is not RunState.RUNNING or self.agent is None or not await self.agent.steer(Prompt(message.content)):
             return None
-        # Nothing is awaited in between: what the agent says to it comes behind it.
+        # Nothing is awaited in between: the agent's response comes after the message.
         return await self._output.steered(message)
+
+    def expect_suspension(self) -> None:
+        """The gateway is about to end the agent: if the run waits, its log and the metrics do not report that as a failure."""
+        self._suspending = self.state is RunState.WAITING
+
+    # -- calls that wait for the client -----------------------------------------------------------------------------------
+
+    async def answer(self, replies: Sequence[Reply], begin: Entry, key: KeyRecord | None = None, by: str = CLIENT) -> None:
+        """Store the client's answers and pass them to the agent, which goes on in the turn of `begin`."""
+        await self._record_answers(replies, by)
+        results = client_results(replies)
+        await self._store_answers(replies, results, [result.tool_call_id for result in results], begin, key)
+        await self._reply([*self._enforcer.release(replies), *replies])
 
     async def resume(
         self,
         agent: Agent,
         grants: Sequence[ToolGrant],
         replies: Sequence[Reply],
-        results: Sequence[Message],
         resolution: Resolution,
         begin: Entry,
         key: KeyRecord | None = None,
     ) -> None:
-        """Go on with a fresh agent, to which all open calls are history. `start` it when the agent has been told so."""
+        """Continue a suspended run with a fresh agent, which has all pending calls in its history. `start` the run afterwards."""
         await self.wait()
-        await self._note_answers(replies, CLIENT)
-        await self._answered(self._output.open_calls, [*results, *resolution.results], begin, key)
-        self.answered |= {reply.call_id for reply in replies}
-        self.agent = agent
-        self._gate.begin(grants, resolution.approved)
+        await self._record_answers(replies, CLIENT)
+        results = [*client_results(replies), *resolution.results]
+        await self._store_answers(replies, results, self._output.unanswered, begin, key)
+        self.agent, self._suspending = agent, False
+        self._enforcer.begin(grants, resolution.approved)
         self.log.append(resolution.events)
 
-    async def close_calls(self, replies: Sequence[Reply], resolution: Resolution, by: str) -> None:
-        """End a suspended run whose calls nobody has answered: they have their results, and no agent is started for it."""
-        await self._note_answers(replies, by)
-        await self._answered(self._output.open_calls, resolution.results, None)
-        self.answered |= {reply.call_id for reply in replies}
+    async def end_unanswered(self, replies: Sequence[Reply], resolution: Resolution) -> None:
+        """End a suspended run whose calls were not answered in time: they are denied, and no agent is started for it."""
+        await self._record_answers(replies, TIME_LIMIT)
+        await self._store_answers(replies, resolution.results, self._output.unanswered, None)
         self.log.append(resolution.events)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
-    async def _note_answers(self, replies: Sequence[Reply], by: str) -> None:
-        self._gate.answered(replies, by)
-        await self._note_decisions()
+    async def _record_answers(self, replies: Sequence[Reply], by: str) -> None:
+        self._enforcer.answered(replies, by)
+        await self._record_decisions()
 
-    async def _note_decisions(self) -> None:
-        decisions, self._gate.decisions = self._gate.decisions, []
+    async def _record_decisions(self) -> None:
+        decisions, self._enforcer.decisions = self._enforcer.decisions, []
         if decisions:
-            await self._note(decisions)
+            await self._audit(decisions)
 
-    async def _answered(
-        self, closed: Iterable[str], results: Sequence[Message], begin: Entry | None, key: KeyRecord | None = None
+    async def _store_answers(
+        self,
+        replies: Sequence[Reply],
+        results: Sequence[Message],
+        closed: Iterable[str],
+        begin: Entry | None,
+        key: KeyRecord | None = None,
     ) -> None:
         # Without a turn of the client's, the results belong to the event at which the run began to wait.
         seq, row = (begin.seq, self.log.row(begin)) if begin else (self.log.last, None)
         rows = [MessageRow(message.model_dump_json(), seq) for message in results]
         await self._store.runs.resume(self.id, self.log.log_id, rows, row, key)
         if begin:
-            self.log.show(begin)
+            self.log.publish(begin)
         for call_id in closed:
             self._output.answered(call_id)
-        self.calls, self.waiting_since = {}, None
+        self.pending.close(reply.call_id for reply in replies)
         self.state = RunState.RUNNING
-        self._moved.set()
+        self._not_waiting.set()
         self._meter.start_turn()
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
 
     async def cancel(self, grace: float | None = None) -> None:
         """Interrupt the agent, and wait for the end; an agent that takes more than `grace` seconds for it is killed."""
         self._stopping = True
         if self.state is RunState.WAITING:
-            self._gate.cancelled(self.calls)
-            await self._note_decisions()
+            self._enforcer.cancelled(self.pending.calls)
+            await self._record_decisions()
         if self.agent is not None and self.state is not RunState.ENDED:
             with suppress(DriverError):
                 await self.agent.interrupt(grace)
             await self.wait()
         if self.state is not RunState.ENDED:
-            # Suspended: nobody is left to be interrupted.
+            # Suspended: there is no agent whose last event would end it.
             await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
     async def fail(self, message: str) -> None:
@@ -206,18 +217,24 @@ class Run:
             return await self._fail(message)
         self._failing = message
         # Not by cancelling the work, which may be in the middle of storing: an agent that is closed ends its run.
-        await self.agent.close(BRIEF)
-        _, unfinished = await asyncio.wait([self._work], timeout=PATIENCE)
+        await self.agent.close(CLOSE_GRACE)
+        _, unfinished = await asyncio.wait([self._work], timeout=CLOSE_TIMEOUT)
         for work in unfinished:
             work.cancel()
             await asyncio.wait([work])
+
+    # -- the agent's events -----------------------------------------------------------------------------------------------
 
     async def _pump(self) -> None:
         try:
             while self.state is not RunState.ENDED and self.agent is not None:
                 events = await self.agent.receive()
-                await self._take(events if self._failing is None else _failed(events, self._failing))
-                await self.log.room()
+                if self._failing is not None:
+                    events = _failed(events, self._failing)
+                elif self._suspending:
+                    events = [event for event in events if not isinstance(event, Error)]
+                await self._take(events)
+                await self.log.wait_for_capacity()
         except asyncio.CancelledError:
             await self._fail(self._failing or "the run was stopped")
         except AgentGone as error:
@@ -228,23 +245,24 @@ class Run:
             await self._fail(f"the gateway failed: {type(error).__name__}: {error}")
 
     async def _fail(self, message: str) -> None:
-        ending = _ending(message)
+        last = _error_end(message)
         try:
-            await self._take(ending)
+            await self._take(last)
         except Exception:
-            # Whatever is broken, who reads the log must see the end of it.
+            # Readers of the log must get an end whatever is broken.
             log.exception("the end of run %s cannot be stored", self.id)
             self.state = RunState.ENDED
-            self.log.append(self._redactor.clean_event(event) for event in ending)
+            self.log.append(self._redactor.clean_event(event) for event in last)
 
     async def _take(self, events: Sequence[OutputEvent]) -> None:
-        """Log what came; what ends a turn comes last, after everything that a client may ask for then is stored."""
-        for event in await self._decided(events):
+        """Log the events; the last event of a turn comes after everything that a client may ask for then is stored."""
+        for event in await self._enforce(events):
             kind = type(event)
             if kind in LAST and isinstance(event, Awaiting | SessionEnd):
                 if self._suspends(event):
                     self.agent = None
-                    self._meter.crashed_while_suspended()
+                    if not self._suspending:
+                        self._meter.crashed_while_suspended()
                     break
                 await self._output.take_last(event)
                 await self._turn_over(event)
@@ -257,21 +275,21 @@ class Run:
         await self._output.flush()
 
     def _suspends(self, event: Awaiting | SessionEnd) -> bool:
-        unasked = isinstance(event, SessionEnd) and event.exit_code != 0 and not self._stopping
-        return unasked and self._suspendable and self.state is RunState.WAITING
+        unrequested = isinstance(event, SessionEnd) and event.exit_code != 0 and not self._stopping
+        return unrequested and self._suspendable and self.state is RunState.WAITING
 
-    async def _decided(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
-        """The events as the client shall see them, once the calls that do not need it are decided."""
-        if not any(type(event) in MATTER for event in events):
+    async def _enforce(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
+        """The events as the client gets them, once the calls that do not need the client are decided."""
+        if not any(type(event) in RELEVANT for event in events):
             return events
-        passed = self._gate.pass_on(events)
-        # First written down, then done.
-        await self._note_decisions()
-        await self._tell(passed.replies)
-        return passed.events
+        enforced = self._enforcer.apply(events)
+        # The audit has a decision before it takes effect.
+        await self._record_decisions()
+        await self._reply(enforced.replies)
+        return enforced.events
 
-    async def _tell(self, replies: Sequence[Reply]) -> None:
-        # An agent that is gone says so when it is read, behind all that it has said before.
+    async def _reply(self, replies: Sequence[Reply]) -> None:
+        # An agent that is gone reports so when it is read, after everything that it has sent before.
         with suppress(AgentGone):
             for reply in replies:
                 if self.agent is not None:
@@ -283,23 +301,23 @@ class Run:
         since = time.time()
         entry = await self.log.store_stop(self.id, event, since)
         if isinstance(event, SessionEnd):
-            self.state, self.calls = RunState.ENDED, {}
-            self._moved.set()
-            self.log.show(entry)
+            self.state = RunState.ENDED
+            self.pending.close()
+            self._not_waiting.set()
+            self.log.publish(entry)
         else:
-            self._moved.clear()
-            self.state, self.calls = RunState.WAITING, {call.id: call for call in event.calls}
-            self.waiting_since = since
-            self.log.show(entry)
-            self._waits(self)
+            self._not_waiting.clear()
+            self.state = RunState.WAITING
+            self.log.publish(entry)
+            self.pending.open(event.calls, since)
         self._meter.end_turn(event, self.agent, stopping=self._stopping)
 
 
-def _ending(message: str) -> list[OutputEvent]:
+def _error_end(message: str) -> list[OutputEvent]:
     return [Error(message=message), SessionEnd(exit_code=1, stop_reason="error")]
 
 
 def _failed(events: Sequence[OutputEvent], why: str) -> list[OutputEvent]:
     """The last events of a run that the gateway ends: its own reason instead of the agent's."""
     kept: list[OutputEvent] = [event for event in events if not isinstance(event, Error | Stderr | SessionEnd)]
-    return [*kept, *_ending(why)] if any(isinstance(event, SessionEnd) for event in events) else kept
+    return [*kept, *_error_end(why)] if any(isinstance(event, SessionEnd) for event in events) else kept

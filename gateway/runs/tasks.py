@@ -1,4 +1,4 @@
-"""Executions: one task, one run, one stream; with an idempotency key it runs once, however often it is asked for."""
+"""One-shot tasks: one task, one run, one stream of events; with an idempotency key a repeated request does not run it again."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import asyncio
 import logging
 import shutil
 import uuid
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from drivers.contract.agent import Agent
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
 from drivers.contract.specs import AgentSpec, TaskSpec
 from gateway.agents.configured import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, ShuttingDown
+from gateway.errors import AgentProblem
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import decode
 from gateway.events.turn import Turn
@@ -29,12 +27,12 @@ from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord
 
 log = logging.getLogger(__name__)
 
-CUT = "the gateway was stopped before the end of this stream was stored"
+INCOMPLETE = "the gateway was stopped before the end of this stream was stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked for: a task for an agent, perhaps with a model; and the name of the key that asks."""
+    """A task for an agent. `model` is the agent's default where it is None; `owner` is the name of the caller's API key."""
 
     agent: str
     task: str
@@ -42,22 +40,32 @@ class Task:
     owner: str | None = None
 
 
+class _RunningTask:
+    """A task among those that hold slots: its agent lives as long as its turn, and is not evicted."""
+
+    busy = has_agent = True
+    eviction_order = None
+
+    def __init__(self, owner: str | None) -> None:
+        self.owner = owner
+
+    def evict(self) -> None: ...
+
+
 class TaskRunner:
-    """Runs tasks. The runs go on without their listeners."""
+    """Runs tasks. A run goes on when the readers of its stream are gone."""
 
     def __init__(self, agents: Agents, shared: SharedServices, admission: AdmissionControl, idempotency: Idempotency) -> None:
         self._agents, self._shared, self._admission = agents, shared, admission
         self._idempotency = idempotency
         self._store, self._redactor, self._states = shared.store, shared.redactor, shared.states
         self._running: dict[str, Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
+        self._winding_up: set[asyncio.Task[None]] = set()
 
-    async def execute(self, task: Task, ask: IdempotencyKey | None = None) -> Turn:
-        """The stream of a task's events, from its first. Raises BadRequest, Conflict, TooMany, AgentProblem."""
-        if self._closing:
-            raise ShuttingDown("the gateway is shutting down; try again when it is back")
-        return await self._idempotency.once(ask, lambda: self._start(task, ask), self._again)
+    async def execute(self, task: Task, key: IdempotencyKey | None = None) -> Turn:
+        """The stream of a task's events, from its first. Raises BadRequest, Conflict, TooMany, ShuttingDown, AgentProblem."""
+        self._admission.refuse_if_closing()
+        return await self._idempotency.once(key, lambda: self._start(task, key), self._again)
 
     @property
     def running(self) -> list[Run]:
@@ -65,22 +73,21 @@ class TaskRunner:
         return list(self._running.values())
 
     async def close(self, why: str) -> None:
-        """End every run with a clean error."""
-        self._closing = True
-        runs = list(self._running.values())
-        await asyncio.gather(*(run.fail(why) for run in runs))
-        await asyncio.gather(*self._tasks)
+        """End every run with this error; nothing new is started."""
+        self._admission.close()
+        await asyncio.gather(*(run.fail(why) for run in self.running))
+        await asyncio.gather(*self._winding_up)
 
     async def _again(self, known: KeyRecord) -> Turn:
-        execution_id = known.log_id
-        bind_session_id(execution_id)
-        running = self._running.get(execution_id)
+        task_id = known.log_id
+        bind_session_id(task_id)
+        running = self._running.get(task_id)
         if running is not None:
             return Turn(running.log, 0, through_waits=True)
-        log = EventLog(execution_id, self._store, await self._store.events.last_seq(execution_id))
+        log = EventLog(task_id, self._store, await self._store.events.last_seq(task_id))
         if not await self._has_end(log):
             # The daemon was killed after the run was over, and before its last events were on disk.
-            log.append([Error(message=CUT), SessionEnd(exit_code=1, stop_reason="error")])
+            log.append([Error(message=INCOMPLETE), SessionEnd(exit_code=1, stop_reason="error")])
             await log.written()
         return Turn(log, 0, through_waits=True)
 
@@ -88,66 +95,60 @@ class TaskRunner:
         rows = await self._store.events.read(log.log_id, log.last - 1, rows=1)
         return bool(rows) and isinstance(decode(rows[0][1].rsplit(b"\n", 1)[-1]), SessionEnd)
 
-    async def _start(self, task: Task, ask: IdempotencyKey | None) -> Turn:
+    async def _start(self, task: Task, key: IdempotencyKey | None) -> Turn:
         entry = self._agents.get(task.agent)
         entry.check_one_shot()
         base = entry.spec({})
-        execution_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
-        bind_session_id(execution_id)
-        with self._admission.turn(execution_id, task.owner):
-            self._admission.take_agent(execution_id)
-            return await self._begin(task, ask, execution_id, entry, base)
+        task_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
+        bind_session_id(task_id)
+        with self._admission.turn(task_id, task.owner, new_agent=True):
+            return await self._begin(task, key, task_id, entry, base)
 
-    async def _begin(
-        self, task: Task, ask: IdempotencyKey | None, execution_id: str, entry: ConfiguredAgent, base: AgentSpec
-    ) -> Turn:
-        figures = self._shared.metrics.for_agent(entry.name)
-        state = self._states / execution_id
+    async def _begin(self, task: Task, key: IdempotencyKey | None, task_id: str, entry: ConfiguredAgent, base: AgentSpec) -> Turn:
+        metrics = self._shared.metrics.for_agent(entry.name)
+        state = self._states / task_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
-            spawner = self._shared.transcripts.spawner(self._shared.spawner, execution_id, entry)
+            spawner = self._shared.transcripts.spawner(self._shared.spawner, task_id, entry)
             agent = await entry.driver.execute(spec, spawner, self._shared.limits)
         except DriverError as error:
-            figures.failed_to_start()
-            await self._forget(execution_id)
+            metrics.failed_to_start()
+            await self._remove_folder(task_id)
             raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
-        figures.started(spec)
-        log = EventLog(execution_id, self._store)
-        record = RunRecord(f"run_{uuid.uuid4().hex}", execution_id, "running", None, log.last + 1)
-        run = Run(record, agent, log, self._store, self._redactor, meter=figures.run_metrics(session=False))
+        metrics.started(spec)
+        log = EventLog(task_id, self._store)
+        record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, log.last + 1)
+        run = Run(record, agent, log, self._store, self._redactor, meter=metrics.run_metrics(session=False))
         try:
-            await self._store.runs.start(record, key=ask.record(execution_id, record.first_seq) if ask else None)
+            await self._store.runs.start(record, key=key.record(task_id, record.first_seq) if key else None)
         except BaseException:
             await agent.close()
-            await self._forget(execution_id)
+            await self._remove_folder(task_id)
             raise
-        self._running[execution_id] = run
-        self._admission.task_began(execution_id, task.owner)
+        self._running[task_id] = run
+        self._admission.add(task_id, _RunningTask(task.owner))
         run.start()
-        self._track(self._wind_up(execution_id, run, agent))
+        winding_up = asyncio.create_task(self._wind_up(task_id, run, agent))
+        self._winding_up.add(winding_up)
+        winding_up.add_done_callback(self._winding_up.discard)
         return Turn(log, 0, through_waits=True)
 
-    async def _wind_up(self, execution_id: str, run: Run, agent: Agent) -> None:
+    async def _wind_up(self, task_id: str, run: Run, agent: Agent) -> None:
         try:
             await run.wait()
             await agent.close()
         except Exception:
-            # The agent's own trouble: the task is over all the same.
-            log.exception("the agent of task %s cannot be closed", execution_id)
+            # A failure of the agent to close does not keep its task running.
+            log.exception("the agent of task %s cannot be closed", task_id)
         finally:
-            self._admission.task_ended(execution_id)
-        await self._forget(execution_id)
+            self._admission.remove(task_id)
+        await self._remove_folder(task_id)
         # Only what is on disk can be read without the run.
         await run.log.written()
-        self._running.pop(execution_id, None)
+        self._running.pop(task_id, None)
 
-    async def _forget(self, execution_id: str) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._states / execution_id, ignore_errors=True)
-
-    def _track(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _remove_folder(self, task_id: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._states / task_id, ignore_errors=True)
 
 
 def remove_task_folders(states: Path) -> None:

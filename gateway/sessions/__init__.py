@@ -1,1 +1,1 @@
-"""Sessions: settings, history, live agent, pending approvals, turn queue. `registry.py` creates, finds and evicts them."""
+"""Sessions: settings, history, live agent, turns and their queue. `session.py` takes turns; `registry.py` creates and finds."""

@@ -1,4 +1,4 @@
-"""The services of a session's client: done by the client whose run is under way, where it offers them."""
+"""Services that a session's client does for its agent (files, terminals), routed to the client whose run is under way."""
 
 from __future__ import annotations
 
@@ -6,39 +6,36 @@ import asyncio
 
 from drivers.contract.client_services import CREATE, INTERNAL_ERROR, WAIT, ClientRequest, ClientResponse, ClientServices
 
-OF_A_TERMINAL = frozenset({"terminal/output", WAIT, "terminal/kill", "terminal/release"})
+TERMINAL_METHODS = frozenset({"terminal/output", WAIT, "terminal/kill", "terminal/release"})
 
 
 class SessionServices(ClientServices):
-    """Of one session, for its agent, whichever client speaks. A terminal stays with the client that has made it."""
+    """The services for one session's agent. A terminal stays with the client that has created it."""
 
     def __init__(self) -> None:
-        self._now: ClientServices | None = None
+        self.client: ClientServices | None = None
+        """The client whose run is under way; None where it does nothing for agents."""
         self._terminals: dict[str, ClientServices] = {}
         self._releasing: set[asyncio.Task[ClientResponse]] = set()
 
-    def hand_to(self, client: ClientServices | None) -> None:
-        """The run that begins now is this client's, or of one that does nothing for agents."""
-        self._now = client
-
-    def take_from(self, client: ClientServices) -> None:
-        """Its run is over, or the client is gone; the terminals that it runs stay with it."""
-        if self._now is client:
-            self._now = None
+    def remove(self, client: ClientServices) -> None:
+        """The client's run is over, or the client is gone; it keeps the terminals that it has created."""
+        if self.client is client:
+            self.client = None
 
     def supported_methods(self) -> frozenset[str]:
-        return frozenset() if self._now is None else self._now.supported_methods()
+        return frozenset() if self.client is None else self.client.supported_methods()
 
     def supports(self, request: ClientRequest) -> bool:
-        if request.method in OF_A_TERMINAL:
+        if request.method in TERMINAL_METHODS:
             return str(request.params.get("terminalId")) in self._terminals
-        return self._now is not None and self._now.supports(request)
+        return self.client is not None and self.client.supports(request)
 
     async def serve(self, request: ClientRequest) -> ClientResponse:
         terminal_id = str(request.params.get("terminalId"))
-        client = self._terminals.get(terminal_id) if request.method in OF_A_TERMINAL else self._now
+        client = self._terminals.get(terminal_id) if request.method in TERMINAL_METHODS else self.client
         if client is None:
-            return ClientResponse(error=f"{request.method}: the client that offered it is gone", code=INTERNAL_ERROR)
+            return ClientResponse(error=f"{request.method}: the client that serves it is gone", code=INTERNAL_ERROR)
         answer = await client.serve(request)
         if request.method == "terminal/release":
             self._terminals.pop(terminal_id, None)

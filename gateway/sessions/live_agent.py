@@ -1,4 +1,4 @@
-"""LiveAgent: a session's agent, started, resumed or seeded when it is needed, warm between turns, put to sleep."""
+"""LiveAgent: the agent process of a session. It is started, resumed or seeded when needed, kept between turns, and ended."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ log = logging.getLogger(__name__)
 
 
 class LiveAgent:
-    """`now` is the process, if there is one. Its methods are called under the session's lock."""
+    """`current` is the process, if there is one. The methods are called under the session's lock."""
 
     def __init__(
         self, session_id: str, agent: ConfiguredAgent, native_id: str | None, shared: SharedServices, services: ClientServices
     ) -> None:
-        self.now: Agent | None = None
-        self._told_offers: frozenset[str] = frozenset()
-        self.outdated = False
+        self.current: Agent | None = None
+        self._settings: SessionSettings | None = None
+        self._announced: frozenset[str] = frozenset()
         self._session_id, self._agent, self._shared, self._services = session_id, agent, shared, services
         self._native_id = native_id
-        self._figures = shared.metrics.for_agent(agent.name)
-        self._had_one = native_id is not None
+        self._metrics = shared.metrics.for_agent(agent.name)
+        self._started_before = native_id is not None
         self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent)
         self._forgetting: asyncio.Task[None] | None = None
 
-    @property
-    def ready(self) -> bool:
-        """Whether it can be prompted as it is: alive, and started with the settings that are in force."""
-        return self.now is not None and self.now.alive and not self.outdated and self._told_offers == self._offers
+    def ready(self, settings: SessionSettings) -> Agent | None:
+        """The process, where it can take a prompt as it is: it lives, and was started with these settings and client services."""
+        if self.current is None or not self.current.alive:
+            return None
+        return self.current if self._settings == settings and self._announced == self._client_services else None
 
-    async def start(self, config: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
+    async def start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
         """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
 
         Without `resume` it is always a fresh native session that is seeded.
@@ -49,39 +50,37 @@ class LiveAgent:
         await self.end()
         await self.forgotten()
         self._forgetting = None
-        self._told_offers = self._offers
+        self._settings, self._announced = settings, self._client_services
         try:
-            self.now = await self._open(self._spec(config, history), resume)
+            self.current = await self._open(self._spec(settings, history), resume)
         except AgentUnavailable as error:
-            self._figures.failed_to_start()
+            self._metrics.failed_to_start()
             raise AgentProblem(self._shared.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
-        finally:
-            self.outdated = False
-        await self._note_native_id(self.now)
-        return self.now
+        await self._store_native_id(self.current)
+        return self.current
 
     async def end(self) -> None:
         """End the process, if there is one; what is needed to resume its session is kept."""
-        now, self.now = self.now, None
-        if now is not None:
-            await self._note_native_id(now)
-            await now.close()
+        agent, self.current = self.current, None
+        if agent is not None:
+            await self._store_native_id(agent)
+            await agent.close()
 
     def forget(self) -> None:
-        """The process has ended in the middle of a run: its CLI may have kept less of it than the history has, or more.
+        """The process has ended in the middle of a run: its CLI may have kept less of that run than the history has, or more.
 
-        So its native session is not resumed: the next one is seeded, where the agent can be given a history.
+        So the native session is not resumed: the next one is seeded, where the agent can be given a history.
         """
         if self._agent.info.seeds and self._forgetting is None:
             self._native_id = None
             self._forgetting = asyncio.create_task(self._shared.store.sessions.update(self._session_id, native_id=None))
 
     async def forgotten(self) -> None:
-        """Until what was forgotten is so in the store."""
+        """Wait until the store has what `forget` changed."""
         if self._forgetting is not None:
             await self._forgetting
 
-    async def _note_native_id(self, agent: Agent) -> None:
+    async def _store_native_id(self, agent: Agent) -> None:
         if self._forgetting is None and agent.native_id and agent.native_id != self._native_id:
             self._native_id = agent.native_id
             await self._shared.store.sessions.update(self._session_id, native_id=self._native_id)
@@ -96,17 +95,17 @@ class LiveAgent:
 
     async def _launch(self, spec: SessionSpec) -> Agent:
         agent = await self._agent.driver.open(spec, self._spawner, self._shared.limits)
-        self._figures.started(spec, again=self._had_one)
-        self._had_one = True
+        self._metrics.started(spec, again=self._started_before)
+        self._started_before = True
         return agent
 
     @property
-    def _offers(self) -> frozenset[str]:
-        """What the session's client does, where the CLI has to know it from its start."""
+    def _client_services(self) -> frozenset[str]:
+        """The services of the session's client, where the CLI must know them from its start."""
         return self._services.supported_methods() if self._agent.info.asks_client else frozenset()
 
-    def _spec(self, config: SessionSettings, history: Sequence[Message]) -> SessionSpec:
-        base = self._agent.spec({**config.options, **config.secrets})
+    def _spec(self, settings: SessionSettings, history: Sequence[Message]) -> SessionSpec:
+        base = self._agent.spec({**settings.options, **settings.secrets})
         system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
         return SessionSpec(
             base.program,
@@ -116,11 +115,11 @@ class LiveAgent:
             base.options,
             self._shared.states / self._session_id,
             system=system or None,
-            tools=self._agent.policy.effective_grants(config.tools or ()),
-            app_tools=config.app_tools or (),
-            mcp_servers=config.mcp_servers,
+            tools=self._agent.policy.effective_grants(settings.tools or ()),
+            app_tools=settings.app_tools or (),
+            mcp_servers=settings.mcp_servers,
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._shared.tool_host,
             services=self._services,
-            additional_directories=self._agent.additional_directories(config.additional_directories),
+            additional_directories=self._agent.additional_directories(settings.additional_directories),
         )

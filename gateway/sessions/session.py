@@ -1,31 +1,36 @@
-"""Session: one conversation with one agent. Its settings, its history, its live agent, and one run at a time."""
+"""Session: one conversation with one agent. Its settings, its history, its live agent, and one run at a time.
+
+`submit` is the one way in which a turn begins, for every protocol.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
-from drivers.contract.agent import Agent, Prompt
+from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import AgentGone
-from drivers.contract.messages import MESSAGE, Message, UserMessage
+from drivers.contract.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.log_entries import TurnStart
 from gateway.events.turn import Turn
-from gateway.policy.decisions import Decision
+from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import PolicyEnforcer
+from gateway.runs.admission import AdmissionControl
 from gateway.runs.compaction import compacted
 from gateway.runs.idempotency import IdempotencyKey
+from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
 from gateway.services import SharedServices
-from gateway.sessions.approvals import PendingApprovals
 from gateway.sessions.client_services import SessionServices
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.settings import SessionSettings
@@ -35,19 +40,42 @@ from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord
 CANCEL_GRACE = 0.6
 """Seconds that an agent has to end a run on request; then it is killed, and the native session resumed at the next turn."""
 
+WhenBusy = Literal["refuse", "steer", "queue"]
 
-class Places(Protocol):
-    """Who keeps count of the live agents and of the turns that run."""
 
-    def entering(self, session: Session) -> AbstractContextManager[None]:
-        """A place for a session's agent and for its turn, before anything changes. Raises TooMany."""
+async def never() -> None:
+    """Return never: the client stays connected."""
+    await asyncio.Event().wait()
 
-    def changed(self, session: Session) -> None:
-        """A session has begun or ended something."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a client submits: a user message, or (without one) the replies to all pending calls.
+
+    `settings` gives the session's new settings from those in force and raises BadRequest where they cannot be; None keeps
+    them. `services` are what the client does for the agent while the run lasts. A message that finds a run at work is refused,
+    sent to the agent at work (`steer`), or queued until `disconnected` returns. A message that finds pending calls cancels
+    them, or with `cancel_pending=False` is refused. `run_id` is the run whose calls were answered, where the client knows it.
+    """
+
+    message: UserMessage | None = None
+    replies: Sequence[Reply] = ()
+    settings: Callable[[SessionSettings], SessionSettings] | None = None
+    key: IdempotencyKey | None = None
+    services: ClientServices | None = None
+    when_busy: WhenBusy = "refuse"
+    cancel_pending: bool = True
+    disconnected: Callable[[], Awaitable[None]] = never
+    run_id: str | None = None
 
 
 class Session:
-    """Made and found by `Sessions`. What changes it happens under its lock, one request after the other."""
+    """Made and found by `Sessions`.
+
+    What changes it happens under its lock, one request after the other. `submit` and `cancel` take the lock; the other methods
+    that change something are called under it. `changed` and `evict` are the registry's: the first is called whenever a run or
+    the agent begins or ends, the second ends the agent in the background.
+    """
 
     def __init__(
         self,
@@ -55,8 +83,11 @@ class Session:
         config: SessionSettings,
         agent: ConfiguredAgent,
         shared: SharedServices,
-        places: Places,
         last_seq: int,
+        *,
+        admission: AdmissionControl,
+        changed: Callable[[Session], None],
+        evict: Callable[[Session], None],
     ) -> None:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.agent, self.config = agent, config
@@ -67,15 +98,17 @@ class Session:
         self.turn_began = last_seq + 1
         self.deleted = False
         self.services = SessionServices()
+        self.queue = TurnQueue(lambda: self.state == "idle" or self.deleted)
+        self.evicting = False
         self._agent = LiveAgent(record.id, agent, record.native_id, shared, self.services)
-        self._shared, self._places = shared, places
-        self.open_calls = PendingApprovals(self, shared.answer_limit)
-        self.line = TurnQueue(lambda: self.state == "idle" or self.deleted)
+        self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
+
+    # -- what it holds ----------------------------------------------------------------------------------------------------
 
     @property
     def live(self) -> Agent | None:
         """Its agent's process, if there is one."""
-        return self._agent.now
+        return self._agent.current
 
     @property
     def busy(self) -> bool:
@@ -88,6 +121,21 @@ class Session:
             return "idle"
         return "waiting" if self.run.state is RunState.WAITING else "running"
 
+    @property
+    def has_agent(self) -> bool:
+        return self.live is not None and not self.evicting
+
+    @property
+    def eviction_order(self) -> tuple[bool, float] | None:
+        """Idle agents go before those that wait for their client, each the one unused for the longest first."""
+        if not self.has_agent or self.busy or self.lock.locked():
+            return None
+        return self.state == "waiting", self.used_at
+
+    def evict(self) -> None:
+        """End the agent in the background, unless a turn begins first."""
+        self._evict(self)
+
     async def history(self) -> list[Message]:
         """All messages, exactly as they were given and made."""
         return [MESSAGE.validate_json(body) for body in await self._shared.store.messages.bodies(self.id)]
@@ -97,106 +145,269 @@ class Session:
         compaction = await self._shared.store.compactions.get(self.id)
         return compacted(await self.history(), compaction)
 
-    def refuse_if_busy(self, *, in_line: bool = False) -> None:
-        """Raises Conflict while a run is at work or others wait in line, NotFound once the session is deleted."""
+    # -- a turn -----------------------------------------------------------------------------------------------------------
+
+    async def submit(self, request: Submission) -> Turn:
+        """Begin a turn: start a run on a user message, or continue the waiting run with the answers to its pending calls.
+
+        Raises BadRequest, NotFound, Conflict, TooMany, ShuttingDown or AgentProblem. A refused request changes nothing: the
+        settings are as before, also in the store, and calls that were pending are pending still. One exception: an agent that
+        is ready and then ends when its pending calls are cancelled, or before it takes the prompt, and cannot be started again.
+        """
+        if request.message is not None and request.when_busy == "queue":
+            async with self.queue.turn(request.disconnected), self.lock:
+                return await self._take(request, queued=True)
+        async with self.lock:
+            if request.message is not None and request.when_busy == "steer" and self.busy:
+                return await self._steer(request, request.message)
+            return await self._take(request)
+
+    async def _take(self, request: Submission, *, queued: bool = False) -> Turn:
+        await self._check(request, queued)
+        settings = self.config if request.settings is None else request.settings(self.config)
+        with self._admitted():
+            if request.message is None:
+                return await self._answer(request, settings)
+            return await self._begin(request, request.message, settings)
+
+    async def _check(self, request: Submission, queued: bool) -> None:
+        """Raises NotFound, BadRequest or Conflict where the session cannot take the request in its state."""
         if self.deleted:
             raise NotFound(f"session {self.id!r} was deleted")
+        answers = [reply.call_id for reply in request.replies] if request.message is None else None
+        pending = self.run.pending if self.run is not None else PendingCalls()
+        if answers is not None:
+            await self._refuse_repeated(answers, pending)
         if self.busy:
-            raise Conflict("this session is at work on a turn; wait for its turn_stop, then send this again")
-        if not in_line and not self.line.empty and self.state == "idle":
-            raise Conflict("other messages wait for this session; send this again with when_busy: queue")
+            raise Conflict("this session is at work on a turn; wait for its end or cancel it, then send this again")
+        if answers is not None:
+            if self.run is not None and request.run_id not in (None, self.run.id):
+                raise BadRequest(f"{ids(answers)} is of a run that has ended")
+            return pending.check_answers(answers)
+        if self.state == "waiting" and not request.cancel_pending:
+            raise Conflict(_waiting_text(pending))
+        if not queued and not self.queue.empty and self.state == "idle":
+            raise Conflict("other messages are queued for this session; send this again with when_busy: queue")
 
-    def entering(self) -> AbstractContextManager[None]:
-        """A place for a turn, held until it runs or has failed; whoever changes something for it enters first. Raises TooMany."""
-        return self._places.entering(self)
+    async def _refuse_repeated(self, answers: Sequence[str], pending: PendingCalls) -> None:
+        unknown = {call_id for call_id in answers if call_id not in pending.calls}
+        if unknown:
+            answered = {message.tool_call_id for message in await self.history() if isinstance(message, ToolMessage)}
+            if repeated := sorted((answered | pending.answered) & unknown):
+                raise BadRequest(
+                    f"{ids(repeated)} is answered already; nothing was done twice. GET the session to see what came of it"
+                )
 
-    async def configure(self, config: SessionSettings) -> None:
-        """Replace the settings, for the session's life. Call it under the lock."""
-        if config == self.config:
-            return
-        self._shared.redactor.register(config.hidden)
-        sealed = self._shared.encryption.encrypt(config.sealed)
-        await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=sealed)
-        self.config = config
-        # The CLI took its settings when it started; before the next run a fresh process resumes the native session.
-        self._agent.outdated = True
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """Hold a slot for the turn, and one for an agent where there is none, until they count by themselves."""
+        with self._admission.turn(self.id, self.owner, new_agent=self.live is None):
+            try:
+                yield
+            finally:
+                self._changed(self)
 
-    async def steer(self, message: UserMessage, ask: IdempotencyKey | None = None) -> Turn:
-        """Say something to the agent at work; the rest of its turn. Call it under the lock. Raises BadRequest, Conflict."""
+    async def _begin(self, request: Submission, message: UserMessage, settings: SessionSettings) -> Turn:
+        """Start a run. The agent is ready before anything changes; pending calls are cancelled only then."""
+        self.used_at = time.monotonic()
+        client, self.services.client = self.services.client, request.services
+        try:
+            agent = await self._ready_agent(settings)
+            if self.state == "waiting":
+                await self._cancel_pending()
+                # The same agent, unless cancelling has ended it.
+                agent = await self._ready_agent(settings)
+            async with self._configured(settings):
+                return await self._start_run(agent, message, request.key)
+        except BaseException:
+            self.services.client = client
+            raise
+
+    async def _start_run(self, agent: Agent, message: UserMessage, key: IdempotencyKey | None) -> Turn:
+        begin, key_record = await self._turn_start(TurnStart(messages=(message,)), key)
+        record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
+        run = self.run = self._run(record, agent)
+        # The agent begins while its run is stored; its output is not read before both are done.
+        storing = asyncio.create_task(self._store_start(record, message, begin, key_record))
+        try:
+            if key is not None:
+                # A retry after a kill must find its key, whatever the agent has done by then.
+                await storing
+            taken = await _prompted(agent, message)
+            await storing
+            if not taken:
+                # The process has ended between two turns, unnoticed; its native session is on disk.
+                run.agent = await self._ready_agent(self.config, prompted=1)
+                await run.agent.prompt(Prompt(message.content))
+        except BaseException:
+            await agent.close(0.0)
+            await asyncio.wait([storing])
+            await run.fail("the agent did not take the prompt")
+            raise
+        self._start(run)
+        return self.turn_from(begin.seq)
+
+    async def _store_start(self, record: RunRecord, message: UserMessage, begin: Entry, key: KeyRecord | None) -> None:
+        prompt = MessageRow(message.model_dump_json(), begin.seq)
+        await self._shared.store.runs.start(record, [prompt], self.log.row(begin), key)
+        self._publish_start(begin)
+
+    async def _answer(self, request: Submission, settings: SessionSettings) -> Turn:
+        """Continue the waiting run, with all its calls answered; with a fresh agent where its own has ended."""
+        run = self.run
+        if run is None:
+            raise Conflict("no tool call is pending in this session")
+        if run.suspended:
+            return await self._resume(run, request, settings)
+        async with self._configured(settings):
+            return await self._pass_answers(run, request.replies, request.key)
+
+    async def _pass_answers(
+        self, run: Run, replies: Sequence[Reply], key: IdempotencyKey | None = None, by: str = CLIENT
+    ) -> Turn:
+        begin, key_record = await self._turn_start(_answers(replies), key)
+        await run.answer(replies, begin, key_record, by)
+        self.turn_began = begin.seq
+        return self.turn_from(begin.seq)
+
+    async def _resume(self, run: Run, request: Submission, settings: SessionSettings) -> Turn:
+        """Continue a suspended run: a fresh agent gets the history with what became of the calls, and goes on from there."""
+        await run.wait()
+        resolution = resolve(await self.history(), run.pending.calls, request.replies)
+        seed = [*await self.compacted_history(), *client_results(request.replies), *resolution.results]
+        agent = await self._start_agent(settings, seed, resume=False)
+        try:
+            async with self._configured(settings):
+                begin, key = await self._turn_start(_answers(request.replies), request.key)
+                await run.resume(agent, settings.tools or (), request.replies, resolution, begin, key)
+                self.turn_began = begin.seq
+                await agent.prompt(GO_ON)
+        except BaseException:
+            # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
+            await agent.close(0.0)
+            if not run.suspended:
+                await run.fail("the agent did not go on")
+            raise
+        self._start(run)
+        return self.turn_from(begin.seq)
+
+    async def _steer(self, request: Submission, message: UserMessage) -> Turn:
+        """Send a message to the agent at work; the turn is the rest of its run's."""
+        if request.settings is not None:
+            raise BadRequest("when_busy: a run at work keeps its settings; leave agent and tools out to steer it")
         if not self.agent.info.steers:
-            raise BadRequest(
-                f"when_busy: agent {self.agent.name!r} cannot be told anything while it works; queue can wait for it"
-            )
+            raise BadRequest(f"when_busy: agent {self.agent.name!r} takes no messages while it works; use queue to wait for it")
         seq = await self.run.steer(message) if self.run is not None else None
         if seq is None:
-            raise Conflict("the run cannot be told anything just now: it begins or ends; send this again")
-        if ask is not None:
-            await self._shared.store.idempotency_keys.add(ask.record(self.id, seq))
+            raise Conflict("the run takes no message at this moment: it begins or ends; send this again")
+        if request.key is not None:
+            await self._shared.store.idempotency_keys.add(request.key.record(self.id, seq))
         return self.turn_from(seq)
-
-    async def say(self, message: UserMessage, ask: IdempotencyKey | None = None, client: ClientServices | None = None) -> Turn:
-        """Start a run on a user message; `client` does what its agent asks for. Call it under the lock. Raises AgentProblem; then
-        nothing has changed."""
-        with self.entering():
-            await self.open_calls.cancel()
-            self.services.hand_to(client)
-            return await self._begin(message, [message], ask)
-
-    async def begin(self, ask: IdempotencyKey | None = None) -> Turn:
-        """Start the first run, on the user message that the session was made with."""
-        message = (await self.history())[-1]
-        if not isinstance(message, UserMessage):
-            raise BadRequest("the last message is not a user message, so there is nothing to answer")
-        with self.entering():
-            self.services.hand_to(None)
-            return await self._begin(message, [], ask)
 
     def turn_from(self, seq: int) -> Turn:
         """The turn whose first event has this number."""
         return Turn(self.log, seq - 1)
 
-    def turn_begins(self, begin: Entry) -> Turn:
-        """The turn whose first event is stored."""
-        self.turn_began = begin.seq
-        return self.turn_from(begin.seq)
-
-    async def turn_start(self, start: TurnStart, ask: IdempotencyKey | None) -> tuple[Entry, KeyRecord | None]:
+    async def _turn_start(self, start: TurnStart, key: IdempotencyKey | None) -> tuple[Entry, KeyRecord | None]:
         """A turn's first event and the record of its key, to be stored with what the turn begins with."""
         begin = await self.log.following(start)
-        return begin, ask.record(self.id, begin.seq) if ask else None
+        return begin, key.record(self.id, begin.seq) if key else None
 
-    async def wait_again(self, record: RunRecord) -> None:
-        """Take up a run that an earlier gateway left waiting for the client."""
+    def _publish_start(self, begin: Entry) -> None:
+        self.turn_began = begin.seq
+        self.log.publish(begin)
+
+    # -- settings ---------------------------------------------------------------------------------------------------------
+
+    async def configure(self, config: SessionSettings) -> None:
+        """Replace the settings, for the session's life. Call it under the lock.
+
+        A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session.
+        """
+        if config == self.config:
+            return
+        self._shared.redactor.register(config.hidden)
+        secrets = self._shared.encryption.encrypt(config.to_encrypt)
+        await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
+        self.config = config
+
+    @asynccontextmanager
+    async def _configured(self, config: SessionSettings) -> AsyncIterator[None]:
+        """Replace the settings; they are as before again where the body fails."""
+        before = self.config
+        await self.configure(config)
+        try:
+            yield
+        except BaseException:
+            await self.configure(before)
+            raise
+
+    # -- calls that wait for the client -----------------------------------------------------------------------------------
+
+    async def restore_waiting(self, record: RunRecord) -> None:
+        """Take over a run that an earlier gateway left waiting for the client, or that the first history ends in."""
         self.run = self._run(record, None)
-        await self.open_calls.take_up(self.run)
+        history = await self.history()
+        pending = pending_in(history, self._runs_at_once, self.config.app_tools)
+        self.run.restore(pending, unanswered(history), record.waiting_since)
 
-    async def cancel(self) -> bool:
-        """Stop the run, whatever it is at; False if there was none. Call it under the lock. The session is idle afterwards."""
-        if self.run is None or self.run.state is RunState.ENDED:
-            return False
-        await self.run.cancel(CANCEL_GRACE)
-        self.open_calls.stop_watching()
-        self._places.changed(self)
-        self.line.advance()
-        return True
+    async def deny_overdue(self) -> None:
+        """Deny the pending calls if their time limit has passed."""
+        if self.run is not None and self.state == "waiting" and self.run.pending.overdue:
+            await self._deny_unanswered(self.run.id, self.run.pending.since)
 
-    async def sleep(self, state: str = "idle") -> None:
-        """End the live agent, if the session is still in that state; what it was about is resumed when it is needed."""
-        if self.live is not None and self.state == state:
-            await self._agent.end()
-            if self.run is not None:
-                await self.run.wait()
-            self._places.changed(self)
+    async def _deny_unanswered(self, run_id: str, since: float | None) -> None:
+        """The calls were not answered in time: they are denied. A live agent goes on from there; none is started for it."""
+        async with self.lock:
+            run = self.run
+            if run is None or run.id != run_id or self.state != "waiting" or run.pending.since != since:
+                return
+            replies = run.pending.denials()
+            if not run.suspended:
+                await self._pass_answers(run, replies, by=TIME_LIMIT)
+                return
+            await run.wait()
+            await run.end_unanswered(replies, resolve(await self.history(), run.pending.calls, replies))
+            self._run_over(run)
+
+    async def _cancel_pending(self) -> None:
+        """End the waiting run; its calls are cancelled."""
+        if self.run is not None:
+            await self.run.cancel()
+
+    def _runs_at_once(self, call: ToolUseBlock) -> bool:
+        """Whether a call of the agent's own tools needs no permission."""
+        verdict = self.agent.policy.evaluate(call.name, call.input).verdict
+        trusted = any(grant.name == call.name and grant.trust for grant in self.config.tools or ())
+        return verdict == "allow" or (verdict is None and trusted)
+
+    # -- the run ----------------------------------------------------------------------------------------------------------
+
+    async def cancel(self, turn: Turn | None = None) -> bool:
+        """Stop the run, whether it works or waits; False if there was none. The session is idle afterwards.
+
+        With a `turn`, only if its run is at work and no other turn has begun since.
+        """
+        async with self.lock:
+            if turn is not None and not (self.busy and self.turn_began == turn.first):
+                return False
+            if self.run is None or self.run.state is RunState.ENDED:
+                return False
+            await self.run.cancel(CANCEL_GRACE)
+            self._changed(self)
+            self.queue.advance()
+            return True
 
     async def stop(self, why: str, *, forget: bool = False) -> None:
         """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).
 
-        A run that waits for the client goes on waiting in the store, unless it is to be forgotten.
+        A run that waits for the client goes on waiting in the store, unless `forget` is set.
         """
         if self.run is not None and (forget or self.run.state is not RunState.WAITING):
             await self.run.fail(why)
-        self.open_calls.stop_watching()
-        live, self._agent.now = self._agent.now, None
+        if self.run is not None:
+            self.run.pending.stop_timer()
+        live, self._agent.current = self._agent.current, None
         if live is not None:
             await live.close()
         if self.run is not None:
@@ -205,45 +416,8 @@ class Session:
         await self.log.written()
         self.log.close()
 
-    async def _begin(self, message: UserMessage, to_store: Sequence[Message], ask: IdempotencyKey | None) -> Turn:
-        self.used_at = time.monotonic()
-        agent = await self._awake(unsaid=0 if to_store else 1)
-        begin, key = await self.turn_start(TurnStart(messages=(message,)), ask)
-        record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
-        run = self._run(record, agent)
-        self.run = run
-        # The agent begins while its run is stored; nothing of it is read, let alone shown, before both are done.
-        storing = asyncio.create_task(self._store_begin(record, to_store, begin, key))
-        try:
-            if key is not None:
-                # A retry after a kill must find its key, whatever the agent has done by then.
-                await storing
-            taken = await self._takes(agent, Prompt(message.content))
-            await storing
-            if not taken:
-                # It ended between two turns, unseen; its native session is on disk.
-                run.agent = await self._awake(unsaid=1)
-                await run.agent.prompt(Prompt(message.content))
-        except BaseException:
-            await agent.close(0.0)
-            await asyncio.wait([storing])
-            await run.fail("the agent did not take the prompt")
-            raise
-        self.start(run)
-        return self.turn_from(begin.seq)
-
-    async def _store_begin(self, record: RunRecord, said: Sequence[Message], begin: Entry, key: KeyRecord | None) -> None:
-        await self._shared.store.runs.start(
-            record, [MessageRow(message.model_dump_json(), begin.seq) for message in said], self.log.row(begin), key
-        )
-        self.turn_began = begin.seq
-        self.log.show(begin)
-
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
         shared = self._shared
-        meter = shared.metrics.for_agent(self.agent.name).run_metrics(session=True)
-        gate = PolicyEnforcer(self.agent.policy, self.config.tools or ())
-        note = partial(self._note, record.id)
         return Run(
             record,
             agent,
@@ -251,60 +425,86 @@ class Session:
             shared.store,
             shared.redactor,
             self._keep,
-            meter=meter,
+            meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
             suspendable=True,
-            gate=gate,
-            note=note,
-            waits=self.open_calls.watch,
+            enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or ()),
+            audit=partial(self._audit, record.id),
+            pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),
         )
 
-    async def _note(self, run_id: str, decisions: Sequence[Decision]) -> None:
-        await self._shared.audit.write(self.id, run_id, self.agent.name, decisions)
+    def _start(self, run: Run) -> None:
+        """Begin to read the run's agent, which has its prompt."""
+        run.start(self._run_over)
+        self._changed(self)
 
-    async def _takes(self, agent: Agent, prompt: Prompt) -> bool:
-        try:
-            await agent.prompt(prompt)
-        except AgentGone:
-            return False
-        return True
-
-    def start(self, run: Run) -> None:
-        """Let a run begin, whose agent has been told what to do."""
-        run.start(self.run_ended)
-        self._places.changed(self)
-
-    def run_ended(self, run: Run) -> None:
-        """See to the agent and to who waits in line: the run has its end in the log, or waits on without its agent."""
+    def _run_over(self, run: Run) -> None:
+        """The run has ended, or is suspended: see to the agent and to the queue."""
         self.used_at = time.monotonic()
         if run.suspended:
-            self._agent.now = None
+            self._agent.current = None
         elif self.live is not None and not self.live.alive:
             self._agent.forget()
-        if not run.suspended:
-            self.open_calls.stop_watching()
-        self._places.changed(self)
-        self.line.advance()
-
-    async def seeded(self, more: Sequence[Message]) -> Agent:
-        """A fresh native session, with the history and these messages, which are not stored yet. Raises AgentProblem."""
-        return await self._start_agent([*await self.compacted_history(), *more], resume=False)
-
-    async def _awake(self, unsaid: int) -> Agent:
-        """The live agent; started, resumed or seeded if there is none. Raises AgentProblem.
-
-        `unsaid` of the stored messages, at the end, are not for the seed: they are about to be prompted.
-        """
-        if self._agent.ready and self._agent.now is not None:
-            return self._agent.now
-        history = await self.compacted_history()
-        return await self._start_agent(history[: len(history) - unsaid], resume=True)
-
-    async def _start_agent(self, seed: Sequence[Message], *, resume: bool) -> Agent:
-        try:
-            return await self._agent.start(self.config, seed, resume=resume)
-        finally:
-            # Held from here on, whatever comes next: an agent that nobody holds would never be closed.
-            self._places.changed(self)
+        self._changed(self)
+        self.queue.advance()
 
     async def _keep(self, messages: Sequence[MessageRow]) -> None:
         await self._shared.store.messages.append(self.id, messages)
+
+    async def _audit(self, run_id: str, decisions: Sequence[Decision]) -> None:
+        await self._shared.audit.write(self.id, run_id, self.agent.name, decisions)
+
+    # -- the agent --------------------------------------------------------------------------------------------------------
+
+    async def sleep(self, state: str = "idle") -> None:
+        """End the live agent, if the session is in this state; it is resumed when it is needed. Call it under the lock."""
+        if self.live is not None and self.state == state:
+            await self._end_agent()
+            self._changed(self)
+
+    async def _end_agent(self) -> None:
+        """End the live agent; a run that waits for the client is suspended."""
+        if self.run is not None:
+            self.run.expect_suspension()
+        await self._agent.end()
+        if self.run is not None:
+            await self.run.wait()
+
+    async def _ready_agent(self, settings: SessionSettings, *, prompted: int = 0) -> Agent:
+        """The live agent; one that is started, resumed or seeded where there is none with these settings. Raises AgentProblem.
+
+        The last `prompted` messages of the history are not for the seed: they are the prompt.
+        """
+        if (ready := self._agent.ready(settings)) is not None:
+            return ready
+        await self._end_agent()
+        history = await self.compacted_history()
+        seed = history[: len(history) - prompted]
+        if self.run is not None and self.state == "waiting":
+            seed += self.run.if_cancelled()
+        return await self._start_agent(settings, seed, resume=True)
+
+    async def _start_agent(self, settings: SessionSettings, seed: Sequence[Message], *, resume: bool) -> Agent:
+        try:
+            return await self._agent.start(settings, seed, resume=resume)
+        finally:
+            # The registry must hold the session from here on: otherwise the agent would never be closed.
+            self._changed(self)
+
+
+async def _prompted(agent: Agent, message: UserMessage) -> bool:
+    try:
+        await agent.prompt(Prompt(message.content))
+    except AgentGone:
+        return False
+    return True
+
+
+def _answers(replies: Sequence[Reply]) -> TurnStart:
+    permissions = tuple(reply for reply in replies if isinstance(reply, PermissionReply))
+    return TurnStart(messages=tuple(client_results(replies)), permissions=permissions)
+
+
+def _waiting_text(pending: PendingCalls) -> str:
+    results = [call.id for call in pending.calls.values() if call.wants == "result"]
+    what = f"{ids(results)} waits for its result from the application" if results else "waits for permission"
+    return f"a tool call of this session {what}; answer it or cancel the run, then send this again"

@@ -1,4 +1,4 @@
-"""What a client has set for a session, its form in the store, and what is told of a session."""
+"""The settings that a client gives a session, their form in the store, and the summary of a session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SERVERS = "mcp servers"
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What the client has set. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden.
+    """The settings from the client. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden.
 
     `additional_directories` are the real paths of all folders that the session works in besides its working folder.
     """
@@ -28,13 +28,13 @@ class SessionSettings:
     additional_directories: tuple[str, ...] = ()
 
     @property
-    def sealed(self) -> dict[str, str]:
-        """What is kept encrypted: the secrets, and the MCP servers, which are started with some."""
+    def to_encrypt(self) -> dict[str, str]:
+        """What is stored encrypted: the secrets, and the MCP servers, whose environment and headers may hold some."""
         return {**self.secrets, **({_SERVERS: to_text(self.mcp_servers)} if self.mcp_servers else {})}
 
     @property
     def hidden(self) -> list[str]:
-        """The values that must not be shown."""
+        """The values that must not appear in responses and logs."""
         return [*self.secrets.values(), *(secret for server in self.mcp_servers for secret in server.secrets)]
 
     def to_json(self) -> dict[str, Any]:
@@ -47,13 +47,13 @@ class SessionSettings:
         return {**data, "additional_directories": list(self.additional_directories)} if self.additional_directories else data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], sealed: Mapping[str, str]) -> SessionSettings:
+    def from_json(cls, data: Mapping[str, Any], secrets: Mapping[str, str]) -> SessionSettings:
         tools = None if data.get("tools") is None else tuple(ToolGrant(*grant) for grant in data["tools"])
         app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
-        secrets = {name: value for name, value in sealed.items() if name != _SERVERS}
-        servers = from_text(sealed[_SERVERS]) if _SERVERS in sealed else ()
+        hidden = {name: value for name, value in secrets.items() if name != _SERVERS}
+        servers = from_text(secrets[_SERVERS]) if _SERVERS in secrets else ()
         directories = tuple(data.get("additional_directories", ()))
-        return cls(dict(data.get("options", {})), secrets, tools, app_tools, servers, directories)
+        return cls(dict(data.get("options", {})), hidden, tools, app_tools, servers, directories)
 
 
 @dataclass(frozen=True)

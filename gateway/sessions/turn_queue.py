@@ -1,4 +1,4 @@
-"""The requests that wait for a session's run to end, in the order in which they came."""
+"""The requests that wait until a session's run has ended, in the order in which they came."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 from gateway.errors import Conflict, TooMany
 
-LONGEST = 16
-"""How many may wait for one session."""
+MAX_QUEUED = 16
+"""The most requests that may wait for one session."""
 
 
 class TurnQueue:
-    """`free` says whether the next one may go; call `advance` whenever that may have changed."""
+    """`free` returns whether a turn may begin; call `advance` whenever that may have changed."""
 
     def __init__(self, free: Callable[[], bool]) -> None:
         self._free = free
@@ -25,30 +25,33 @@ class TurnQueue:
         return not self._waiting
 
     def advance(self) -> None:
-        """Let the first one go, if the way is free."""
+        """Wake the first request, if a turn may begin."""
         if self._waiting and self._free() and not self._waiting[0].done():
             self._waiting[0].set_result(None)
 
     @asynccontextmanager
-    async def place(self, gone: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        """Wait in line; inside it is this one's turn, and nobody overtakes it. Raises TooMany; Conflict when `gone` returns."""
-        if len(self._waiting) >= LONGEST:
-            raise TooMany(f"{LONGEST} messages wait for this session already; try again later")
+    async def turn(self, disconnected: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Wait in the queue; inside, this request is the first, and none overtakes it.
+
+        Raises TooMany where the queue is full; Conflict when `disconnected` returns before the request is the first.
+        """
+        if len(self._waiting) >= MAX_QUEUED:
+            raise TooMany(f"{MAX_QUEUED} messages are queued for this session already; try again later")
         mine = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)
-        going = asyncio.ensure_future(gone())
+        gone = asyncio.ensure_future(disconnected())
         try:
             self.advance()
             while True:
-                await asyncio.wait((mine, going), return_when=asyncio.FIRST_COMPLETED)
-                if going.done() and not mine.done():
-                    raise Conflict("the client has gone; its message was not said")
+                await asyncio.wait((mine, gone), return_when=asyncio.FIRST_COMPLETED)
+                if gone.done() and not mine.done():
+                    raise Conflict("the client disconnected before its message was submitted")
                 if self._free():
                     break
-                # Something else has begun since it was told to go.
+                # Another turn has begun since this request was woken.
                 self._waiting[0] = mine = asyncio.get_running_loop().create_future()
             yield
         finally:
-            going.cancel()
+            gone.cancel()
             self._waiting.remove(mine)
             self.advance()

@@ -1,4 +1,4 @@
-"""One exchange of AAP, whichever version: the request's headers, what was asked for before under its key, and its answer."""
+"""One exchange of AAP, of any version: the headers of a request for a turn, its idempotency key, and its response."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pydantic_core import to_json
 from gateway.events.turn import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
-from gateway.protocols.aap.sessions import make_and_begin
-from gateway.protocols.aap.turns import take_turn
+from gateway.protocols.aap.sessions import create_and_submit
+from gateway.protocols.aap.turns import submission
 from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
 from gateway.protocols.authentication import CurrentCaller
 from gateway.protocols.sse import event_stream
@@ -32,47 +32,46 @@ class Exchange:
     def __init__(self, http: Request, caller: Caller, key: str | None, seen: Position | None) -> None:
         self._http, self._caller, self._key, self._seen = http, caller, key, seen
 
-    def ask(self, operation: str, request: WireModel) -> IdempotencyKey | None:
-        """The request under its key, if it has one; another caller's or operation's key of the same name is another."""
+    def idempotency_key(self, operation: str, request: WireModel) -> IdempotencyKey | None:
+        """The request's key, if it has one; keys of other callers and operations are other keys, whatever their text."""
         if self._key is None:
             return None
         return IdempotencyKey.of(self._caller.name, operation, self._key, request.model_dump(mode="json"))
 
     async def create(self, gateway: Gateway, request: CreateSessionRequest) -> Response:
         """Make a session and answer its last user message."""
-        ask, caller = self.ask("create", request), self._caller
+        key, caller = self.idempotency_key("create", request), self._caller
 
         async def start() -> Started:
-            return await make_and_begin(gateway, caller, request.agent, request.tools, request.messages, ask)
+            return await create_and_submit(gateway, caller, request.agent, request.tools, request.messages, key)
 
-        return await self._answer(gateway, await self._once(gateway, ask, start), request, created=True, status=201)
+        return await self._respond(gateway, await self._once(gateway, key, start), request, created=True, status=201)
 
     async def turn(self, gateway: Gateway, session_id: str, request: TurnRequest, tools: Sequence[Tool] | None) -> Response:
-        """Start or go on with a session's run."""
+        """Start or continue a session's run."""
         session = await gateway.sessions.get(self._caller, session_id)
-        ask, busy = self.ask(f"turn {session.id}", request), request.when_busy
+        key = self.idempotency_key(f"turn {session.id}", request)
 
         async def start() -> Started:
-            turn = await take_turn(session, request.messages, request.agent, tools, ask, when_busy=busy, gone=self._hung_up)
-            return session, turn
+            return session, await session.submit(submission(session, request, tools, key, self._disconnected))
 
-        return await self._answer(gateway, await self._once(gateway, ask, start), request)
+        return await self._respond(gateway, await self._once(gateway, key, start), request)
 
-    async def _hung_up(self) -> None:
-        """Until the client's connection is gone."""
+    async def _disconnected(self) -> None:
+        """Return when the client's connection is gone."""
         while (await self._http.receive())["type"] != "http.disconnect":
             pass
 
-    async def _once(self, gateway: Gateway, ask: IdempotencyKey | None, start: Callable[[], Awaitable[Started]]) -> Started:
-        """The turn that `start` begins, or the one that was begun before under the same key."""
+    async def _once(self, gateway: Gateway, key: IdempotencyKey | None, start: Callable[[], Awaitable[Started]]) -> Started:
+        """The turn that `start` begins, or the one that an earlier request began under the same key."""
 
         async def again(known: KeyRecord) -> Started:
             session = await gateway.sessions.get(self._caller, known.log_id)
             return session, session.turn_from(known.first_seq)
 
-        return await gateway.idempotency.once(ask, start, again)
+        return await gateway.idempotency.once(key, start, again)
 
-    async def _answer(
+    async def _respond(
         self, gateway: Gateway, started: Started, request: TurnFields, *, created: bool = False, status: int = 200
     ) -> Response:
         """The turn as a response: an SSE stream, or (mode `none`) JSON once it is over. `created`: the session is new."""
@@ -92,22 +91,22 @@ class Exchange:
         reading = asyncio.create_task(_json(turn, created))
         try:
             if dropped is not None:
-                await self._unless_hung_up(reading, dropped)
+                await self._watch_connection(reading, dropped)
             return await reading
         finally:
             reading.cancel()
 
-    async def _unless_hung_up(self, task: asyncio.Task[bytes], dropped: Callable[[], None]) -> None:
-        """Wait for the task; tell if the client hangs up before it is done."""
-        hanging_up = asyncio.create_task(self._hung_up())
+    async def _watch_connection(self, task: asyncio.Task[bytes], dropped: Callable[[], None]) -> None:
+        """Wait for the task; call `dropped` if the client disconnects before it is done."""
+        disconnecting = asyncio.create_task(self._disconnected())
         try:
-            await asyncio.wait((task, hanging_up), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, disconnecting), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 dropped()
         finally:
-            hanging_up.cancel()
+            disconnecting.cancel()
             with suppress(asyncio.CancelledError):
-                await hanging_up
+                await disconnecting
 
 
 KeyHeader = Annotated[str | None, Header(min_length=1, max_length=1024, description="The same key again does not run it twice.")]

@@ -31,10 +31,9 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
 
     @routes.post(session_path + "/cancel", openapi_extra=examples.CANCEL)
     async def cancel(caller: CurrentCaller, session_id: str) -> CancelResponse:
-        """Stop the run, and give up the calls that wait for the client: the session is idle then. If it was, nothing happens."""
+        """Stop the run, and cancel the calls that wait for the client: the session is idle then. If it was, nothing happens."""
         session = await gateway.sessions.get(caller, session_id)
-        async with session.lock:
-            cancelled = await session.cancel()
+        cancelled = await session.cancel()
         return CancelResponse(session_id=session.id, cancelled=cancelled, state=session.state)
 
     @routes.get(session_path + "/events", response_class=Response, openapi_extra=examples.FOLLOW_EVENTS)
@@ -50,7 +49,7 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
         session = await gateway.sessions.get(caller, session_id)
         seen = _position(session, last_event_id or after)
         view = StreamView(whole=stream == "message", seen=seen, others=True)
-        # What a frame says may depend on all of its run.
+        # The content of a frame may depend on all of its run.
         start = await gateway.store.runs.first_seq(session.id, seen.seq)
         return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive)
 

@@ -1,4 +1,4 @@
-"""What every version does with a session: make, list, show. Which fields a client sees of it is the version's."""
+"""What every AAP version does with sessions: create, list, describe. The fields of the responses are the version's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
 from gateway.security.redaction import HIDDEN
-from gateway.sessions.session import Session
+from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings, SessionSummary
 from gateway.store import SessionRecord
 
-Shown = TypeVar("Shown", bound=SessionInfo)
+Info = TypeVar("Info", bound=SessionInfo)
 
 _HISTORIES: Mapping[HistoryType, Callable[[Session], Awaitable[list[Message]]]] = {
     "compacted": Session.compacted_history,
@@ -29,43 +29,42 @@ _HISTORIES: Mapping[HistoryType, Callable[[Session], Awaitable[list[Message]]]] 
 }
 
 
-async def make(
+async def create(
     gateway: Gateway,
     caller: Caller,
-    wanted: AgentConfig,
+    requested: AgentConfig,
     tools: Iterable[Tool] | None,
     messages: Sequence[Message],
-    ask: IdempotencyKey | None = None,
+    key: IdempotencyKey | None = None,
 ) -> Session:
     """A session with a history; nothing runs. Raises BadRequest, AgentProblem; then there is none."""
-    agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
+    agent, config = gateway.agents.get(requested.name), _config(gateway, requested, tools)
     check_seed(agent, messages)
-    return await gateway.sessions.create(caller, agent, config, messages, ask=ask)
+    return await gateway.sessions.create(caller, agent, config, messages, key=key)
 
 
-async def make_and_begin(
+async def create_and_submit(
     gateway: Gateway,
     caller: Caller,
-    wanted: AgentConfig,
+    requested: AgentConfig,
     tools: Iterable[Tool] | None,
     messages: Sequence[Message],
-    ask: IdempotencyKey | None = None,
+    key: IdempotencyKey | None = None,
 ) -> tuple[Session, Turn]:
     """A session whose last message, the user's, is being answered. Raises BadRequest, AgentProblem; then there is none."""
-    agent, config = gateway.agents.get(wanted.name), _config(gateway, wanted, tools)
-    check_new(agent, messages)
-    session = await gateway.sessions.create(caller, agent, config, messages)
+    agent, config = gateway.agents.get(requested.name), _config(gateway, requested, tools)
+    message = check_new(agent, messages)
+    session = await gateway.sessions.create(caller, agent, config, messages[:-1], wait_for_calls=False)
     try:
-        async with session.lock:
-            return session, await session.begin(ask)
+        return session, await session.submit(Submission(message=message, key=key))
     except BaseException:
         await gateway.sessions.delete(caller, session.id)
         raise
 
 
-def _config(gateway: Gateway, wanted: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
-    agent = gateway.agents.get(wanted.name)
-    config = merge_settings(SessionSettings(), agent, wanted, tools)
+def _config(gateway: Gateway, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
+    agent = gateway.agents.get(requested.name)
+    config = merge_settings(SessionSettings(), agent, requested, tools)
     agent.spec({**config.options, **config.secrets})
     return config
 
@@ -79,8 +78,8 @@ async def page(gateway: Gateway, caller: Caller, after: str | None, limit: int) 
     return records[:limit], encode_cursor(last.created_at, last.id)
 
 
-def shown(kind: type[Shown], tool: type[Tool], summary: SessionSummary, **more: Any) -> Shown:
-    """A session in a version's words."""
+def session_info(kind: type[Info], tool: type[Tool], summary: SessionSummary, **more: Any) -> Info:
+    """A session as a response of an AAP version; `more` are the fields that only that version has."""
     config = summary.config
     options = {**config.options, **dict.fromkeys(config.secrets, HIDDEN)}
     grants = None if config.tools is None else [{"name": grant.name, "trust": grant.trust} for grant in config.tools]
@@ -96,11 +95,11 @@ def shown(kind: type[Shown], tool: type[Tool], summary: SessionSummary, **more: 
     )
 
 
-async def histories(session: Session, wanted: HistoryType | None) -> SessionHistory:
-    """The wanted history, or all that its agent declares. Raises NotFound for one that it does not."""
+async def histories(session: Session, requested: HistoryType | None) -> SessionHistory:
+    """The requested history, or all that the agent declares. Raises NotFound for one that it does not."""
     declared = declared_histories(session.agent)
-    if wanted is not None and wanted not in declared:
-        offer = f"ask for {' or '.join(declared)}" if declared else "it has none"
-        raise NotFound(f"agent {session.agent.name!r} declares no {wanted} history; {offer}")
-    kinds = declared if wanted is None else (wanted,)
+    if requested is not None and requested not in declared:
+        hint = f"ask for {' or '.join(declared)}" if declared else "it has none"
+        raise NotFound(f"agent {session.agent.name!r} declares no {requested} history; {hint}")
+    kinds = declared if requested is None else (requested,)
     return SessionHistory.model_validate({kind: await _HISTORIES[kind](session) for kind in kinds})

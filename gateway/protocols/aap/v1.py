@@ -21,7 +21,7 @@ from gateway.protocols.aap.schema import (
     SessionTurnRequest,
     WireModel,
 )
-from gateway.protocols.aap.sessions import histories, page, shown
+from gateway.protocols.aap.sessions import histories, page, session_info
 from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 1
@@ -74,7 +74,7 @@ def router(gateway: Gateway) -> APIRouter:
         session = await gateway.sessions.get(caller, session_id)
         # Its state before its history: what has ended by now is stored by now, and not the other way round.
         summary = await gateway.sessions.summary(session)
-        return shown(SessionResponse, ApplicationTool, summary, history=await histories(session, history))
+        return session_info(SessionResponse, ApplicationTool, summary, history=await histories(session, history))
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:

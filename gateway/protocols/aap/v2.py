@@ -21,7 +21,7 @@ from gateway.protocols.aap.schema import (
     SessionTurnRequest,
     WireModel,
 )
-from gateway.protocols.aap.sessions import histories, page, shown
+from gateway.protocols.aap.sessions import histories, page, session_info
 from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 2
@@ -56,7 +56,7 @@ def router(gateway: Gateway) -> APIRouter:
         """Sessions with their settings, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         found = await gateway.sessions.summaries(records)
-        return SessionListV2(sessions=[shown(SessionInfoV2, ApplicationTool, one) for one in found], next=more)
+        return SessionListV2(sessions=[session_info(SessionInfoV2, ApplicationTool, one) for one in found], next=more)
 
     @routes.put("/session", response_model=AgentResponse, status_code=201, openapi_extra=examples.CREATE)
     async def create_session(request: CreateSessionRequest, exchange: ExchangeOf) -> Response:
@@ -72,7 +72,7 @@ def router(gateway: Gateway) -> APIRouter:
     async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV2:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
-        return shown(SessionInfoV2, ApplicationTool, summary)
+        return session_info(SessionInfoV2, ApplicationTool, summary)
 
     @routes.get(SESSION + "/history", openapi_extra=examples.HISTORY)
     async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> SessionHistoryResponse:

@@ -25,7 +25,7 @@ from gateway.protocols.aap.schema import (
     TurnRequest,
     WireModel,
 )
-from gateway.protocols.aap.sessions import histories, make, page, shown
+from gateway.protocols.aap.sessions import create, histories, page, session_info
 from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 3
@@ -101,15 +101,15 @@ def router(gateway: Gateway) -> APIRouter:
         """Sessions with their settings, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         found = await gateway.sessions.summaries(records)
-        return SessionListV3(sessions=[shown(SessionInfoV3, ClientTool, one) for one in found], next=more)
+        return SessionListV3(sessions=[session_info(SessionInfoV3, ClientTool, one) for one in found], next=more)
 
     @routes.post("/sessions", status_code=201, openapi_extra=examples.CREATE_V3)
     async def create_session(caller: CurrentCaller, request: PostSessionsRequest, exchange: ExchangeOf) -> PostSessionsResponse:
         """Make a session; the agent does not run."""
-        ask = exchange.ask("create v3", request)
+        key = exchange.idempotency_key("create v3", request)
         session = await gateway.idempotency.once(
-            ask,
-            lambda: make(gateway, caller, request.agent, request.tools, request.messages, ask),
+            key,
+            lambda: create(gateway, caller, request.agent, request.tools, request.messages, key),
             lambda known: gateway.sessions.get(caller, known.log_id),
         )
         return PostSessionsResponse(session_id=session.id)
@@ -123,7 +123,7 @@ def router(gateway: Gateway) -> APIRouter:
     async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV3:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
-        return shown(SessionInfoV3, ClientTool, summary)
+        return session_info(SessionInfoV3, ClientTool, summary)
 
     @routes.get(SESSION + "/history", openapi_extra=examples.HISTORY)
     async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> SessionHistoryResponse:

@@ -18,7 +18,7 @@ def router(gateway: Gateway) -> APIRouter:
     """Return the routes of both transports. Their connections are closed when the gateway closes."""
     routes = APIRouter(tags=["ACP"], route_class=authenticated_route(gateway.auth))
     clients, sockets = HttpClients(gateway), WebSockets(gateway)
-    gateway.at_the_end += [clients.close, sockets.close]
+    gateway.close_last += [clients.close, sockets.close]
 
     @routes.post(PATH, status_code=202, response_class=Response, responses=examples.BATCH, openapi_extra=examples.SEND)
     async def acp_message(agent: str, caller: CurrentCaller, request: Request) -> Response:

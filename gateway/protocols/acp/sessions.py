@@ -46,7 +46,6 @@ from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
-from gateway.policy.pending_calls import unanswered
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.directories import folder_of, with_additional_directories, with_directories
 from gateway.protocols.acp.mcp_servers import mcp_servers_for
@@ -55,6 +54,7 @@ from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.session_info import SessionInfoUpdates, title_of_prompt
 from gateway.protocols.acp.session_view import SessionView
 from gateway.protocols.cursors import decode_cursor, encode_cursor
+from gateway.runs.pending_calls import unanswered
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
@@ -106,17 +106,17 @@ class OpenSessions:
         servers = mcp_servers_for(request.mcp_servers, self._agent)
         config = with_directories(SessionSettings(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
         view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
-        return Reply(NewSessionResponse(session_id=view.session.id, **view.about.settings()), self._start_following(view))
+        return Reply(NewSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
 
     async def load(self, request: LoadSessionRequest) -> Reply:
         view = await self._reopen(request)
         await view.replay()
-        return Reply(LoadSessionResponse(**view.about.settings()), self._start_following(view))
+        return Reply(LoadSessionResponse(**view.info.settings()), self._start_following(view))
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
         view = await self._reopen(request)
         await view.skip()
-        return Reply(ResumeSessionResponse(**view.about.settings()), self._start_following(view))
+        return Reply(ResumeSessionResponse(**view.info.settings()), self._start_following(view))
 
     async def fork(self, request: ForkSessionRequest) -> Reply:
         """Create a session with the history and the settings of another. The two are independent from then on.
@@ -136,7 +136,7 @@ class OpenSessions:
         config = with_directories(replace(config, mcp_servers=servers), self._agent, request)
         view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *results]))
         await view.skip()
-        return Reply(ForkSessionResponse(session_id=view.session.id, **view.about.settings()), self._start_following(view))
+        return Reply(ForkSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> SessionView:
         session = await self._found(request.session_id)
@@ -145,7 +145,7 @@ class OpenSessions:
         with_additional_directories(session.config, self._agent, request)
         current = self._views.pop(session.id, None)
         if current is not None:
-            if current.speaking:
+            if current.prompting:
                 self._views[session.id] = current
                 raise Conflict("this session is open on this connection already, with a prompt in progress")
             await current.close()
@@ -205,9 +205,9 @@ class OpenSessions:
     async def close(self, request: CloseSessionRequest) -> Reply:
         """Cancel this client's prompt, and stop the agent's process. The session can be loaded again."""
         view = self._view(request.session_id)
-        if view.speaking:
+        if view.prompting:
             await view.cancel()
-            await view.quiet()
+            await view.no_prompt()
         await self._drop(view)
         async with view.session.lock:
             await view.session.sleep()
@@ -221,9 +221,9 @@ class OpenSessions:
             return Reply(DeleteSessionResponse())
         view = self._views.get(session.id)
         if view is not None:
-            if view.speaking:
+            if view.prompting:
                 await view.cancel()
-                await view.quiet()
+                await view.no_prompt()
             await self._drop(view)
         await self._gateway.sessions.delete(self._caller, session.id)
         return Reply(DeleteSessionResponse())
@@ -264,16 +264,16 @@ class OpenSessions:
         if not isinstance(request.value, str):
             raise BadRequest(f"value: option {request.config_id!r} is a choice, not a boolean; send one of its values")
         await self._set(view, request.config_id, request.value)
-        return Reply(SetSessionConfigOptionResponse(config_options=view.about.settings()["config_options"] or []))
+        return Reply(SetSessionConfigOptionResponse(config_options=view.info.settings()["config_options"] or []))
 
     async def _set(self, view: SessionView, name: str, value: str) -> None:
-        await self._configure(view, lambda config: with_option(self._agent, config, name, value, view.about.models))
+        await self._configure(view, lambda config: with_option(self._agent, config, name, value, view.info.models))
 
     async def _configure(self, view: SessionView, change: Callable[[SessionSettings], SessionSettings]) -> None:
         """Change the settings. A run in progress keeps those that it was started with."""
         async with view.session.lock:
             await view.session.configure(change(view.session.config))
-        await view.tell_settings()
+        await view.send_settings()
 
 
 def _resolved(path: str | None) -> str | None:

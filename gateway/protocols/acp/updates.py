@@ -51,9 +51,10 @@ from drivers.contract.messages import (
     text_of,
 )
 from gateway.events.messages import CANCELLED, content_of
-from gateway.policy.pending_calls import DENIED, INTERRUPTED
+from gateway.policy.decisions import DENIED
 from gateway.protocols.acp.content import content_blocks, text
 from gateway.protocols.acp.tool_calls import Plan, diffs_of, locations_of, title_of
+from gateway.runs.pending_calls import INTERRUPTED
 
 Update = BaseModel
 

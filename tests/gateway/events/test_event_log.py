@@ -107,7 +107,7 @@ async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> N
     assert [first for first, _ in await store.events.read("log", 0)] == [1, 3]
     assert await store.runs.last("log") == RunRecord("run", "log", "ended", "refusal", 1)
     assert not reader.done()
-    log.show(entry)
+    log.publish(entry)
     assert await reader == [entry]
     assert [e.event for e in await EventLog("log", store, 3).read(2)] == [entry.event]
 
@@ -124,9 +124,9 @@ async def test_the_writer_of_events_waits_when_the_store_is_far_behind(store: St
     monkeypatch.setattr(store.events, "append", slow)
     log = EventLog("log", store)
     log.append(tokens(range(1, 3)))
-    await asyncio.wait_for(log.room(), 1)
+    await asyncio.wait_for(log.wait_for_capacity(), 1)
     log.append(tokens(range(3, 1001), 100))
-    waiting = asyncio.create_task(log.room())
+    waiting = asyncio.create_task(log.wait_for_capacity())
     assert await read_all(log, 1000) == list(range(1, 1001)), "readers do not wait for the store"
     assert not waiting.done()
     go.set()

@@ -8,7 +8,8 @@ from drivers.contract.agent import PermissionReply, ToolReply
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, ToolCall, ToolResult
 from drivers.contract.info import ToolGrant
 from drivers.contract.messages import ToolUseBlock
-from gateway.policy.enforcement import TIME_LIMIT, PolicyEnforcer
+from gateway.policy.decisions import TIME_LIMIT
+from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.rules import Policy, Rule
 
 RULES = Policy(
@@ -20,7 +21,7 @@ RULES = Policy(
 )
 
 
-def gate(*, trust: bool = False, policy: Policy = RULES) -> PolicyEnforcer:
+def enforcer(*, trust: bool = False, policy: Policy = RULES) -> PolicyEnforcer:
     return PolicyEnforcer(policy, [ToolGrant("shell", trust), ToolGrant("lookup", True)])
 
 
@@ -37,101 +38,101 @@ def outcomes(found: PolicyEnforcer) -> list[tuple[str, str, str]]:
 
 
 def test_a_stop_that_the_rules_decide_is_not_shown() -> None:
-    keeper = gate()
+    found = enforcer()
     calls = [started("a", "git status"), started("b", "rm x")]
-    passed = keeper.pass_on([*calls, asking("a", "b", optional=("c",))])
-    assert passed.events == calls
-    assert passed.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
-    assert outcomes(keeper) == [("a", "allowed", "policy[0]"), ("b", "denied", "policy[1]")]
-    assert keeper.held == {}
+    enforced = found.apply([*calls, asking("a", "b", optional=("c",))])
+    assert enforced.events == calls
+    assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
+    assert outcomes(found) == [("a", "allowed", "policy[0]"), ("b", "denied", "policy[1]")]
+    assert found.held == {}
 
 
 def test_where_the_client_is_asked_too_it_sees_what_was_decided() -> None:
-    keeper = gate()
-    passed = keeper.pass_on([started("a", "git status"), started("b", "rm x"), started("c", "ls"), asking("a", "b", "c")])
-    assert passed.replies == []
-    *_, result, failed, awaiting = passed.events
+    found = enforcer()
+    enforced = found.apply([started("a", "git status"), started("b", "rm x"), started("c", "ls"), asking("a", "b", "c")])
+    assert enforced.replies == []
+    *_, result, failed, awaiting = enforced.events
     assert result == ToolResult(tool_call_id="b", output="Tool call denied: never", is_error=True)
     assert failed == ToolCall(id="b", name="shell", status="failed")
     assert awaiting == Awaiting(
         calls=(AwaitedCall(id="a", wants="permission", optional=True), AwaitedCall(id="c", wants="permission"))
     )
-    assert keeper.release([PermissionReply("c", True)]) == [
+    assert found.release([PermissionReply("c", True)]) == [
         PermissionReply("a", True), PermissionReply("b", False, "never"),
     ]  # fmt: skip
     # The agent's own word on the denied call is no news.
-    assert keeper.pass_on([result, failed]).events == []
-    assert keeper.pass_on([ToolResult(tool_call_id="a", output="x")]).events != []
+    assert found.apply([result, failed]).events == []
+    assert found.apply([ToolResult(tool_call_id="a", output="x")]).events != []
 
 
 def test_the_client_may_refuse_what_a_rule_allows() -> None:
-    keeper = gate()
-    keeper.pass_on([started("a", "git status"), started("c", "ls"), asking("a", "c")])
-    assert keeper.release([PermissionReply("c", True), PermissionReply("a", False)]) == []
+    found = enforcer()
+    found.apply([started("a", "git status"), started("c", "ls"), asking("a", "c")])
+    assert found.release([PermissionReply("c", True), PermissionReply("a", False)]) == []
 
 
 def test_an_agent_that_asks_about_what_it_was_trusted_with_is_not_answered_for() -> None:
-    keeper = gate()
-    passed = keeper.pass_on([started("l", name="lookup"), asking("l")])
-    assert (passed.replies, passed.events[-1]) == ([], asking("l"))
+    found = enforcer()
+    enforced = found.apply([started("l", name="lookup"), asking("l")])
+    assert (enforced.replies, enforced.events[-1]) == ([], asking("l"))
 
 
 def test_trust_holds_where_no_rule_does() -> None:
-    keeper = gate(trust=True)
-    passed = keeper.pass_on([started("a", "ls"), started("b", "git a"), started("l", name="lookup"), asking("a", "b")])
-    assert passed.replies == [PermissionReply("a", True), PermissionReply("b", True)]
-    assert outcomes(keeper) == [("l", "trusted", "trust"), ("a", "trusted", "trust"), ("b", "allowed", "policy[0]")]
+    found = enforcer(trust=True)
+    enforced = found.apply([started("a", "ls"), started("b", "git a"), started("l", name="lookup"), asking("a", "b")])
+    assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", True)]
+    assert outcomes(found) == [("l", "trusted", "trust"), ("a", "trusted", "trust"), ("b", "allowed", "policy[0]")]
 
 
 def test_no_trust_goes_over_a_rule() -> None:
-    keeper = gate(trust=True)
-    passed = keeper.pass_on([started("a", "push it"), started("b", "ls; rm x"), asking("a", "b")])
-    assert passed.events[-1] == asking("a")
-    assert outcomes(keeper) == [("a", "asked", "policy[2]"), ("b", "denied", "policy[1]")]
+    found = enforcer(trust=True)
+    enforced = found.apply([started("a", "push it"), started("b", "ls; rm x"), asking("a", "b")])
+    assert enforced.events[-1] == asking("a")
+    assert outcomes(found) == [("a", "asked", "policy[2]"), ("b", "denied", "policy[1]")]
 
 
 def test_a_rule_that_allows_a_whole_tool_is_as_good_as_trust() -> None:
-    keeper = gate(policy=Policy([Rule(tool="shell", decide="allow")]))
-    assert keeper.pass_on([started("a", "ls")]).replies == []
-    assert outcomes(keeper) == [("a", "allowed", "policy[0]")]
+    found = enforcer(policy=Policy([Rule(tool="shell", decide="allow")]))
+    assert found.apply([started("a", "ls")]).replies == []
+    assert outcomes(found) == [("a", "allowed", "policy[0]")]
 
 
 def test_a_grant_to_an_agent_that_is_gone_lets_its_call_pass_but_not_past_a_denial() -> None:
-    keeper = gate()
+    found = enforcer()
     old = [ToolUseBlock(tool_call_id=c, name="shell", input={"command": c}) for c in ("push it", "rm x")]
-    keeper.begin([ToolGrant("shell")], old)
-    passed = keeper.pass_on([started("a", "push it"), started("b", "rm x"), asking("a", "b")])
-    assert passed.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
-    assert keeper.pass_on([started("c", "push it"), asking("c")]).events[-1] == asking("c")
+    found.begin([ToolGrant("shell")], old)
+    enforced = found.apply([started("a", "push it"), started("b", "rm x"), asking("a", "b")])
+    assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
+    assert found.apply([started("c", "push it"), asking("c")]).events[-1] == asking("c")
 
 
 def test_an_agent_begins_with_what_is_granted_then() -> None:
-    keeper = gate(trust=True)
-    keeper.begin([ToolGrant("shell")])
-    assert keeper.pass_on([started("a", "ls"), asking("a")]).events[-1] == asking("a")
+    found = enforcer(trust=True)
+    found.begin([ToolGrant("shell")])
+    assert found.apply([started("a", "ls"), asking("a")]).events[-1] == asking("a")
 
 
 def test_the_applications_tools_can_be_denied_and_nothing_else() -> None:
     policy = Policy([Rule(tool="app_no", decide="deny", reason="no"), Rule(tool="app*", decide="allow")])
-    keeper = gate(policy=policy)
-    passed = keeper.pass_on([started("a", name="app_no"), started("b", name="app_yes"), asking("a", "b", wants="result")])
-    assert passed.events[-1] == asking("b", wants="result")
-    keeper.answered([ToolReply("b", "x")], "client")
-    assert keeper.release([ToolReply("b", "x")]) == [PermissionReply("a", False, "no")]
-    assert outcomes(keeper)[-1] == ("b", "answered", "client")
+    found = enforcer(policy=policy)
+    enforced = found.apply([started("a", name="app_no"), started("b", name="app_yes"), asking("a", "b", wants="result")])
+    assert enforced.events[-1] == asking("b", wants="result")
+    found.answered([ToolReply("b", "x")], "client")
+    assert found.release([ToolReply("b", "x")]) == [PermissionReply("a", False, "no")]
+    assert outcomes(found)[-1] == ("b", "answered", "client")
 
 
 def test_a_call_that_nobody_has_seen_is_asked_about() -> None:
-    assert gate(trust=True).pass_on([asking("a")]).events == [asking("a")]
+    assert enforcer(trust=True).apply([asking("a")]).events == [asking("a")]
 
 
 def test_the_answers_are_decisions_too() -> None:
-    keeper = gate()
-    keeper.pass_on([started(c) for c in "abcd"])
-    keeper.answered([PermissionReply("a", True), PermissionReply("b", False, "why"), ToolReply("c", "x")], "client")
-    keeper.answered([PermissionReply("d", False, "late")], TIME_LIMIT)
-    keeper.cancelled(["a"])
-    assert [(d.call_id, d.outcome, d.by, d.reason) for d in keeper.decisions] == [
+    found = enforcer()
+    found.apply([started(c) for c in "abcd"])
+    found.answered([PermissionReply("a", True), PermissionReply("b", False, "why"), ToolReply("c", "x")], "client")
+    found.answered([PermissionReply("d", False, "late")], TIME_LIMIT)
+    found.cancelled(["a"])
+    assert [(d.call_id, d.outcome, d.by, d.reason) for d in found.decisions] == [
         ("a", "granted", "client", None), ("b", "refused", "client", "why"), ("c", "answered", "client", None),
         ("d", "timed_out", TIME_LIMIT, "late"), ("a", "cancelled", "client", None),
     ]  # fmt: skip
@@ -139,4 +140,4 @@ def test_the_answers_are_decisions_too() -> None:
 
 def test_other_events_pass_in_their_order() -> None:
     events: list[OutputEvent] = [started("a"), ToolResult(tool_call_id="z", output=1), started("b")]
-    assert gate().pass_on(events).events == events
+    assert enforcer().apply(events).events == events

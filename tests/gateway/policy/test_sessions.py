@@ -104,7 +104,7 @@ async def test_decisions_of_all_kinds_in_one_message(ruled: Running, scene: Scen
     session, shown, stop = await turn(ruled, mode, scenario, [CAREFUL])
     denied = "Tool call denied: nothing is removed here"
     assert (shown, stop, made(tmp_path)) == ({"denied": denied}, "tool_use", [])
-    assert "'open' is still open" in await error(
+    assert "'open' is still pending" in await error(
         ruled.client.post(f"/session/{session}", json={"messages": [grant("asked")]}), 400
     )
     both = [grant("asked"), grant("open")]

@@ -65,7 +65,7 @@ async def test_as_many_turns_run_as_are_allowed(tmp_path: Path, scene: Scene) ->
             await refused(client.post(f"/session/{first}", json=wish), "limits.running_turns")
             await refused(client.put("/session", json=opening(options=options)), "limits.running_turns")
             await refused(client.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.running_turns")
-            # Neither its open call nor the answer is lost.
+            # Neither its pending call nor the answer is lost.
             await refused(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}), "limits.running_turns")
             await refused(client.post(f"/session/{waiting}", json={"messages": [user("other")]}), "limits.running_turns")
             assert [await look(client, session) for session in (first, waiting)] == before
@@ -111,7 +111,7 @@ def _client(portico: Running, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=portico.url, headers={"Authorization": f"Bearer {key}"}, timeout=60, verify=False)
 
 
-async def test_tasks_take_places_for_live_agents(tmp_path: Path, scene: Scene, monkeypatch: Any) -> None:
+async def test_tasks_take_slots_for_live_agents(tmp_path: Path, scene: Scene, monkeypatch: Any) -> None:
     options = scenario(scene)
     async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
         monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "scenario", options["scenario"])
@@ -119,12 +119,12 @@ async def test_tasks_take_places_for_live_agents(tmp_path: Path, scene: Scene, m
         task = {"driver": "script", "task": "hang", "idempotency_key": "first"}
         first = asyncio.create_task(portico.client.post("/v1/execute", json=task))
         async with hanging(portico.client, options):
-            # The idle one slept for it. Now all places are taken, by one task and one turn.
+            # The idle one slept for it. Now all slots are taken, by one task and one turn.
             await refused(portico.client.post("/v1/execute", json={**task, "idempotency_key": "more"}), "limits.live_agents")
             await refused(portico.client.post(f"/session/{idle}", json={"messages": [user()]}), "limits.live_agents")
             again = asyncio.create_task(portico.client.post("/v1/execute", json=task))
             await until(lambda: _running(portico, 2))
-            assert not again.done(), "the same task again takes no place"
+            assert not again.done(), "the same task again takes no slot"
         assert (await execute(portico.client, "say it", idempotency_key="more"))[-1]["exit_code"] == 0
         await portico.gateway.tasks.close("the test is over")
         for request in (first, again):
@@ -135,7 +135,7 @@ async def _running(portico: Running, count: int) -> bool:
     return len(await portico.gateway.store.runs.unfinished()) == count
 
 
-async def test_a_place_of_a_task_is_free_again(tmp_path: Path) -> None:
+async def test_a_slot_of_a_task_is_free_again(tmp_path: Path) -> None:
     limits = {"live_agents": 1, "running_turns": 1, "turns_per_key": 1}
     missing = {"driver": "codex", "program": str(tmp_path / "no-such-codex")}
     async with gateway_on(table(tmp_path, limits=limits, agents={"missing": missing})) as portico:

@@ -1,4 +1,4 @@
-"""Open calls, and a gateway or an agent that goes away while they wait: the same answers are taken afterwards."""
+"""Pending calls, and a gateway or an agent that goes away while they wait: the same answers are taken afterwards."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ async def went_on(aap: Aap, session: str, folder: Path) -> None:
     answer = response.json()
     assert (response.status_code, answer["stopReason"]) == (200, "end_turn"), answer
     assert (folder / "note.txt").read_text() == "Tokyo"
-    approved, again, written, said = answer["messages"]
+    approved, again, written, last = answer["messages"]
     assert approved["toolCallId"] == "note" and "approved" in approved["content"]
     assert again["content"][0] == {"type": "tool_use", "toolCallId": "note_again", "name": "write_note", "input": NOTE}
     assert written == {"role": "tool", "toolCallId": "note_again", "content": "written"}
-    assert said == {"role": "assistant", "content": "Weather: rain. Note: written."}
+    assert last == {"role": "assistant", "content": "Weather: rain. Note: written."}
     history = await aap.history(session)
     assert [message["role"] for message in history] == [
         "user", "assistant", "tool", "tool", "tool", "assistant", "tool", "assistant",
@@ -171,7 +171,7 @@ async def test_wrong_answers_change_nothing(daemon: Daemon, base: Base, scene: S
     await daemon.start()
     async with aap_of(daemon, base) as aap:
         before = await aap.look(session)
-        for wrong, named in (ALL[:1], "'note' is still open"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not an open"):
+        for wrong, named in (ALL[:1], "'note' is still pending"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not a pending"):
             refused = await post(aap, session, wrong)
             assert refused.status_code == 400 and named in refused.json()["error"]
         assert await aap.look(session) == before

@@ -53,9 +53,9 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await found.close()
 
 
-async def test_what_an_agent_said_before_it_was_gone_is_kept(store: Store) -> None:
-    said = [AgentToken(text="I look."), ToolCall(id="c", name="shell", status="started", input={"command": "ls"})]
-    agent = Gone([*said, Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))])
+async def test_the_output_of_an_agent_before_it_was_gone_is_kept(store: Store) -> None:
+    sent = [AgentToken(text="I look."), ToolCall(id="c", name="shell", status="started", input={"command": "ls"})]
+    agent = Gone([*sent, Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))])
     record = RunRecord("run_1", "sess_1", "running", None, 1)
     await store.sessions.create(SessionRecord("sess_1", "script"), [], record)
     kept: list[MessageRow] = []
@@ -64,14 +64,21 @@ async def test_what_an_agent_said_before_it_was_gone_is_kept(store: Store) -> No
         kept.extend(messages)
 
     log = EventLog("sess_1", store)
-    gate = PolicyEnforcer(grants=[ToolGrant("shell", trust=True)])
+    enforcer = PolicyEnforcer(grants=[ToolGrant("shell", trust=True)])
     run = Run(
-        record, agent, log, store, Redactor(), keep, meter=Metrics().for_agent("script").run_metrics(session=True), gate=gate
+        record,
+        agent,
+        log,
+        store,
+        Redactor(),
+        keep,
+        meter=Metrics().for_agent("script").run_metrics(session=True),
+        enforcer=enforcer,
     )
     run.start()
     await run.wait()
     events = [entry.event for entry in await log.read(0)]
-    assert events[:2] == said
+    assert events[:2] == sent
     assert isinstance(events[-1], SessionEnd)
     messages = [MESSAGE.validate_json(row.body) for row in kept]
     blocks = [block for message in messages if isinstance(message.content, list | tuple) for block in message.content]

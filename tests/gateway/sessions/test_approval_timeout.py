@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gateway.runs.pending_calls import PendingCalls
 from gateway.security.authentication import ADMINISTRATOR
-from gateway.sessions.approval_timeout import ApprovalTimeout
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.gateway.talk import create, error, history, idle, look, say, until
@@ -43,8 +43,8 @@ async def begin(client: Any, scene: Scene) -> str:
 
 
 def denied(seconds: str) -> dict[str, str]:
-    said = f"no result from the application within {seconds} s", f"no answer within {seconds} s"
-    return {"sky": f"Tool call denied: {said[0]}", "note": f"Tool call denied: {said[1]}"}
+    texts = f"no result from the application within {seconds} s", f"no answer within {seconds} s"
+    return {"sky": f"Tool call denied: {texts[0]}", "note": f"Tool call denied: {texts[1]}"}
 
 
 def results(messages: list[Json]) -> dict[str, Any]:
@@ -147,12 +147,14 @@ async def test_a_session_that_two_requests_load_is_one(tmp_path: Path, scene: Sc
     async with gateway_on(config) as portico:
         session = await begin(portico.client, scene)
     watched: list[Any] = []
-    monkeypatch.setattr(ApprovalTimeout, "watch", lambda self, run: watched.append(run))
+    monkeypatch.setattr(PendingCalls, "open", lambda self, calls, since: watched.append(self))
     async with gateway_on(config) as portico:
         sessions = portico.gateway.sessions
         found = await asyncio.gather(*(sessions.get(ADMINISTRATOR, session) for _ in range(5)))
         assert {id(one) for one in found} == {id(found[0])}
-        assert watched == [found[0].run], "a second clock would deny calls that the first knows to be answered"
+        assert found[0].run is not None and watched == [found[0].run.pending], (
+            "a second timer would deny calls that the first knows to be answered"
+        )
 
 
 async def test_the_time_counts_for_a_history_that_ends_in_open_calls(tmp_path: Path) -> None:
@@ -166,8 +168,8 @@ async def test_the_time_counts_for_a_history_that_ends_in_open_calls(tmp_path: P
         session = answer.json()["sessionId"]
         assert (await look(portico.client, session))["state"] == "waiting"
         found = await idle(portico.client, session)
-        said = "Tool call denied: no result from the application within 0.3 s"
-        assert results(found["history"]["full"]) == {"c1": said}
+        text = "Tool call denied: no result from the application within 0.3 s"
+        assert results(found["history"]["full"]) == {"c1": text}
 
 
 async def test_a_session_that_waited_without_an_agent_is_let_go_when_it_is_cancelled(tmp_path: Path, scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Warm agents: they stay between turns, sleep when idle for long or when others need the place, and wake with all they knew."""
+"""Warm agents: they stay between turns, sleep when idle for long or when others need the slot, and wake with all they knew."""
 
 from __future__ import annotations
 
@@ -121,13 +121,14 @@ async def _at_work(portico: Running, count: int) -> list[str]:
 
 
 async def test_the_limit_holds_for_many_at_once(tmp_path: Path, scene: Scene) -> None:
-    """Starting an agent takes its time: its place is taken when it begins to start."""
+    """Starting an agent takes its time: its slot is taken when it begins to start."""
     body = opening("script", "hang", options=scenario(scene), stream="delta")
     async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
         requests = [asyncio.create_task(portico.client.put("/session", json=body)) for _ in range(8)]
         refused = await until(lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None)
         assert [request.result().status_code for request in refused] == [429] * 6
-        assert len(await agents(portico)) == 2
+        # The two that were admitted start their agents while the others are refused.
+        await until(lambda: _live(portico, 2))
         sessions = (await portico.client.get("/sessions")).json()["sessions"]
         assert len(sessions) == 2
         for session in sessions:
@@ -135,7 +136,11 @@ async def test_the_limit_holds_for_many_at_once(tmp_path: Path, scene: Scene) ->
         await asyncio.gather(*requests)
 
 
-async def test_a_place_is_free_again_after_a_start_that_failed(tmp_path: Path, scene: Scene) -> None:
+async def _live(portico: Running, count: int) -> bool:
+    return len(await agents(portico)) == count
+
+
+async def test_a_slot_is_free_again_after_a_start_that_failed(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
         for _ in range(3):
             await error(portico.client.put("/session", json=opening(options={"scenario": "missing.json"})), 503)

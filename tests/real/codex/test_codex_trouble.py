@@ -11,6 +11,7 @@ import pytest
 
 from drivers.contract.messages import UserMessage
 from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.session import Submission
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
@@ -72,10 +73,9 @@ async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
 async def test_an_interrupt_before_the_turn_has_begun(portico: Running) -> None:
     talk = await begin(portico.client, "[[plain]]")
     session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
-    async with session.lock:
-        await session.say(UserMessage(content="[[slowtext]]"))
-        before = time.monotonic()
-        await session.run.cancel()
+    await session.submit(Submission(message=UserMessage(content="[[slowtext]]")))
+    before = time.monotonic()
+    await session.run.cancel()
     assert time.monotonic() - before < 10
     assert await talk.say("[[plain]]") == PLAIN
 

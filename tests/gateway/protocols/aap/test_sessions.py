@@ -141,7 +141,7 @@ async def test_a_turn_while_one_runs_is_refused(portico: Running, aap: Aap, scen
         assert before["state"] == "running"
         for message in (user(), {"role": "tool", "toolCallId": "x", "content": "y"}):
             text = await error(aap.post(session, {"messages": [message]}), 409)
-            assert "turn_stop" in text
+            assert "wait for its end" in text
         config = {"messages": [user()], "agent": {"options": {"pace": "fast"}}}
         await error(aap.post(session, config), 409)
         assert await aap.look(session) == before

@@ -93,8 +93,8 @@ async def test_the_stream_shows_calls_and_results(aap: Aap, tmp_path: Path, mode
 
 
 WRONG_ANSWERS: list[tuple[list[dict[str, Any]], list[str]]] = [
-    ([WEATHER], ["'clock'", "'note'", "still open"]),
-    ([WEATHER, CLOCK], ["'note'", "still open"]),
+    ([WEATHER], ["'clock'", "'note'", "still pending"]),
+    ([WEATHER, CLOCK], ["'note'", "still pending"]),
     ([WEATHER, CLOCK, YES, WEATHER | {"toolCallId": "moon"}], ["'moon'", "'clock', 'note', 'weather'"]),
     ([WEATHER, CLOCK, YES, YES], ["twice", "'note'"]),
     ([WEATHER, CLOCK, YES, WEATHER], ["twice", "'weather'"]),

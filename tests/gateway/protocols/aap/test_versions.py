@@ -151,8 +151,8 @@ async def test_a_seed_that_ends_in_open_calls_can_be_answered(three: Aap, scene:
     session = await seeded(three, scene([*ASKS, {"text": "Rain: {results.w}."}]))
     before = await three.look(session)
     assert (before["state"], before["stopReason"]) == ("waiting", "tool_use")
-    assert "'n' is still open" in await error(three.post(session, {"messages": [RAIN]}), 400)
-    assert "'x' is not an open" in await error(three.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400)
+    assert "'n' is still pending" in await error(three.post(session, {"messages": [RAIN]}), 400)
+    assert "'x' is not a pending" in await error(three.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400)
     assert await three.look(session) == before
     answer = await three.say(session, RAIN, NO)
     assert answer["stopReason"] == "end_turn"

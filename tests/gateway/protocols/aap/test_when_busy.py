@@ -1,4 +1,4 @@
-"""A user message while a run is at work: refused, said to the agent that works, or kept in line."""
+"""A user message while a run is at work: refused, sent to the agent that works, or queued."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.sessions import turn_queue as waiting_line
+from gateway.sessions import turn_queue
 from tests.daemon import Daemon, Running
 from tests.gateway.follow import following, numbered, replay, take
 from tests.gateway.talk import create, error, history, idle, until, user
@@ -45,11 +45,11 @@ async def test_by_default_it_is_refused(portico: Running, busy: Any) -> None:
     assert (await history(portico.client, session))[2]["content"] == "work"
 
 
-async def test_a_message_is_said_to_the_agent_at_work(portico: Running, busy: Any) -> None:
+async def test_a_message_is_sent_to_the_agent_at_work(portico: Running, busy: Any) -> None:
     session, turn = busy
-    async with following(portico.client, session) as window:
+    async with following(portico.client, session) as follower:
         steered = await post(portico.client, session, "left!", "delta", when_busy="steer")
-        seen = await asyncio.wait_for(take(window, "turn_stop"), 20)
+        seen = await asyncio.wait_for(take(follower, "turn_stop"), 20)
     own = numbered((await turn).text)
     rest = numbered(steered.text)
     assert [event[1] for event in own] == ["turn_start", "text_delta", "text_delta", "turn_stop"]
@@ -71,7 +71,7 @@ async def test_the_json_of_both_is_their_own_part(portico: Running, busy: Any) -
     assert steered["stopReason"] == "end_turn"
 
 
-async def test_a_steered_message_under_a_key_is_said_once(portico: Running, busy: Any) -> None:
+async def test_a_steered_message_under_a_key_is_sent_once(portico: Running, busy: Any) -> None:
     session, _ = busy
     body = {"messages": [user("left!")], "when_busy": "steer", "stream": "delta"}
     send = lambda: portico.client.post(f"/session/{session}", json=body, headers={"Idempotency-Key": "k"})  # noqa: E731
@@ -87,7 +87,7 @@ async def test_when_nothing_runs_it_is_a_turn(portico: Running, busy: Any) -> No
         assert (await post(portico.client, session, way, when_busy=way)).json()["messages"][0]["content"] == f"[{way}]"
 
 
-async def test_who_cannot_be_told_says_so(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_cannot_be_steered_is_refused(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session, _ = busy
     found = portico.gateway.sessions._known[session]
     monkeypatch.setattr(found.agent, "info", replace(found.agent.info, steers=False))
@@ -103,13 +103,13 @@ async def test_a_steered_message_changes_no_settings(portico: Running, busy: Any
     assert "blank" in await error(post(portico.client, session, " ", when_busy="steer"), 400)
 
 
-async def test_messages_in_line_are_answered_in_their_order(portico: Running, busy: Any) -> None:
+async def test_queued_messages_are_answered_in_their_order(portico: Running, busy: Any) -> None:
     session, turn = busy
     found = portico.gateway.sessions._known[session]
     waiting = []
     for number in range(3):
         waiting.append(post(portico.client, session, f"q{number}", "delta", when_busy="queue"))
-        await until(lambda number=number: len(found.line._waiting) == number + 1)
+        await until(lambda number=number: len(found.queue._waiting) == number + 1)
     await error(post(portico.client, session, " ", when_busy="queue"), 400)
     own = numbered((await turn).text)
     answers = [numbered((await one).text) for one in waiting]
@@ -120,30 +120,30 @@ async def test_messages_in_line_are_answered_in_their_order(portico: Running, bu
     assert [m["content"] for m in await history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
 
 
-async def test_who_hangs_up_is_out_of_the_line(portico: Running, scene: Scene) -> None:
+async def test_who_disconnects_is_out_of_the_queue(portico: Running, scene: Scene) -> None:
     name = scene({"when": "^work$", "steps": [{"text": "begin "}, {"delay": 600}]}, [{"text": "[{prompt}]"}])
     session = (await create(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work")
     await until(lambda: portico.gateway.sessions._known[session].busy)
-    line = portico.gateway.sessions._known[session].line
+    queue = portico.gateway.sessions._known[session].queue
     gone, kept = (
         post(portico.client, session, "gone", when_busy="queue"),
         post(portico.client, session, "kept", when_busy="queue"),
     )
-    await until(lambda: len(line._waiting) == 2)
+    await until(lambda: len(queue._waiting) == 2)
     gone.cancel()
-    await until(lambda: len(line._waiting) == 1)
+    await until(lambda: len(queue._waiting) == 1)
     assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
     await turn
     assert (await kept).json()["messages"][0]["content"] == "[kept]"
     assert "gone" not in [m["content"] for m in await history(portico.client, session)]
 
 
-async def test_the_line_has_an_end(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_has_a_limit(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session, turn = busy
-    monkeypatch.setattr(waiting_line, "LONGEST", 1)
+    monkeypatch.setattr(turn_queue, "MAX_QUEUED", 1)
     kept = post(portico.client, session, "kept", when_busy="queue")
-    await until(lambda: not portico.gateway.sessions._known[session].line.empty)
+    await until(lambda: not portico.gateway.sessions._known[session].queue.empty)
     answer = await post(portico.client, session, "too many", when_busy="queue")
     assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
     await turn
@@ -153,13 +153,13 @@ async def test_the_line_has_an_end(portico: Running, busy: Any, monkeypatch: pyt
 async def test_a_cancel_lets_the_next_one_go(portico: Running, busy: Any) -> None:
     session, turn = busy
     kept = post(portico.client, session, "kept", when_busy="queue")
-    await until(lambda: not portico.gateway.sessions._known[session].line.empty)
+    await until(lambda: not portico.gateway.sessions._known[session].queue.empty)
     assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
     assert [event[1] for event in numbered((await turn).text)] == ["turn_start", "text_delta", "turn_stop"]
     assert (await kept).json()["messages"][0]["content"] == "[kept]"
 
 
-async def test_after_a_kill_it_stands_where_it_was_said(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+async def test_after_a_kill_it_stands_where_it_was_sent(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
     steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 1.0}, {"text": "heard: {steered}"}, {"hang": True}]
     name = scene([{"text": "one"}], steps)
     await daemon.start()
@@ -167,9 +167,9 @@ async def test_after_a_kill_it_stands_where_it_was_said(daemon: Daemon, scene: S
         session = (await create(client, options={"scenario": name}))["sessionId"]
         turn = post(client, session, "work")
         await until((tmp_path / "scenes" / "began").exists)
-        async with following(client, session) as window:
+        async with following(client, session) as follower:
             steered = post(client, session, "left!", when_busy="steer")
-            await asyncio.wait_for(take(window, "client_message"), 20)
+            await asyncio.wait_for(take(follower, "client_message"), 20)
             await until(lambda: any(b"heard: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
             await daemon.kill()
         await asyncio.wait([turn, steered])

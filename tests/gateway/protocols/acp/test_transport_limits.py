@@ -137,7 +137,7 @@ def _sockets_open(portico: Running) -> int:
 
 
 def _owner(portico: Running, kind: type) -> Any:
-    return next(owner for end in portico.gateway.at_the_end if isinstance(owner := getattr(end, "__self__", None), kind))
+    return next(owner for end in portico.gateway.close_last if isinstance(owner := getattr(end, "__self__", None), kind))
 
 
 async def test_a_forgotten_connection_goes_by_itself(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Calls that wait for the client while their agent goes away: the history says what is open, and the answers still count."""
+"""Calls that wait for the client while their agent goes away: the history shows what is pending, and the answers still count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from drivers.contract.agent import PermissionReply, ToolReply
 from drivers.contract.events import AwaitedCall, ToolCall, ToolResult
 from drivers.contract.info import ToolSpec
 from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, UserMessage
-from gateway.policy.pending_calls import APPROVED, INTERRUPTED, NO_RESULT, Approvals, resolve, unanswered, waiting_calls
+from gateway.policy.enforcement import EarlierGrants
+from gateway.runs.pending_calls import APPROVED, INTERRUPTED, NO_RESULT, pending_in, resolve, unanswered
 
 WEATHER = ToolSpec("weather", "", {})
 
@@ -27,25 +28,24 @@ def runs_at_once(call: ToolUseBlock) -> bool:
 
 
 def test_what_waits_and_for_what() -> None:
-    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
-    assert list(calls.values()) == [
+    assert pending_in(HISTORY, runs_at_once, [WEATHER]) == [
         AwaitedCall(id="app", wants="result"),
         AwaitedCall(id="shell", wants="permission"),
         AwaitedCall(id="file", wants="permission", optional=True),
     ]
     answered = [*HISTORY, ToolMessage(tool_call_id="app", content="x")]
-    assert set(waiting_calls(answered, runs_at_once, [WEATHER])) == {"shell", "file"}
+    assert {call.id for call in pending_in(answered, runs_at_once, [WEATHER])} == {"shell", "file"}
     assert list(unanswered(answered)) == ["agent", "shell", "file"]
 
 
 def test_there_is_always_something_to_answer() -> None:
-    [call] = waiting_calls([AssistantMessage(content=(use("file", "Write"),))], runs_at_once, None).values()
+    [call] = pending_in([AssistantMessage(content=(use("file", "Write"),))], runs_at_once, None)
     assert not call.optional
-    assert waiting_calls([UserMessage(content="Go")], runs_at_once, None) == {}
+    assert pending_in([UserMessage(content="Go")], runs_at_once, None) == []
 
 
-def test_every_open_call_is_settled() -> None:
-    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
+def test_every_pending_call_is_resolved() -> None:
+    calls = {call.id: call for call in pending_in(HISTORY, runs_at_once, [WEATHER])}
     resolution = resolve(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", True)])
     assert resolution.results == (
         ToolMessage(tool_call_id="agent", content=INTERRUPTED),
@@ -59,15 +59,15 @@ def test_every_open_call_is_settled() -> None:
 
 
 def test_a_denial_says_why() -> None:
-    calls = waiting_calls(HISTORY, runs_at_once, [WEATHER])
+    calls = {call.id: call for call in pending_in(HISTORY, runs_at_once, [WEATHER])}
     replies = [PermissionReply("app", True), PermissionReply("shell", False, "no"), PermissionReply("file", False)]
     results = resolve(HISTORY, calls, replies).results
-    said = [message.content for message in results]
-    assert said == [INTERRUPTED, NO_RESULT, "Tool call denied: no", "Tool call denied"]
+    texts = [message.content for message in results]
+    assert texts == [INTERRUPTED, NO_RESULT, "Tool call denied: no", "Tool call denied"]
 
 
 def test_a_granted_call_passes_once() -> None:
-    approvals = Approvals([use("old", "Bash", command="ls")])
-    assert not approvals.take(use("a", "Bash", command="rm"))
-    assert approvals.take(use("b", "Bash", command="ls"))
-    assert not approvals.take(use("c", "Bash", command="ls"))
+    grants = EarlierGrants([use("old", "Bash", command="ls")])
+    assert not grants.take(use("a", "Bash", command="rm"))
+    assert grants.take(use("b", "Bash", command="ls"))
+    assert not grants.take(use("c", "Bash", command="ls"))

@@ -1,0 +1,240 @@
+"""A turn that is refused changes nothing: settings are as before, also in the store, and pending calls can still be answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from drivers.contract.messages import UserMessage
+from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound, ShuttingDown, TooMany
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.client_services import SessionServices
+from gateway.sessions.session import Session, Submission
+from gateway.sessions.settings import SessionSettings
+from tests.daemon import Running, gateway_on, table
+from tests.gateway.protocols.acp.client import RpcFailed, prompt
+from tests.gateway.protocols.acp.conftest import acp as acp
+from tests.gateway.protocols.acp.conftest import opened
+from tests.gateway.talk import create, error, history, look, say, user
+
+Scene = Callable[..., str]
+Open = Callable[..., Awaitable[Any]]
+
+WEATHER = {"name": "weather", "description": "The weather.", "inputSchema": {"type": "object"}}
+CALL = {"app_tool": {"id": "sky", "name": "weather"}}
+ANSWER = {"role": "tool", "toolCallId": "sky", "content": "sun"}
+HELLO = UserMessage(content="hello")
+
+
+async def waiting(portico: Running, scene: Scene) -> Session:
+    """A session that waits for the result of `sky`."""
+    name = scene({"when": "And?", "steps": [{"text": "here"}]}, [CALL, {"text": "{results.sky}"}])
+    answer = await create(portico.client, "script", "Go", options={"scenario": name}, tools=[WEATHER])
+    assert answer["stopReason"] == "tool_use"
+    return await portico.gateway.sessions.get(ADMINISTRATOR, answer["sessionId"])
+
+
+async def suspend(session: Session) -> None:
+    """End the agent behind the gateway's back."""
+    assert session.live is not None and session.run is not None
+    psutil.Process(session.live.pid).kill()  # type: ignore[attr-defined]
+    await session.run.wait()
+    assert session.run.suspended
+
+
+async def stored(portico: Running, session: Session) -> tuple[Any, ...]:
+    """All that a refused request must leave as it is."""
+    record = await portico.gateway.store.sessions.get(session.id)
+    assert record is not None
+    return session.config, record.config, session.state, session.log.last, await look(portico.client, session.id)
+
+
+@pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
+async def test_calls_are_pending_where_the_agent_for_a_message_cannot_start(
+    portico: Running, scene: Scene, tmp_path: Path, asleep: bool
+) -> None:
+    session = await waiting(portico, scene)
+    turn: dict[str, Any] = {"messages": [user("other")]}
+    if asleep:
+        await suspend(session)
+    else:
+        turn["agent"] = {"options": {"scenario": "missing.json"}}
+    before = await stored(portico, session)
+    scenario = tmp_path / "scenes" / "scene.json"
+    hidden = scenario.rename(scenario.with_suffix(".hidden"))
+    text = await error(portico.client.post(f"/session/{session.id}", json=turn), 503)
+    assert "cannot start" in text
+    hidden.rename(scenario)
+    assert await stored(portico, session) == before
+    answer = await say(portico.client, session.id, ANSWER)
+    assert (answer["stopReason"], answer["messages"][-1]["content"]) == ("end_turn", "sun")
+
+
+async def test_a_message_with_new_settings_cancels_what_its_agent_has_not_seen(portico: Running, scene: Scene) -> None:
+    session = await waiting(portico, scene)
+    answer = await say(portico.client, session.id, "And?", agent={"options": {"pace": "fast"}})
+    assert answer["messages"][-1]["content"] == "here"
+    messages = await history(portico.client, session.id)
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
+    assert messages[2]["content"] == "Tool call cancelled"
+    assert session.config.options["pace"] == "fast"
+
+
+async def test_a_message_to_a_suspended_run_cancels_its_calls(portico: Running, scene: Scene) -> None:
+    session = await waiting(portico, scene)
+    await suspend(session)
+    assert (await say(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
+    roles = [message["role"] for message in await history(portico.client, session.id)]
+    assert roles == ["user", "assistant", "tool", "user", "assistant"]
+
+
+async def test_settings_of_answers_that_are_refused(portico: Running, scene: Scene) -> None:
+    session = await waiting(portico, scene)
+    await suspend(session)
+    before = await stored(portico, session)
+    agent = {"options": {"scenario": "missing.json"}}
+    body = {"messages": [ANSWER], "agent": agent}
+    await error(portico.client.post(f"/session/{session.id}", json=body), 503)
+    assert await stored(portico, session) == before
+    assert (await say(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
+
+
+@pytest.mark.parametrize("choice", ["allow_always", "reject_always"])
+async def test_a_permission_of_an_agent_that_cannot_start_changes_no_settings(
+    acp: Open, portico: Running, scene: Scene, tmp_path: Path, choice: str
+) -> None:
+    client = await acp()
+    name = scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, await opened(client, portico.gateway, name))
+    answer = await client.begin("session/prompt", prompt(session.id, "go"))
+    question = await client.question()
+    await suspend(session)
+    before = await stored(portico, session)
+    scenario = tmp_path / "scenes" / name
+    hidden = scenario.rename(scenario.with_suffix(".hidden"))
+    await client.answer(question, choice)
+    with pytest.raises(RpcFailed, match="cannot start"):
+        await answer
+    hidden.rename(scenario)
+    assert await stored(portico, session) == before
+    reply = {"role": "tool_permission", "toolCallId": "c", "granted": False}
+    assert (await say(portico.client, session.id, reply))["stopReason"] == "end_turn"
+
+
+async def test_a_permission_that_is_not_admitted_changes_no_settings(
+    acp: Open, portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await acp()
+    name = scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, await opened(client, portico.gateway, name))
+    answer = await client.begin("session/prompt", prompt(session.id, "go"))
+    question = await client.question()
+    before = await stored(portico, session)
+
+    def full(*_: Any) -> None:
+        raise TooMany("all slots are taken")
+
+    monkeypatch.setattr(session._admission, "_take_turn", full)
+    await client.answer(question, "allow_always")
+    with pytest.raises(RpcFailed, match="all slots are taken"):
+        await answer
+    assert await stored(portico, session) == before
+
+
+async def test_what_is_not_admitted_changes_nothing(tmp_path: Path, scene: Scene) -> None:
+    async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
+        session = await waiting(portico, scene)
+        await suspend(session)
+        before = await stored(portico, session)
+        busy = scene([{"text": "busy"}, {"hang": True}], name="busy.json")
+        async with portico.client.stream(
+            "PUT",
+            "/session",
+            json={"agent": {"name": "script", "options": {"scenario": busy}}, "messages": [user()], "stream": "delta"},
+        ) as other:
+            assert other.status_code == 200
+            services = session.services.client = SessionServices()
+            for messages in ([user()], [ANSWER]):
+                turn = {"messages": messages, "agent": {"options": {"pace": "fast"}}}
+                await error(portico.client.post(f"/session/{session.id}", json=turn), 429)
+                assert await stored(portico, session) == before
+                assert session.services.client is services
+            for one in portico.gateway.sessions.held:
+                if one is not session:
+                    await one.cancel()
+        assert (await say(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
+
+
+def faster(config: SessionSettings) -> SessionSettings:
+    return replace(config, options={**config.options, "pace": "fast"})
+
+
+def unknown(config: SessionSettings) -> SessionSettings:
+    raise BadRequest("no such option")
+
+
+async def test_refusals_of_the_core_operation(portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await waiting(portico, scene)
+    services = session.services.client = SessionServices()
+    before = await stored(portico, session)
+
+    async def refused(kind: type[Exception], submission: Submission) -> None:
+        with pytest.raises(kind):
+            await session.submit(submission)
+        assert await stored(portico, session) == before
+        assert session.services.client is services
+
+    await refused(BadRequest, Submission(message=HELLO, settings=unknown))
+    await refused(BadRequest, Submission(replies=[], settings=faster))
+    await refused(BadRequest, Submission(replies=[], settings=faster, run_id="another run"))
+    await refused(Conflict, Submission(message=HELLO, settings=faster, cancel_pending=False))
+    with monkeypatch.context() as patch:
+        patch.setattr(session._admission, "_closing", True)
+        await refused(ShuttingDown, Submission(message=HELLO, settings=faster))
+    with monkeypatch.context() as patch:
+
+        async def failing(*_: Any, **__: Any) -> None:
+            raise AgentProblem("no")
+
+        patch.setattr(session._agent, "start", failing)
+        await refused(AgentProblem, Submission(message=HELLO, settings=faster))
+        assert session.run is not None and session.run.suspended
+        await refused(AgentProblem, Submission(message=HELLO, services=SessionServices()))
+    session.deleted = True
+    await refused(NotFound, Submission(message=HELLO, settings=faster))
+    session.deleted = False
+    assert (await say(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
+
+
+async def test_settings_are_as_before_where_the_run_cannot_be_stored(
+    portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = scene([{"text": "here"}])
+    found = await create(portico.client, "script", "Go", options={"scenario": name})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
+    before = session.config
+
+    async def failing(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(portico.gateway.store.runs, "start", failing)
+        with pytest.raises(OSError, match="disk full"):
+            await session.submit(Submission(message=HELLO, settings=faster))
+    record = await portico.gateway.store.sessions.get(session.id)
+    assert session.config == before and record is not None and record.config == before.to_json()
+
+
+async def test_a_new_session_does_not_wait_for_calls_before_its_first_message(portico: Running, scene: Scene) -> None:
+    call = {"type": "tool_use", "toolCallId": "sky", "name": "weather", "input": {}}
+    past = [user("Go"), {"role": "assistant", "content": [call]}]
+    options = {"scenario": scene({"when": "And?", "steps": [{"text": "here"}]})}
+    answer = await create(portico.client, "script", *past, "And?", options=options, tools=[WEATHER])
+    assert answer["messages"][-1]["content"] == "here"
+    messages = await history(portico.client, answer["sessionId"])
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
