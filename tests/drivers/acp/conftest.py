@@ -1,4 +1,4 @@
-"""A small agent behind the acp driver, under the real process runner."""
+"""Opens tests.acp_agent with the acp driver and the real process runner."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_calls_are_matched_by_id_then_by_input_then_by_order(calls: AppToolCalls
     assert found == {"n1": ("r1", {"a": 1}), "n2": ("r2", {"a": 2}), "n3": ("r3", {"a": 7}), "n4": ("r4", {"a": 9})}
 
 
-def test_calls_that_are_reported_beforehand_are_answered_before_they_are_requested(
+def test_calls_that_are_reported_beforehand_are_answered_before_their_requests(
     calls: AppToolCalls, answers: list[ToolResponse]
 ) -> None:
     for n in (1, 2):
@@ -161,7 +161,7 @@ def test_titles_that_agents_give(title: str) -> None:
         ToolCallState("1", title="Run", raw_input={"server": "elsewhere", "tool": "get_weather"}),
     ],
 )
-def test_calls_that_are_the_agents_own(call: ToolCallState) -> None:
+def test_calls_of_the_agents_own_tools(call: ToolCallState) -> None:
     assert by_title(["get_weather"])(call) is None
 
 

@@ -24,7 +24,7 @@ async def test_text_thinking_and_usage(open_agent: Open) -> None:
     assert events[3].model_dump() == {"kind": "usage", "input_tokens": 10, "output_tokens": 5, "cache_read": 2, "cache_write": 0}
 
 
-async def test_an_interrupt_in_text_and_while_asking(open_agent: Open) -> None:
+async def test_an_interrupt_during_text_and_during_an_approval(open_agent: Open) -> None:
     agent = await open_agent("execute")
     await agent.prompt(Prompt("wait here"))
     while not agent_text(list(await agent.receive())):
@@ -66,7 +66,7 @@ async def test_a_plan_the_commands_and_the_title(open_agent: Open) -> None:
 
 
 @pytest.mark.parametrize("flags", ["commands", "commands_later"])
-async def test_commands_that_come_while_no_run_is_under_way(open_agent: Open, flags: str) -> None:
+async def test_commands_that_come_between_two_runs(open_agent: Open, flags: str) -> None:
     agent = await open_agent(flags=flags)
     kinds = [event.kind for event in await run_events(agent, "say hello")]
     assert sorted(kinds[:2]) == ["commands", "native_session"]
@@ -91,7 +91,7 @@ async def test_how_runs_end(open_agent: Open, prompt: str, run_result: tuple[int
     assert message in "".join(event.message for event in events if event.kind == "error")
 
 
-async def test_a_request_that_is_not_known_is_answered(open_agent: Open) -> None:
+async def test_an_unknown_request_is_answered(open_agent: Open) -> None:
     assert agent_text(await run_events(await open_agent(), "elicit")) == "answered: -32601"
 
 

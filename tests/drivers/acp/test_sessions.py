@@ -19,7 +19,7 @@ from drivers.runtime.process import Spawner
 from tests.drivers.acp.talk import ARGS, MARK, Open, agent_text, environment, run_events
 
 
-def test_what_an_agent_offers_to_choose() -> None:
+def test_modes_and_config_options_become_options() -> None:
     grouped = {"type": "select", "name": "Effort", "description": "How hard.", "category": "thought_level",
                "options": [{"group": "g", "name": "G", "options": [{"value": "low"}, {"value": "high"}]}]}  # fmt: skip
     mode = {"type": "select", "name": "Mode", "category": "mode", "options": [{"value": "a"}, {"value": "b"}]}
@@ -33,17 +33,17 @@ def test_what_an_agent_offers_to_choose() -> None:
     assert options_of([], {}) == ()
 
 
-def test_what_a_session_sets_itself_wins_over_the_list() -> None:
+def test_an_option_of_its_own_overrides_the_list() -> None:
     given = {"config": "effort=low,loud=true", "config.effort": "high", "config.kind": "", "mode": "a"}
     assert requested(given) == {"effort": "high", "loud": "true"}
 
 
-async def test_what_is_chosen_reaches_the_agent(open_agent: Open) -> None:
+async def test_a_chosen_value_is_set_in_the_agent(open_agent: Open) -> None:
     agent = await open_agent(options={"mode": "wild", "config.loud": "true"})
     assert agent_text(await run_events(agent, "settings")) == "wild small True"
 
 
-async def test_settings_are_the_agents_own_modes_and_options(open_agent: Open) -> None:
+async def test_mode_model_and_config_are_set_in_the_agent(open_agent: Open) -> None:
     agent = await open_agent(options={"mode": "wild", "model": "large", "config": "loud=true"})
     assert agent_text(await run_events(agent, "settings")) == "wild large True"
 
@@ -63,7 +63,7 @@ async def test_an_unknown_setting_is_rejected(open_agent: Open, options: dict[st
         await open_agent(options=options)
 
 
-async def test_a_session_goes_on_in_another_process(open_agent: Open) -> None:
+async def test_a_session_is_resumed_in_another_process(open_agent: Open) -> None:
     for flags in ("", "noresume"):
         first = await open_agent(flags=flags)
         await run_events(first, "say one")
@@ -83,7 +83,7 @@ async def test_a_session_that_cannot_be_resumed_has_an_error_of_its_own(open_age
         await open_agent(history=(UserMessage(content="hello"),))
 
 
-async def test_additional_directories_are_passed_on_however_it_is_opened(open_agent: Open, tmp_path: Path) -> None:
+async def test_additional_directories_are_sent_with_new_resume_and_load(open_agent: Open, tmp_path: Path) -> None:
     more = (tmp_path / "one", tmp_path / "two")
     directories = f"{tmp_path / 'one'} {tmp_path / 'two'}"
     first = await open_agent(flags="folders", additional_directories=more)
@@ -97,7 +97,7 @@ async def test_additional_directories_are_passed_on_however_it_is_opened(open_ag
     assert agent_text(await run_events(without, "folders")) == "resume"
 
 
-async def test_additional_directories_that_the_agent_does_not_take_are_refused(open_agent: Open, tmp_path: Path) -> None:
+async def test_additional_directories_are_rejected_if_the_agent_does_not_support_them(open_agent: Open, tmp_path: Path) -> None:
     first = await open_agent()
     for resume in (None, first.native_id):
         with pytest.raises(AgentUnavailable, match=f"takes no additional directories, but {tmp_path / 'one'}"):
@@ -111,7 +111,7 @@ async def test_the_agent_gets_a_close_request_when_its_session_ends(open_agent: 
     assert (tmp_path / "sessions" / f"{agent.native_id}.closed").exists()
 
 
-async def test_a_log_in_is_asked_for_once(open_agent: Open) -> None:
+async def test_a_login_is_tried_once(open_agent: Open) -> None:
     with pytest.raises(AgentUnavailable, match=r"not logged in.*auth_method to one of password"):
         await open_agent(flags="login")
     with pytest.raises(AgentUnavailable, match="did not log in by 'password': wrong password"):
@@ -153,7 +153,7 @@ async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pyt
     ("program", "message"),
     [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 1 s after"), ("/bin/true", "ended before")],
 )
-async def test_a_program_that_does_not_speak_it(tmp_path: Path, program: str, message: str) -> None:
+async def test_a_program_that_does_not_speak_the_protocol(tmp_path: Path, program: str, message: str) -> None:
     args = ("60",) if program == "/bin/sleep" else ()
     with pytest.raises(DriverError, match=message):
         await AcpDriver().open(SessionSpec(program, tmp_path, environment(tmp_path), args), Spawner(MARK), Limits(start=1.0))

@@ -19,7 +19,7 @@ def running() -> Agent:
     return agent
 
 
-def test_a_plan_is_the_runs() -> None:
+def test_a_plan_belongs_to_its_run() -> None:
     agent = running()
     steps = [
         {"content": "a", "priority": "high", "status": "in_progress"},
@@ -58,7 +58,7 @@ def test_commands_are_not_reported_where_a_slash_is_text() -> None:
     assert agent.codec.session.commands == HELP_COMMANDS.commands
 
 
-def test_a_title_comes_and_goes() -> None:
+def test_a_title_is_set_and_removed() -> None:
     agent = running()
     assert agent.update("session_info_update", updatedAt="2026-01-01T00:00:00Z") == []
     assert agent.update("session_info_update", title="One") == [Title(text="One")]

@@ -1,4 +1,4 @@
-"""Plays recorded output of the gemini CLI to its codecs. Lines with a `#` first are what the gateway did, all others the CLI's.
+"""Plays recorded output of the gemini CLI to its codecs. Lines that begin with `#` are actions of the gateway, others are output.
 
 `#task` or `#session JSON` is the first line; then `#prompt TEXT`, `#grant`, `#deny`, `#interrupt`, and of a task `#exit CODE`.
 """
@@ -27,7 +27,7 @@ PATHS = sorted((TRANSCRIPTS / "gemini").glob("*.jsonl"))
 
 @dataclass(frozen=True)
 class Transcript:
-    """What one process printed, and what was done to it."""
+    """The output of one process, and the actions of the gateway."""
 
     name: str
     lines: tuple[bytes, ...] = field(repr=False)
@@ -45,7 +45,7 @@ ALL = [read(path) for path in PATHS]
 
 
 def codec_of(first: bytes, task: str | None = None) -> Codec:
-    """The codec that a transcript's first line asks for; `task` is a session's task form."""
+    """The codec that the first line of a transcript names; with `task` a session codec runs that task only."""
     if first == b"#task":
         return GeminiTaskCodec()
     given = json.loads(first.removeprefix(b"#session"))
@@ -55,14 +55,14 @@ def codec_of(first: bytes, task: str | None = None) -> Codec:
 
 
 class Player:
-    """Feeds a codec, as the agent does."""
+    """Feeds a codec, as the runtime does."""
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
         self.events: list[OutputEvent] = []
 
     def feed(self, lines: Iterable[bytes]) -> list[OutputEvent]:
-        """All events of these lines; what the gateway did is done when it stands there and can be done."""
+        """All events of these lines. Actions that the codec's phase does not permit are skipped."""
         for line in lines:
             if line.startswith(b"#"):
                 self._act(line)
@@ -74,15 +74,15 @@ class Player:
         return self.events
 
     def _act(self, line: bytes) -> None:
-        deed, _, text = line.decode().partition(" ")
-        if deed == "#prompt" and self.codec.phase == "ready":
+        action, _, text = line.decode().partition(" ")
+        if action == "#prompt" and self.codec.phase == "ready":
             self.codec.prompt(Prompt(text))
-        elif deed in ("#grant", "#deny") and self.codec.phase == "waiting":
+        elif action in ("#grant", "#deny") and self.codec.phase == "waiting":
             awaiting = next(event for event in reversed(self.events) if isinstance(event, Awaiting))
-            self.codec.reply(PermissionReply(awaiting.calls[0].id, deed == "#grant"))
-        elif deed == "#interrupt" and self.codec.phase in ("running", "waiting"):
+            self.codec.reply(PermissionReply(awaiting.calls[0].id, action == "#grant"))
+        elif action == "#interrupt" and self.codec.phase in ("running", "waiting"):
             self.codec.interrupt()
-        elif deed == "#exit":
+        elif action == "#exit":
             self.events += self.codec.exited(int(text), [])
 
 

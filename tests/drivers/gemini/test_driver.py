@@ -1,4 +1,4 @@
-"""What is gemini's own without the CLI: its task's lines, its home, its policy, and histories as its chat files."""
+"""The gemini driver without the CLI: task output, home folder, policy file, and chat files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(*lines: Any, code: int = 0, stderr: tuple[str, ...] = ()) -> list[Output
     return [*events, *codec.exited(code, stderr)]
 
 
-def test_the_older_shapes_of_a_task() -> None:
+def test_the_older_format_of_a_task() -> None:
     events = run({"text": "one "}, {"candidates": [{"content": {"parts": [{"text": "two"}]}}]})
     assert events == [AgentToken(text="one "), AgentToken(text="two"), SessionEnd(exit_code=0)]
 
@@ -78,7 +78,7 @@ def test_the_policy_denies_what_is_not_listed() -> None:
     assert rules[2]["argsPattern"] == "."
 
 
-def test_a_call_is_named_by_its_id_which_no_model_can_choose() -> None:
+def test_the_tool_of_a_call_is_read_from_its_id() -> None:
     assert tool_of_call("read_file__run_shell_command__1", "execute") == "read_file"
     assert tool_of_call("something_else__1", "other") == "other"
     assert len({tool.name for tool in TOOLS}) == len(TOOLS) == len(NAMES)
@@ -93,7 +93,7 @@ def test_prompts_that_would_be_commands_are_text() -> None:
 
 
 @pytest.mark.parametrize("texts", [("/help", "a file"), ("a file", "/help"), ("a file", "a path")])
-def test_a_command_with_a_file_that_comes_along_stands_first(texts: tuple[str, str]) -> None:
+def test_a_command_with_a_file_is_moved_to_the_front(texts: tuple[str, str]) -> None:
     found = agent_profile(verbatim=False).prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
     assert [block.text for block in found] == (["/help\n", "a file"] if "/help" in texts else list(texts))
 
@@ -118,7 +118,7 @@ def test_a_history_as_a_chat_file() -> None:
     assert chat_file_name("0123456789") == f"session-{OLD_TIME}-01234567.jsonl"
 
 
-def test_chats_are_aged_so_that_a_load_of_this_minute_keeps_them(tmp_path: Path) -> None:
+def test_chat_files_are_renamed_so_that_a_load_of_this_minute_keeps_them(tmp_path: Path) -> None:
     (tmp_path / f"session-{OLD_TIME}-aaaaaaaa.jsonl").write_text("the conversation so far")
     (tmp_path / "session-2026-11-20T20-22-aaaaaaaa.jsonl").write_text("begun")
     (tmp_path / "session-2026-11-20T20-22-bbbbbbbb.jsonl").write_text("another")
@@ -146,7 +146,7 @@ def spec_of(tmp_path: Path, env: dict[str, str] | None = None, **options: str) -
     return SessionSpec("gemini", tmp_path, {"HOME": str(tmp_path / "home"), **(env or {})}, (), options, tmp_path / "state")
 
 
-def test_a_log_in_is_found_in_a_home_of_its_own(tmp_path: Path, user: Path) -> None:
+def test_the_login_is_linked_in_a_private_home(tmp_path: Path, user: Path) -> None:
     assert user_folder(spec_of(tmp_path)) == user
     for link_all in (False, True, True):
         prepare_home(user, tmp_path / "state", link_all=link_all)
@@ -156,7 +156,7 @@ def test_a_log_in_is_found_in_a_home_of_its_own(tmp_path: Path, user: Path) -> N
         assert not (own / "settings.json").exists()
 
 
-def test_the_settings_of_a_session_bring_no_tools(tmp_path: Path, user: Path) -> None:
+def test_the_settings_of_a_session_add_no_tools(tmp_path: Path, user: Path) -> None:
     found = session_settings(spec_of(tmp_path), user, ["read_file"])
     assert found["tools"]["core"] == ["read_file"]
     assert "allowed" not in found["tools"]
@@ -169,7 +169,7 @@ def test_the_settings_of_a_session_bring_no_tools(tmp_path: Path, user: Path) ->
     assert bare["security"]["auth"] == {"selectedType": "oauth-personal"}
 
 
-def test_the_additional_directories_stand_in_the_settings(tmp_path: Path, user: Path) -> None:
+def test_the_additional_directories_are_in_the_settings(tmp_path: Path, user: Path) -> None:
     (user / "settings.json").write_text('{"context": {"fileName": "X.md", "includeDirectories": ["~/mine"]}}')
     more = (tmp_path / "a, b", tmp_path / "c")
     spec = replace(spec_of(tmp_path), additional_directories=more)
@@ -183,13 +183,13 @@ def test_the_additional_directories_stand_in_the_settings(tmp_path: Path, user: 
 
 
 @pytest.mark.parametrize("name", ["$HOME", "${X:-..", "a$b"])
-def test_a_directory_that_would_be_filled_in_is_refused(tmp_path: Path, user: Path, name: str) -> None:
+def test_a_directory_with_a_variable_in_its_name_is_rejected(tmp_path: Path, user: Path, name: str) -> None:
     spec = replace(spec_of(tmp_path), additional_directories=(tmp_path / name,))
     with pytest.raises(AgentUnavailable, match=r"has a \$ in its name"):
         session_settings(spec, user, [])
 
 
-def test_the_application_side_tools_run_and_nothing_beside_them() -> None:
+def test_the_application_side_tools_are_allowed_and_no_others() -> None:
     names = ["get_weather", "n" * 80, "größe"]
     rules = tomllib.loads(policy_file([], [ToolSpec(name, "", {}) for name in names]))["rule"]
     allowed = ["mcp_portico_get_weather", f"mcp_portico_{'n' * 18}...{'n' * 30}", "mcp_portico_gr__e"]
@@ -212,7 +212,7 @@ def test_the_settings_of_a_task_are_the_users(tmp_path: Path, user: Path) -> Non
     assert found["tools"] == {"allowed": ["glob"]}
 
 
-def test_the_way_to_log_in_is_named(tmp_path: Path, user: Path) -> None:
+def test_the_authentication_type_is_set(tmp_path: Path, user: Path) -> None:
     def chosen(env: dict[str, str], **options: str) -> Any:
         return task_settings(spec_of(tmp_path, env, **options), user)["security"].get("auth", {}).get("selectedType")
 
@@ -226,7 +226,7 @@ def test_the_way_to_log_in_is_named(tmp_path: Path, user: Path) -> None:
     assert chosen({}) is None
 
 
-def test_no_prompt_or_secret_stands_in_the_arguments(tmp_path: Path) -> None:
+def test_no_prompt_or_secret_is_in_the_arguments(tmp_path: Path) -> None:
     driver, options = GeminiDriver(), {"api_key": "s3cret", "model": "m"}
     task = driver.task(TaskSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", task="/do")).command
     assert task.argv == ("gemini", "--output-format", "stream-json", "--model", "m")
@@ -239,7 +239,7 @@ def test_no_prompt_or_secret_stands_in_the_arguments(tmp_path: Path) -> None:
     assert session.files[tmp_path / "state" / ".gemini" / "GEMINI.md"] == b"be kind"
 
 
-async def test_a_task_that_would_be_cut_is_refused(tmp_path: Path) -> None:
+async def test_a_task_that_would_be_cut_is_rejected(tmp_path: Path) -> None:
     spec = TaskSpec("/bin/true", tmp_path, {"HOME": str(tmp_path)}, state=tmp_path / "state", task="x" * (MAX_TASK + 1))
     with pytest.raises(AgentUnavailable, match="8 MiB"):
         await GeminiDriver().execute(spec, Spawner(), Limits())

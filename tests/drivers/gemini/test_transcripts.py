@@ -1,4 +1,4 @@
-"""The gemini codecs over recorded output: the golden events, and what must hold for every one of them."""
+"""The gemini codecs over recorded output: the golden events, and properties of every transcript."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_result_is_between_the_start_and_the_end_of_its_call(transcript: T
         assert taken in (["started"], ["started", "result", "completed"], ["started", "result", "failed"])
 
 
-def test_a_session_that_is_loaded_gives_none_of_its_past() -> None:
+def test_the_replay_of_a_loaded_session_has_no_events() -> None:
     replayed = b"\n".join(BY_NAME["resume"].lines)
     assert b'"sessionUpdate":"user_message_chunk"' in replayed
     assert b"Hello from the model" in replayed
