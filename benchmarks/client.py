@@ -1,4 +1,4 @@
-"""A client that costs next to nothing: raw HTTP/1.1 on an asyncio socket, whose bytes are looked at after the clock stops."""
+"""A client with little overhead: raw HTTP/1.1 on an asyncio socket. Responses are parsed after the time is taken."""
 
 from __future__ import annotations
 
@@ -113,16 +113,16 @@ async def connection(port: int, key: str = "") -> AsyncIterator[Connection]:
         opened.close()
 
 
-async def slowly(port: int, wanted: bytes, seconds: float, size: int = 1024, pause: float = 0.01) -> tuple[bytes, float]:
+async def slowly(port: int, request: bytes, seconds: float, size: int = 1024, pause: float = 0.01) -> tuple[bytes, float]:
     """The answer to a request, read `size` bytes a `pause` for so many seconds and then at full speed; and the time it took."""
     loop = asyncio.get_running_loop()
     with socket.socket() as sock:
-        # A small window, so that what is not read waits in the server and not in the kernel.
+        # A small receive buffer, so that unread data waits in the server and not in the kernel.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
         sock.setblocking(False)
         await loop.sock_connect(sock, ("127.0.0.1", port))
         began = time.perf_counter()
-        await loop.sock_sendall(sock, wanted)
+        await loop.sock_sendall(sock, request)
         got = bytearray()
         while not got.endswith(STREAM_END):
             slow = time.perf_counter() - began < seconds
@@ -138,8 +138,8 @@ def request(method: str, path: str, body: object = None, key: str = "") -> bytes
     """The bytes of a request with a JSON body."""
     data = b"" if body is None else json.dumps(body).encode()
     auth = f"Authorization: Bearer {key}\r\n" if key else ""
-    about = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
-    return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{auth}{about}\r\n".encode() + data
+    content = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+    return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{auth}{content}\r\n".encode() + data
 
 
 def _length(got: bytes) -> int | None:

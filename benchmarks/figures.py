@@ -1,4 +1,4 @@
-"""What a measurement gives: figures with their samples, their floor and their bound, as JSON and as a table."""
+"""The results of measurements: figures with their samples and bounds, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Figure:
-    """One number. `at_least` and `at_most` are bounds; without one it is for information."""
+    """One number. `at_least` and `at_most` are bounds; without a bound it is for information only."""
 
     name: str
     value: float
@@ -37,12 +37,12 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """Everything, with the spread of the samples."""
         spread = {"min": min(self.samples), "max": max(self.samples), "n": len(self.samples)} if self.samples else None
-        said = {"value": _rounded(self.value), "unit": self.unit, "bound": self.bound or None, "ok": self.ok}
+        data = {"value": _rounded(self.value), "unit": self.unit, "bound": self.bound or None, "ok": self.ok}
         if spread:
-            said["spread"] = {name: _rounded(value) for name, value in spread.items()}
+            data["spread"] = {name: _rounded(value) for name, value in spread.items()}
         if self.note:
-            said["note"] = self.note
-        return said
+            data["note"] = self.note
+        return data
 
 
 @dataclass

@@ -74,10 +74,10 @@ class Floor:
             body += message["body"]
             if not message.get("more_body"):
                 break
-        wanted = json.loads(body or b"{}")
+        command = json.loads(body or b"{}")
         if scope["path"] == "/turn":
-            return await self._turn(wanted["prompt"], wanted.get("fresh", False), send)
-        await self._emitters.warm(wanted.get("count", 0))
+            return await self._turn(command["prompt"], command.get("fresh", False), send)
+        await self._emitters.warm(command.get("count", 0))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, median
 from benchmarks.latency import IMPORTS
-from benchmarks.servers import ROOT, Running, environment, portico, quiet
+from benchmarks.servers import ROOT, Running, environment, let_server_finish, portico
 from benchmarks.turns import new_session
 
 AT_ONCE = 4
@@ -43,7 +43,7 @@ async def memory(quick: bool) -> list[Figure]:
 async def _idle(daemon: Running) -> float:
     async with daemon.connect() as to:
         assert b"agents" in (await to.ask("GET", "/meta")).body
-    await quiet(0.5)
+    await let_server_finish(0.5)
     return daemon.memory()
 
 
@@ -57,7 +57,7 @@ async def _sessions(daemon: Running, count: int) -> None:
 
     await asyncio.gather(*(some() for _ in range(AT_ONCE)))
     await daemon.childless()
-    await quiet(0.5)
+    await let_server_finish(0.5)
 
 
 def _floor() -> float:

@@ -135,8 +135,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-async def quiet(seconds: float = 0.2) -> None:
-    """Let what is left of the last repetition end: writes to the store, exits of processes."""
+async def let_server_finish(seconds: float = 0.2) -> None:
+    """Wait for what the last repetition left to finish: writes to the store, exits of processes."""
     await asyncio.sleep(seconds)
 
 

@@ -151,10 +151,10 @@ class Verdict:
         self.doubled += len(mine) - len({event[0] for event in mine})
         self.lost += len(set(theirs) - set(mine))
         extra = set(mine) - set(theirs)
-        # Shown, and not stored when the daemon was killed: the gap says so.
-        told = {event for event in extra if any(gap["from"] <= int(event[0].split(".")[0]) <= gap["to"] for gap in gaps)}
-        self.unstored += len(told)
-        self.lost += len(extra - told)
+        # Sent, and not stored when the daemon was killed: covered by a gap event.
+        unstored = {event for event in extra if any(gap["from"] <= int(event[0].split(".")[0]) <= gap["to"] for gap in gaps)}
+        self.unstored += len(unstored)
+        self.lost += len(extra - unstored)
         self.lost += [event for event in mine if event not in extra] != theirs
         self._judge_texts(theirs)
 
@@ -190,12 +190,12 @@ async def soak_of(count: int, seed: int = 1) -> list[Figure]:
     began = time.perf_counter()
     async with asyncio.timeout(LONGEST), _mortal() as daemon, _client() as http:
         readers = [Reader(daemon, http, random.Random(seed * 1000 + n)) for n in range(count)]
-        places = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(AT_ONCE)
         marks = [count * TURNS * (n + 1) // (KILLS + 1) for n in range(KILLS)]
         killing = asyncio.create_task(daemon.killed_after(marks))
         async with asyncio.TaskGroup() as group:
             for reader in readers:
-                group.create_task(_in_turn(places, reader))
+                group.create_task(_in_turn(slots, reader))
         kills = await killing
         verdict = Verdict()
         for reader in readers:
@@ -205,16 +205,16 @@ async def soak_of(count: int, seed: int = 1) -> list[Figure]:
         Figure("events lost", verdict.lost, "", at_most=0.0, note=f"of {verdict.frames} frames seen in {count} sessions"),
         Figure("events doubled", verdict.doubled, "", at_most=0.0),
         Figure("turns that ended", verdict.whole + verdict.cut, "", at_least=count * TURNS, at_most=count * TURNS),
-        Figure("turns cut by a kill", verdict.cut, "", note="each ends with one turn_stop that says so"),
-        Figure("shown but not stored", verdict.unstored, "", note="at a kill; a gap event tells the numbers"),
+        Figure("turns cut by a kill", verdict.cut, "", note="each ends with one turn_stop with an error"),
+        Figure("sent but not stored", verdict.unstored, "", note="at a kill; a gap event has the numbers"),
         Figure("kills", kills, "", at_least=KILLS),
         Figure("drops by the clients", drops, "", at_least=count / 2, note=f"and {broken} connections that the daemon lost"),
         Figure("wall", time.perf_counter() - began, "s"),
     ]
 
 
-async def _in_turn(places: asyncio.Semaphore, reader: Reader) -> None:
-    async with places:
+async def _in_turn(slots: asyncio.Semaphore, reader: Reader) -> None:
+    async with slots:
         await reader.live()
 
 

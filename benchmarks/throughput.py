@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 from benchmarks.client import Answer, Connection, request, slowly
 from benchmarks.figures import Figure, median
-from benchmarks.servers import BURST, FAN, FLOOD, Running, floor, portico, quiet
+from benchmarks.servers import BURST, FAN, FLOOD, Running, floor, let_server_finish, portico
 from benchmarks.turns import Broken, check, check_floor, first_turn, floor_turn, message, new_session, turn
 
 SESSIONS = 32
@@ -26,11 +26,11 @@ async def burst(quick: bool) -> list[Figure]:
         for _ in range(4 if quick else 12):
             answer = await floor_turn(to_floor, "burst")
             floors.append(check_floor(answer.body, BURST) / answer.seconds)
-            await quiet()
+            await let_server_finish()
             answer = await turn(to_daemon, session, "burst")
             delivered.append(check(answer.body, BURST))
             ours.append(delivered[-1] / answer.seconds)
-            await quiet()
+            await let_server_finish()
     # The first of each side warms the code up.
     rate, floor_rate = median("rate", ours[1:], "events/s"), median("floor", floors[1:], "events/s")
     return [
@@ -76,7 +76,7 @@ async def _at_once(
     took = time.perf_counter() - began
     for answer in answers:
         checked(answer.body, FAN)
-    await quiet(0.5)
+    await let_server_finish(0.5)
     return took
 
 
@@ -87,8 +87,8 @@ async def slow_reader(quick: bool) -> list[Figure]:
     for _ in range(1 if quick else 3):
         async with portico() as daemon, daemon.connect() as to:
             session = await new_session(to, "script")
-            wanted = request("POST", f"/session/{session}", message("flood"), daemon.key)
-            growth, raw, spent = await _grown(daemon, wanted, seconds)
+            body = request("POST", f"/session/{session}", message("flood"), daemon.key)
+            growth, raw, spent = await _grown(daemon, body, seconds)
             growths.append(growth)
             took.append(spent)
             if check(Answer(raw, 0, None).body, FLOOD) != FLOOD:
@@ -105,10 +105,10 @@ async def slow_reader(quick: bool) -> list[Figure]:
     ]
 
 
-async def _grown(server: Running, wanted: bytes, seconds: float) -> tuple[float, bytes, float]:
+async def _grown(server: Running, body: bytes, seconds: float) -> tuple[float, bytes, float]:
     """How many MB a server's memory grew at most during a slow read; the answer, and its time."""
     before = peak = server.memory()
-    reading = asyncio.create_task(slowly(server.port, wanted, seconds))
+    reading = asyncio.create_task(slowly(server.port, body, seconds))
     while not reading.done():
         await asyncio.wait([reading], timeout=0.02)
         peak = max(peak, server.memory())

@@ -14,31 +14,31 @@ class Broken(Exception):
     """Events are missing, doubled or out of order."""
 
 
-async def new_session(to: Connection, agent: str, say: str = "hello") -> str:
+async def new_session(to: Connection, agent: str, text: str = "hello") -> str:
     """Make a session whose agent has answered once; its id."""
-    body = {"agent": {"name": agent}, "messages": [{"role": "user", "content": say}]}
+    body = {"agent": {"name": agent}, "messages": [{"role": "user", "content": text}]}
     answer = await to.ask("PUT", "/session", body)
     return str(json.loads(answer.body)["sessionId"])
 
 
-def message(say: str) -> dict[str, object]:
+def message(text: str) -> dict[str, object]:
     """The body of a streamed turn."""
-    return {"stream": "delta", "messages": [{"role": "user", "content": say}]}
+    return {"stream": "delta", "messages": [{"role": "user", "content": text}]}
 
 
-async def turn(to: Connection, session: str, say: str) -> Answer:
+async def turn(to: Connection, session: str, text: str) -> Answer:
     """A turn in delta mode over AAP v1."""
-    return await to.ask("POST", f"/session/{session}", message(say), look_for=DELTA)
+    return await to.ask("POST", f"/session/{session}", message(text), look_for=DELTA)
 
 
-async def first_turn(to: Connection, agent: str, say: str) -> Answer:
+async def first_turn(to: Connection, agent: str, text: str) -> Answer:
     """The same for a session that is made by it, so with the start of its agent."""
-    return await to.ask("PUT", "/session", {"agent": {"name": agent}, **message(say)}, look_for=DELTA)
+    return await to.ask("PUT", "/session", {"agent": {"name": agent}, **message(text)}, look_for=DELTA)
 
 
-async def floor_turn(to: Connection, say: str, fresh: bool = False) -> Answer:
+async def floor_turn(to: Connection, text: str, fresh: bool = False) -> Answer:
     """A turn of the floor."""
-    return await to.ask("POST", "/turn", {"prompt": say, "fresh": fresh}, look_for=b"agent_token")
+    return await to.ask("POST", "/turn", {"prompt": text, "fresh": fresh}, look_for=b"agent_token")
 
 
 def check(body: bytes, count: int) -> int:
