@@ -1,4 +1,4 @@
-"""`python -m gateway` is `portico`."""
+"""`python -m gateway` runs the command `portico`."""
 
 from gateway.cli.main import main
 

@@ -1,4 +1,4 @@
-"""TOML to settings. `config.example.toml` explains every key and is tested against these models."""
+"""Reads TOML into settings. `config.example.toml` explains every key and is tested against these models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.policy.rules import Rule
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _NAME = r"[A-Za-z0-9._-]+"
 _HOST = re.compile(rf"\*|(\*\.)?{_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+")
-# Of http and https each host must be named: `http://*` would be the whole web.
+# http and https need a host: `http://*` would allow every website.
 _ORIGIN = re.compile(
     rf"https?://({_NAME}|\[[0-9A-Fa-f:.]+\])(:(\d+|\*))?|(?!https?:|file:)[A-Za-z][A-Za-z0-9+.-]*://(\*|{_NAME}(:(\d+|\*))?)"
 )
@@ -27,7 +27,9 @@ _ORIGIN = re.compile(
 
 def _host(text: str) -> str:
     if not _HOST.fullmatch(text):
-        raise ValueError("must be a host name or an address without a port, '*.NAME' for all below a name, or '*' for any")
+        raise ValueError(
+            "must be a host name or an address without a port, '*.NAME' for all names below a domain, or '*' for any"
+        )
     return text
 
 
@@ -61,14 +63,14 @@ class ServerSettings(_Table):
 
 
 class AuthSettings(_Table):
-    """Who may call. No keys here: the one in PORTICO_API_KEY, or a generated one in the data directory."""
+    """Authentication. Without `keys`, the key is PORTICO_API_KEY or a generated one in the data directory."""
 
     keys: tuple[Annotated[str, Field(min_length=8)], ...] = ()
     share_sessions: bool = Field(default=False, strict=True)
 
 
 class LimitSettings(_Table):
-    """Times in seconds (0 is none) and numbers. All but `answer` rest while an agent waits for the client."""
+    """Time limits in seconds (0 is no limit) and counts. Time limits but `answer` pause while an agent waits for the client."""
 
     start: float = Field(default=60.0, ge=0, strict=True)
     idle: float = Field(default=900.0, ge=0, strict=True)
@@ -82,7 +84,7 @@ class LimitSettings(_Table):
 
 
 class StoreSettings(_Table):
-    """Where sessions are kept; empty is an SQLite file in the data directory."""
+    """The database, and how long it keeps rows. An empty `url` is an SQLite file in the data directory."""
 
     url: str = ""
     keep_executions_days: float = Field(default=7.0, gt=0, strict=True)
@@ -91,7 +93,7 @@ class StoreSettings(_Table):
 
 
 class AgentSettings(_Table):
-    """One agent: a driver with its program, its folder and its defaults."""
+    """One agent: a driver with its program, working directory and defaults."""
 
     driver: str
     program: str | None = None
@@ -106,7 +108,7 @@ class AgentSettings(_Table):
 
 
 class Settings(_Table):
-    """Everything that the configuration says."""
+    """The whole configuration."""
 
     server: ServerSettings = Field(default_factory=ServerSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
@@ -120,9 +122,9 @@ class Settings(_Table):
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of a TOML file; without one, of PORTICO_CONFIG or the user's config folder, if there is a file.
+    """Read the settings from `path`, else from the file of PORTICO_CONFIG, else from the user's configuration folder.
 
-    Raises ConfigError that names the file, the key's path and what would be right.
+    Without any file, return the defaults. Raises ConfigError that names the file, the path of the key and the allowed values.
     """
     explicit = path or (Path(environ["PORTICO_CONFIG"]) if environ.get("PORTICO_CONFIG") else None)
     file = explicit or user_config_path("portico", appauthor=False) / "config.toml"
@@ -138,7 +140,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
 
 
 def parse(table: Mapping[str, Any], source: str = "the configuration") -> Settings:
-    """The settings of a parsed table. Raises ConfigError."""
+    """Return the settings of a parsed TOML document. Raises ConfigError."""
     try:
         return Settings.model_validate(table)
     except ValidationError as error:
@@ -160,11 +162,11 @@ def _reason(item: Any) -> str:
         return "an agent's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit"
     if item["type"] == "value_error":
         return str(item["ctx"]["error"])
-    return _WANTED.get(item["type"], str(item["msg"]).lower())
+    return _TOML_MESSAGES.get(item["type"], str(item["msg"]).lower())
 
 
-# In TOML's words instead of the models'.
-_WANTED = {"model_type": "must be a table", "dict_type": "must be a table", "tuple_type": "must be an array"}
+# TOML terms in place of pydantic's.
+_TOML_MESSAGES = {"model_type": "must be a table", "dict_type": "must be a table", "tuple_type": "must be an array"}
 
 
 def _keys_at(loc: tuple[int | str, ...]) -> list[str]:

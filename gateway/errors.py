@@ -1,22 +1,22 @@
-"""What the gateway refuses, and why: one tree, split by whose fault it is. Each class carries its HTTP status."""
+"""The gateway's exceptions, grouped by the cause of the failure. Each class has its HTTP status."""
 
 from __future__ import annotations
 
 # GatewayError
-# ├── ClientError           the request is at fault; nothing has changed
+# ├── ClientError           the request is invalid; nothing has changed
 # │   ├── BadRequest        400
 # │   ├── Unauthorized      401
 # │   ├── Forbidden         403
 # │   ├── NotFound          404
 # │   └── Conflict          409
-# ├── TooMany               429  every place for a live agent or a turn is taken
-# ├── ShuttingDown          503  the daemon is going down
+# ├── TooMany               429  a limit of live agents or turns is reached
+# ├── ShuttingDown          503  the daemon is shutting down
 # └── AgentProblem          503  the agent cannot start here
-# ConfigError               (not HTTP) the configuration is at fault
+# ConfigError               (not HTTP) the configuration is invalid
 
 
 class GatewayError(Exception):
-    """A refusal with a text for people: what was wrong, where, and what to do."""
+    """An error response. Its text is for people: what was wrong, where, and what to do."""
 
     status = 500
 
@@ -58,4 +58,4 @@ class AgentProblem(GatewayError):
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the text names the key and what would be right."""
+    """The configuration cannot be used. The text names the key and the values that are allowed."""

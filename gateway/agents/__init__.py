@@ -1,4 +1,4 @@
-"""Configured agents: the driver, program, folder, environment and options of each entry of `[agents]`; and their discovery.
+"""Configured agents: the driver, program, directory, environment and options of each entry of `[agents]`; and their discovery.
 
-A session's running agent is in `gateway/sessions/live_agent.py`.
+The running agent of a session is in `gateway/sessions/live_agent.py`.
 """

@@ -1,4 +1,4 @@
-"""The configured agents: each entry with its driver, its program, its folder, its environment and its options."""
+"""The configured agents: each entry of `[agents]` with its driver, program, directories, environment and options."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ALLOWED_ENV = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 )  # fmt: skip
-"""What every agent gets of the gateway's own environment, besides what its driver needs; nothing else."""
+"""Variables of the gateway's environment that every agent gets. Its driver may name more; no other variable is passed on."""
 
 CWD = Option("cwd", "Working folder", "The folder to work in; at or below the agent's own.")
 MAX_ADDITIONAL_DIRECTORIES = 100
-"""Additional directories of one session: they are arguments of some CLIs, and each is looked at."""
+"""Limit for one session: some CLIs take them as arguments, and each is resolved in the file system."""
 SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
 
 
@@ -49,7 +49,7 @@ class ConfiguredAgent:
         self._environ = environ
 
     def apply_probe(self, probe: Probe) -> None:
-        """Take what its program says of itself over what its driver says of all such programs."""
+        """Replace the driver's general information by what the probe of the installed program reports."""
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
         if probe.additional_directories is not None and self.driver.info().additional_directories is None:
@@ -60,7 +60,7 @@ class ConfiguredAgent:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The driver's options and the working folder, with the config's defaults."""
+        """The driver's options and the option `cwd`, with the defaults of the configuration."""
         defaults = self.settings.options
         return tuple(
             Option(o.name, o.title, o.description, defaults.get(o.name, o.default), o.choices, o.secret)
@@ -69,7 +69,7 @@ class ConfiguredAgent:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The whole environment of its processes."""
+        """The complete environment of the agent's processes."""
         patterns = (*ALLOWED_ENV, *self.info.env)
         kept = {
             name: value
@@ -80,13 +80,13 @@ class ConfiguredAgent:
 
     @property
     def secrets(self) -> list[str]:
-        """Values in its configuration and environment that must not be shown."""
+        """Values in the configuration and environment that logs and responses must not contain."""
         hidden = {option.name for option in self.info.options if option.secret}
         named = [v for n, v in self.environment.items() if any(fnmatch.fnmatch(n.upper(), p) for p in SECRET_NAMES)]
         return named + [value for name, value in self.settings.options.items() if name in hidden]
 
     def problem(self) -> str | None:
-        """Why it cannot be used, and what to do about it; None if it can."""
+        """Return why the agent cannot be used, and what to do; None if it can be used."""
         try:
             self.program()
         except AgentProblem as problem:
@@ -94,27 +94,27 @@ class ConfiguredAgent:
         return None
 
     def program(self) -> str:
-        """Its program's path; empty for a driver that brings its own. Raises AgentProblem."""
-        wanted = self.settings.program or self.info.program
-        if wanted is None:
+        """Return the path of the agent's program; empty if the driver has a program of its own. Raises AgentProblem."""
+        name = self.settings.program or self.info.program
+        if name is None:
             return ""
-        found = shutil.which(os.path.expanduser(wanted), path=self.environment.get("PATH"))
+        found = shutil.which(os.path.expanduser(name), path=self.environment.get("PATH"))
         if found is None:
             install = f"; install it with `{self.info.install}`" if self.info.install else ""
             raise AgentProblem(
-                f"agent {self.name!r} cannot start: its program {wanted!r} is not on PATH{install}, "
+                f"agent {self.name!r} cannot start: its program {name!r} is not on PATH{install}, "
                 f"or set agents.{self.name}.program to where it is"
             )
         return os.path.abspath(found)
 
     def check_one_shot(self) -> None:
-        """Raises Forbidden for a task without a client to ask: its CLI decides by itself, and no rule would be in force."""
+        """Raise Forbidden if a rule asks or denies: in a one-shot task the CLI decides, and rules have no effect."""
         if self.policy.restricts:
             rules = f"agent {self.name!r} has rules that ask or deny (agents.{self.name}.policy)"
-            raise Forbidden(f"{rules}, which a one-shot task cannot keep; use a session, or an agent without such rules")
+            raise Forbidden(f"{rules}, which a one-shot task cannot enforce; use a session, or an agent without such rules")
 
     def check_options(self, given: Mapping[str, str]) -> None:
-        """Raises BadRequest that names an option that is unknown or has a bad value."""
+        """Raise BadRequest if an option is unknown or has a value that is not allowed."""
         known = {option.name: option for option in self.options}
         for name, value in given.items():
             if name not in known:
@@ -126,7 +126,10 @@ class ConfiguredAgent:
         self.working_directory(given.get("cwd"))
 
     def working_directory(self, chosen: str | None) -> Path:
-        """The working folder of a session that chose one, relative to the agent's or absolute. Raises BadRequest."""
+        """Return the working directory of a session.
+
+        `chosen` is the session's option `cwd`, absolute or relative to the agent's directory. Raises BadRequest.
+        """
         chosen = chosen or self.settings.options.get("cwd")
         base = self._base()
         try:
@@ -135,7 +138,10 @@ class ConfiguredAgent:
             raise BadRequest(f"option 'cwd': {error}") from error
 
     def additional_directories(self, given: Sequence[str]) -> tuple[Path, ...]:
-        """The folders of a session besides its working folder: absolute, by the same rule. Raises BadRequest that names one."""
+        """Return the directories of a session besides its working directory, without duplicates.
+
+        Paths must be absolute; otherwise the rules of `working_directory` hold. Raises BadRequest that names the path.
+        """
         if given and self.info.additional_directories is False:
             raise BadRequest(f"additionalDirectories: agent {self.name!r} works in one folder a session; give none")
         if len(given) > MAX_ADDITIONAL_DIRECTORIES:
@@ -153,35 +159,35 @@ class ConfiguredAgent:
         return tuple(found)
 
     def _base(self) -> Path:
-        """Its own folder, made if it is the gateway's to make."""
+        """Return the agent's own directory. One in the data directory is created."""
         if not self._has_own_cwd:
             self._cwd.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self._cwd
 
     def _below(self, base: Path, chosen: str) -> Path:
-        """A folder of a session, real. Raises BadRequest unless it is there and the session may work in it."""
+        """Return the resolved path. Raises BadRequest unless it is an existing directory that the session may use."""
         try:
-            # Resolved, so that neither `..` nor a link leads out.
-            wanted = (base / Path(chosen).expanduser()).resolve()
-            there = wanted.is_dir()
+            # Resolved, so that neither `..` nor a symbolic link leads out of the base.
+            path = (base / Path(chosen).expanduser()).resolve()
+            exists = path.is_dir()
         except (OSError, ValueError, RuntimeError) as error:
             raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
-        if not self._any_directory and not wanted.is_relative_to(base.resolve()):
+        if not self._any_directory and not path.is_relative_to(base.resolve()):
             raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it")
-        if not there:
+        if not exists:
             where = "" if os.path.isabs(chosen) else f" in {base}"
             raise BadRequest(f"there is no folder {chosen!r}{where}; make it first")
-        return wanted
+        return path
 
     def spec(self, options: Mapping[str, str]) -> AgentSpec:
-        """What its driver needs to know of it, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
+        """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
         merged = {option.name: option.default for option in self.options if option.name != "cwd"} | dict(options)
         chosen = merged.pop("cwd", None)
         return AgentSpec(self.program(), self.working_directory(chosen), self.environment, self.settings.args, merged)
 
 
 class Agents:
-    """All entries by name: the config's, and out of the box `echo` and every CLI that Portico knows, found or not.
+    """All agents by name: those of the configuration, and by default `echo` and every CLI that Portico has a driver for.
 
     `workspace` is the working directory of agents without a `cwd`; by default each has its own in the data directory. With
     `any_directory` a session of such an agent may choose any directory.
@@ -203,20 +209,20 @@ class Agents:
             folder = workspace or settings.data_dir / "workspaces" / name
             agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, any_directory)
             _check_defaults(agent)
-            _warn_of_idle_rules(agent)
+            _warn_about_unmatched_rules(agent)
             self._agents[name] = agent
 
     def __iter__(self) -> Iterator[ConfiguredAgent]:
         return iter(self._agents.values())
 
     def get(self, name: str) -> ConfiguredAgent:
-        """The agent of that name. Raises BadRequest that lists the known ones."""
+        """Return the agent with this name. Raises BadRequest that lists the known names."""
         if name not in self._agents:
             raise BadRequest(f"there is no agent {name!r} here; there are {', '.join(sorted(self._agents))}")
         return self._agents[name]
 
     def only(self, name: str) -> Agents:
-        """That agent alone. Raises BadRequest."""
+        """Return a copy that has this agent only. Raises BadRequest."""
         alone = copy.copy(self)
         alone._agents = {name: self.get(name)}
         return alone
@@ -225,8 +231,8 @@ class Agents:
         return self._agents.get(name)
 
 
-def _warn_of_idle_rules(agent: ConfiguredAgent) -> None:
-    """A rule about a misspelt tool would never be in force; the application's tools may have any name."""
+def _warn_about_unmatched_rules(agent: ConfiguredAgent) -> None:
+    """Log a warning for a rule that matches none of the agent's tools: it may be misspelt, or be about a tool of a client."""
     names = sorted(tool.name for tool in agent.info.tools)
     for n, rule in enumerate(agent.policy.rules):
         if names and not any(glob(rule.tool, name) for name in names):

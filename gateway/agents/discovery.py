@@ -1,7 +1,7 @@
-"""What is installed: each agent's program asked once for its version, login and models, beside the work, never before it.
+"""Discovery: probes each agent's program for its version, login and models, in the background.
 
-Answers are kept in a file of the data directory under the program's path and modification time, so that a restart knows them
-at once; they are asked again in the background when they have grown old.
+Results are cached in a file of the data directory by the program's path and modification time, so that they are known
+immediately after a restart. Old results are refreshed in the background.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gateway.security.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 10.0
-"""Seconds that a request waits for the first answer of a program."""
-FRESH, FRESH_TROUBLE = 600.0, 15.0
-"""Seconds until an answer is asked for again in the background; and one that tells of trouble, which may be mended."""
+PROBE_TIMEOUT = 10.0
+"""Seconds that a request waits for the first result of a probe. The probe itself continues."""
+MAX_AGE, MAX_AGE_PROBLEM = 600.0, 15.0
+"""Seconds until a result is refreshed; and one with a problem, which the user may have solved."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredAgent:
-    """What is known of one agent. `problem` says why it is not offered and what to do; None if it is."""
+    """What is known about one agent. `problem` is why it is not available and what to do; None if it is available."""
 
     agent: ConfiguredAgent
     program: str
@@ -45,87 +45,87 @@ class DiscoveredAgent:
 
 
 class Discovery:
-    """Asks, remembers, and asks again."""
+    """Probes all agents, caches the results, and refreshes them."""
 
     def __init__(self, agents: Agents, spawner: Spawner, file: Path, redactor: Redactor) -> None:
         self._agents, self._spawner, self._file, self._redactor = agents, spawner, file, redactor
-        self._known: dict[str, Probe] = _read(file)
-        self._asked_at: dict[str, float] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._results: dict[str, Probe] = _read_cache(file)
+        self._probed_at: dict[str, float] = {}
+        self._probes: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Ask every program, in the background."""
+        """Probe every program in the background."""
         for agent in self._agents:
             if agent.problem() is None:
-                agent.apply_probe(self._known.get(self._key(agent), Probe()))
-                self._ask_soon(agent)
+                agent.apply_probe(self._results.get(self._key(agent), Probe()))
+                self._start_probe(agent)
 
     async def available(self) -> list[DiscoveredAgent]:
-        """The agents that can be used here and now."""
-        return [finding for finding in await self.all_agents() if finding.problem is None]
+        """Return the agents that can be used now."""
+        return [found for found in await self.all_agents() if found.problem is None]
 
     async def all_agents(self) -> list[DiscoveredAgent]:
-        """All configured agents; the first time it waits for their programs to answer, up to PATIENCE."""
+        """Return all configured agents. Without a result, wait for the probe, up to PROBE_TIMEOUT."""
         usable = [agent for agent in self._agents if agent.problem() is None]
         for agent in usable:
             self._refresh(agent)
-        new = [self._asking[a.name] for a in usable if a.name in self._asking and self._key(a) not in self._known]
+        new = [self._probes[a.name] for a in usable if a.name in self._probes and self._key(a) not in self._results]
         if new:
-            await asyncio.wait(new, timeout=PATIENCE)
-        return [self._finding(agent) for agent in self._agents]
+            await asyncio.wait(new, timeout=PROBE_TIMEOUT)
+        return [self._discovered(agent) for agent in self._agents]
 
     def current(self, agent: ConfiguredAgent) -> DiscoveredAgent:
-        """What is known of one agent so far."""
-        return self._finding(agent)
+        """Return what is known about one agent, without waiting."""
+        return self._discovered(agent)
 
     async def probe(self, agent: ConfiguredAgent, *, refresh: bool = False) -> DiscoveredAgent:
-        """One agent; the first time, or `anew`, it waits for its program to answer, up to PATIENCE."""
+        """Return one agent. Without a result, or with `refresh`, wait for the probe, up to PROBE_TIMEOUT."""
         if agent.problem() is None:
             if refresh:
-                self._ask_soon(agent)
+                self._start_probe(agent)
             else:
                 self._refresh(agent)
-            asking = self._asking.get(agent.name)
-            if asking is not None and (refresh or self._key(agent) not in self._known):
-                await asyncio.wait([asking], timeout=PATIENCE)
-        return self._finding(agent)
+            probing = self._probes.get(agent.name)
+            if probing is not None and (refresh or self._key(agent) not in self._results):
+                await asyncio.wait([probing], timeout=PROBE_TIMEOUT)
+        return self._discovered(agent)
 
     async def wait_for_probe(self, agent: ConfiguredAgent) -> DiscoveredAgent | None:
-        """What a program says that took longer than PATIENCE, as soon as it does; None where it has answered before."""
-        asking = self._asking.get(agent.name)
-        if asking is None or asking.done() or agent.problem() is not None or self._key(agent) in self._known:
+        """Wait for a probe that takes longer than PROBE_TIMEOUT, and return its result. None if there is a result already."""
+        probing = self._probes.get(agent.name)
+        if probing is None or probing.done() or agent.problem() is not None or self._key(agent) in self._results:
             return None
-        await asyncio.wait([asking])
-        return self._finding(agent)
+        await asyncio.wait([probing])
+        return self._discovered(agent)
 
     async def close(self) -> None:
-        for task in self._asking.values():
+        for task in self._probes.values():
             task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await asyncio.gather(*self._probes.values(), return_exceptions=True)
 
-    def _finding(self, agent: ConfiguredAgent) -> DiscoveredAgent:
+    def _discovered(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         problem = agent.problem()
         if problem is not None:
             return DiscoveredAgent(agent, "", Probe(), problem)
-        probe = self._known.get(self._key(agent), Probe())
+        probe = self._results.get(self._key(agent), Probe())
         if probe.logged_in is False and probe.problem is None:
             problem = _log_in(agent)
         return DiscoveredAgent(agent, agent.program(), probe, probe.problem or problem)
 
     def _refresh(self, agent: ConfiguredAgent) -> None:
-        known = self._known.get(self._key(agent))
+        known = self._results.get(self._key(agent))
         well = known is not None and known.problem is None and known.logged_in is not False
-        age = time.monotonic() - self._asked_at.get(agent.name, float("-inf"))
-        if known is None or age > (FRESH if well else FRESH_TROUBLE):
-            self._ask_soon(agent)
+        age = time.monotonic() - self._probed_at.get(agent.name, float("-inf"))
+        if known is None or age > (MAX_AGE if well else MAX_AGE_PROBLEM):
+            self._start_probe(agent)
 
-    def _ask_soon(self, agent: ConfiguredAgent) -> None:
-        if agent.name in self._asking and not self._asking[agent.name].done():
+    def _start_probe(self, agent: ConfiguredAgent) -> None:
+        if agent.name in self._probes and not self._probes[agent.name].done():
             return
-        self._asked_at[agent.name] = time.monotonic()
-        self._asking[agent.name] = asyncio.create_task(self._ask(agent), name=f"probe {agent.name}")
+        self._probed_at[agent.name] = time.monotonic()
+        self._probes[agent.name] = asyncio.create_task(self._probe(agent), name=f"probe {agent.name}")
 
-    async def _ask(self, agent: ConfiguredAgent) -> None:
+    async def _probe(self, agent: ConfiguredAgent) -> None:
         key = self._key(agent)
         try:
             probe = await agent.driver.probe(agent.spec({}), self._spawner)
@@ -138,8 +138,8 @@ class Discovery:
             probe = replace(probe, problem=self._redactor.clean(probe.problem))
             log.warning("agent %s: %s", agent.name, probe.problem)
         agent.apply_probe(probe)
-        self._known[key] = probe
-        await asyncio.to_thread(_write, self._file, self._known)
+        self._results[key] = probe
+        await asyncio.to_thread(_write_cache, self._file, self._results)
 
     def _key(self, agent: ConfiguredAgent) -> str:
         program = agent.program()
@@ -148,30 +148,30 @@ class Discovery:
 
 
 def _log_in(agent: ConfiguredAgent) -> str:
-    """What to do for one that is not logged in. A key that only sessions bring does not count: /meta is for everybody."""
-    place = f"agents.{agent.name}"
-    keys = [f"in {place}.options.{option.name}" for option in agent.info.options if option.secret and option.name == "api_key"]
-    where = " or ".join([*keys, f"in {place}.env"])
+    """Return how to log in. Keys that only sessions bring do not count: /meta is the same for all clients."""
+    table = f"agents.{agent.name}"
+    keys = [f"in {table}.options.{option.name}" for option in agent.info.options if option.secret and option.name == "api_key"]
+    where = " or ".join([*keys, f"in {table}.env"])
     return f"agent {agent.name!r} is not logged in: log in with its CLI, or put its API key {where}"
 
 
-def _read(file: Path) -> dict[str, Probe]:
+def _read_cache(file: Path) -> dict[str, Probe]:
     try:
-        return {key: _probe(value) for key, value in json.loads(file.read_text()).items()}
+        return {key: _probe_of(value) for key, value in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _probe(value: dict[str, Any]) -> Probe:
+def _probe_of(value: dict[str, Any]) -> Probe:
     commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
     options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
-    said = value.get("images"), commands, value.get("additional_directories"), options
-    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *said)
+    rest = value.get("images"), commands, value.get("additional_directories"), options
+    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *rest)
 
 
-def _write(file: Path, known: dict[str, Probe]) -> None:
-    whole = file.with_suffix(".new")
-    # Trouble is asked about anew at a start, and what a broken program says may hold a secret.
+def _write_cache(file: Path, known: dict[str, Probe]) -> None:
+    temporary = file.with_suffix(".new")
+    # Problems are probed again at the next start, and the output of a failing program may contain a secret.
     well = {key: asdict(probe) for key, probe in known.items() if probe.problem is None and probe.logged_in is not False}
-    whole.write_text(json.dumps(well, default=SlashCommand.model_dump))
-    whole.replace(file)
+    temporary.write_text(json.dumps(well, default=SlashCommand.model_dump))
+    temporary.replace(file)

@@ -1,1 +1,1 @@
-"""The command line, one module a command: serve, run, acp, key, audit."""
+"""The command line: one module per command (serve, run, acp, key, audit), the options that they share, and their group."""

@@ -1,1 +1,1 @@
-"""Logs, metrics, health, the audit of decisions, and recorded transcripts. It decides nothing."""
+"""Logs, metrics, readiness, the audit log of decisions, and recorded transcripts."""

@@ -1,4 +1,4 @@
-"""The audit: one line for every decision about a tool call, in the log and in the store. It decides nothing itself."""
+"""The audit log: every decision about a tool call as a line of the log and a row of the store."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from gateway.store import AuditRecord, Store
 
 log = logging.getLogger(__name__)
 
-LONGEST_ARGUMENTS = 500
-LONGEST_REASON = 500
+MAX_ARGUMENTS = 500
+MAX_REASON = 500
+MAX_NAME = 255
+"""Characters that are stored of the arguments, the reason, and the names of tools and calls."""
 
 
 class AuditLog:
-    """Writes decisions down."""
+    """Logs and stores decisions."""
 
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store, self._redactor = store, redactor
 
     async def write(self, session_id: str, run_id: str, agent: str, decisions: Sequence[Decision]) -> None:
-        """Log and store some decisions of a run. They are on disk when it returns."""
+        """Log and store decisions of a run. They are committed when this returns."""
         now = time.time()
         records = [
             AuditRecord(
@@ -33,12 +35,12 @@ class AuditLog:
                 session_id,
                 run_id,
                 agent,
-                self._text(decision.tool, 255),
-                self._text(decision.call_id, 255),
+                self._text(decision.tool, MAX_NAME),
+                self._text(decision.call_id, MAX_NAME),
                 decision.outcome,
-                _who(decision.by),
-                self._text(decision.reason, LONGEST_REASON) if decision.reason else None,
-                self._text(json.dumps(decision.arguments, ensure_ascii=False, default=str), LONGEST_ARGUMENTS),
+                _decided_by(decision.by),
+                self._text(decision.reason, MAX_REASON) if decision.reason else None,
+                self._text(json.dumps(decision.arguments, ensure_ascii=False, default=str), MAX_ARGUMENTS),
             )
             for decision in decisions
         ]
@@ -49,13 +51,13 @@ class AuditLog:
             )  # fmt: skip
         await self._store.audit.append(records)
 
-    def _text(self, text: str, longest: int) -> str:
-        # Cleaned as a whole: half a secret would not be found.
+    def _text(self, text: str, limit: int) -> str:
+        # Redacted before it is cut: a part of a secret would not be found.
         clean = self._redactor.clean(text)
-        return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+        return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
-def _who(by: str) -> str:
-    """A client that has a key of its own is told from others by the key's name."""
+def _decided_by(by: str) -> str:
+    """Return who decided; for a client with a named key, with the name of the key."""
     name = current_key_name.get() if by == CLIENT else None
     return by if name is None else f"{by} {name}"

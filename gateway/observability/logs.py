@@ -1,4 +1,4 @@
-"""The log: one form for every line, the gateway's own and its libraries', with the ids that it is about and without secrets."""
+"""Logging: one format for all loggers, those of libraries included, with request and session ids, and with secrets redacted."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ session_id: ContextVar[str | None] = ContextVar("session_id", default=None)
 
 
 def bind_session_id(name: str) -> None:
-    """What this task, and those that it starts, log from here on is about this session or task of `/v1/execute`."""
+    """Set the session id (or task id of `/v1/execute`) for the log lines of this asyncio task and of tasks that it starts."""
     session_id.set(name)
 
 
 class LogFormatter(logging.Formatter):
-    """Cleans whole lines, tracebacks included. What a record has in `fields` (its `extra`) are fields of its own in JSON."""
+    """Redacts whole lines, tracebacks included. `fields` in the `extra` of a record are added to its JSON object."""
 
     default_msec_format = "%s.%03d"
 
@@ -36,10 +36,10 @@ class LogFormatter(logging.Formatter):
 
 
 class TextFormatter(LogFormatter):
-    """`TIME LEVEL LOGGER [REQUEST SESSION]: MESSAGE`, with `-` for an id that there is not; a traceback's lines are indented."""
+    """`TIME LEVEL LOGGER [REQUEST SESSION]: MESSAGE`, with `-` for a missing id. Lines of a traceback are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        # A text that a client or an agent has a say in must not look like a line of the log.
+        # Line breaks are escaped: input of a client or an agent must not be able to forge a line of the log.
         message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         ids = f"{request_id.get() or '-'} {session_id.get() or '-'}"
         line = f"{self.formatTime(record)} {record.levelname} {record.name} [{ids}]: {message}"
@@ -67,7 +67,7 @@ class JsonFormatter(LogFormatter):
 
 
 def set_up_logging(level: str, form: str, redactor: Redactor) -> None:
-    """Log to standard error from here on, as `text` or as `json`."""
+    """Log to standard error. `level` is a name such as `info`, `form` is `text` or `json`."""
     handler = logging.StreamHandler()
     handler.setFormatter((JsonFormatter if form == "json" else TextFormatter)(redactor))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""The figures that `/metrics` shows, in a registry of their own for each gateway. Runs are counted by the batch."""
+"""The metrics of `/metrics`, in one registry per gateway. Events of runs are counted in batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS = {"input": "input_tokens", "output": "output_tokens", "cache_read": "cac
 
 @dataclass(frozen=True)
 class MetricsSnapshot:
-    """What there is at this moment, asked for when the figures are shown."""
+    """Values that are read from the gateway when `/metrics` is requested."""
 
     live_agents: int
     running_turns: int
@@ -30,7 +30,7 @@ class MetricsSnapshot:
 
 
 class Metrics:
-    """Every figure of one gateway."""
+    """All metrics of one gateway."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -57,27 +57,27 @@ class Metrics:
         )
         self.requests = counter("http_requests", "Answers to HTTP requests.", "method", "route", "status")
         self.open_streams = gauge("open_streams", "Server-sent event streams that are open.")
-        self._census = {
+        self._snapshot_gauges = {
             "live_agents": gauge("live_agents", "Agents of sessions that are warm or at work."),
             "running_turns": gauge("running_turns", "Runs that are at work, of sessions and of tasks."),
             "waiting_sessions": gauge("waiting_sessions", "Sessions that wait for their client."),
             "unwritten_bytes": gauge("store_unwritten_bytes", "Bytes of events that are not in the store yet."),
         }
-        self._of_agents: dict[str, AgentMetrics] = {}
+        self._by_agent: dict[str, AgentMetrics] = {}
 
     def for_agent(self, agent: str) -> AgentMetrics:
-        """The figures of one agent."""
-        return self._of_agents.setdefault(agent, AgentMetrics(self, agent))
+        """Return the metrics of one agent."""
+        return self._by_agent.setdefault(agent, AgentMetrics(self, agent))
 
-    def text(self, census: MetricsSnapshot) -> bytes:
-        """All of it in Prometheus' text format."""
-        for name, figure in self._census.items():
-            figure.set(getattr(census, name))
+    def text(self, snapshot: MetricsSnapshot) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        for name, gauge in self._snapshot_gauges.items():
+            gauge.set(getattr(snapshot, name))
         return generate_latest(self.registry)
 
 
 class AgentMetrics:
-    """The figures with one agent's label; each child is looked up once, which is what a count would cost most for."""
+    """The metrics with the label of one agent. Labelled children are looked up once: the look-up costs more than the count."""
 
     def __init__(self, metrics: Metrics, agent: str) -> None:
         self._metrics, self._agent = metrics, agent
@@ -89,11 +89,11 @@ class AgentMetrics:
         self._tokens = {field: metrics.tokens.labels(agent, kind) for kind, field in TOKENS.items()}
 
     def run_metrics(self, *, session: bool) -> RunMetrics:
-        """What counts a run that begins now; `session`: its agent is to outlive it."""
+        """Return the metrics of a run that starts now. `session`: the run belongs to a session, whose agent outlives it."""
         return RunMetrics(self, session=session)
 
     def started(self, spec: AgentSpec, *, again: bool = False) -> None:
-        """An agent is up, and had been given this; `again`: its session had one before."""
+        """Count an agent that has started. `again`: its session had an agent before."""
         how = "task"
         if isinstance(spec, SessionSpec):
             how = "resumed" if spec.resume is not None else "seeded" if spec.history else "new"
@@ -122,25 +122,25 @@ class AgentMetrics:
 
 
 class RunMetrics:
-    """Counts one run: a few look-ups a batch of events, nothing for each of them."""
+    """Counts the events and turns of one run, with a few look-ups per batch of events."""
 
     def __init__(self, figures: AgentMetrics, *, session: bool) -> None:
         self._figures, self._session = figures, session
         self.start_turn()
 
     def start_turn(self) -> None:
-        self._in_turn, self._began, self._silent = True, time.monotonic(), True
+        self._in_turn, self._began, self._no_event_yet = True, time.monotonic(), True
 
     def mark_waiting(self) -> None:
-        """The run waits for its client already: what ends it now is no turn."""
+        """Record that the turn is over and the run waits for its client: an end of the run is then not the end of a turn."""
         self._in_turn = False
 
     def record(self, events: Sequence[OutputEvent]) -> None:
-        """Some events of the run, as they come."""
-        if self._silent and self._in_turn and type(events[-1]) is not NativeSession:
-            self._silent = False
+        """Count events of the run."""
+        if self._no_event_yet and self._in_turn and type(events[-1]) is not NativeSession:
+            self._no_event_yet = False
             self._figures.first_event.observe(time.monotonic() - self._began)
-        # In C for the whole batch: 40 ns an event.
+        # Counter counts in C: 40 ns per event.
         tally = Tally(map(type, events))
         self._figures.events(tally)
         if Usage in tally:
@@ -149,7 +149,7 @@ class RunMetrics:
                     self._figures.usage(event)
 
     def end_turn(self, event: Awaiting | SessionEnd, agent: Agent | None, *, stopping: bool) -> None:
-        """A turn's last event; `stopping`: because the gateway wanted so."""
+        """Count the last event of a turn. `stopping`: the gateway ends the run itself."""
         self.record([event])
         if self._in_turn:
             self._figures.turn_seconds.observe(time.monotonic() - self._began)
@@ -159,11 +159,11 @@ class RunMetrics:
             self._figures.crashed()
 
     def crashed_while_suspended(self) -> None:
-        """The agent has ended while its run waits for the client."""
+        """Count an agent that ended while its run waits for the client."""
         self._figures.crashed()
 
     def _crashed(self, end: SessionEnd, agent: Agent | None) -> bool:
         if end.stop_reason != "error" or end.exit_code == TIMED_OUT:
             return False
-        # The process of a task ends with it, and one that failed says so by its exit code: only a signal is a crash.
+        # The process of a task ends with it and reports failure by its exit code, so that only a signal is a crash.
         return agent is not None and not agent.alive if self._session else end.exit_code < 0 or end.exit_code > 128

@@ -1,4 +1,4 @@
-"""Transcripts: what a session's CLI was told and said, line by line, for bug reports. Off unless an agent's `record` is on."""
+"""Transcripts: the input and output of a session's CLI, line by line, for bug reports. Off unless an agent's `record` is true."""
 
 from __future__ import annotations
 
@@ -18,41 +18,44 @@ from gateway.security.redaction import SHORTEST, Redactor, redact_patterns
 log = logging.getLogger(__name__)
 
 FILE_BYTES = 32 * 1024 * 1024
-"""A larger file becomes `NAME.1.jsonl`, in the place of the one before: two of them at most."""
+"""Size at which a file is renamed to `NAME.1.jsonl`, which replaces the previous one: at most two files exist."""
 LINE_BYTES = 1024 * 1024
-"""Of a longer line only the beginning is kept."""
-PLAIN = 8
-"""Values of an agent's own variables that are shorter than this are words, not secrets."""
+"""Longer lines are cut."""
+MIN_SECRET = 8
+"""Shorter values of an agent's own variables are not redacted: they are words rather than secrets."""
 
 
 class Transcripts:
-    """All transcripts of a data directory, one file for each session or task."""
+    """The transcripts of a data directory, one file for each session or task."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor
 
     def spawner(self, spawner: Spawner, name: str, agent: ConfiguredAgent) -> Spawner:
-        """What starts this session's processes: recorded, if the agent's settings say so."""
+        """Return the spawner for a session's processes. It records them if the agent's `record` is true."""
         if not agent.settings.record:
             return spawner
         redactor = Redactor()
-        redactor.register(value for value in agent.settings.env.values() if len(value) >= max(PLAIN, SHORTEST))
+        redactor.register(value for value in agent.settings.env.values() if len(value) >= max(MIN_SECRET, SHORTEST))
         return spawner.with_recorder(Transcript(self._folder / f"{name}.jsonl", (self._redactor, redactor)))
 
     def forget(self, name: str) -> None:
-        """Remove a session's transcript."""
+        """Delete a session's transcript."""
         for file in _both(self._folder / f"{name}.jsonl"):
             file.unlink(missing_ok=True)
 
     def forget_tasks(self, before: float) -> None:
-        """Remove transcripts of tasks that ended before a time, in seconds since the epoch."""
+        """Delete transcripts of tasks that ended before a time, in seconds since the epoch."""
         for file in self._folder.glob("exec_*.jsonl"):
             if file.stat().st_mtime < before:
                 file.unlink(missing_ok=True)
 
 
 class Transcript:
-    """One file of JSON lines: `time`, `pid`, `direction` and `line`; drivers/runtime/traffic_recorder.py says when each comes."""
+    """One file of JSON lines: `time`, `pid`, `direction` and `line`.
+
+    drivers/runtime/traffic_recorder.py defines when each method is called.
+    """
 
     def __init__(self, file: Path, redactors: Iterable[Redactor]) -> None:
         self._file, self._redactors = file, tuple(redactors)
@@ -79,7 +82,7 @@ class Transcript:
         try:
             self._append("".join(json.dumps(row) + "\n" for row in rows))
         except OSError as error:
-            # A transcript that cannot be written must not cost the turn.
+            # A transcript that cannot be written must not fail the turn.
             self._broken = True
             log.warning("the transcript %s cannot be written, and ends here: %s", self._file, error.strerror)
 
@@ -95,7 +98,7 @@ class Transcript:
         for redactor in self._redactors:
             line = redactor.clean(line)
         line = redact_patterns(line)
-        # Cut behind the cleaning: half of a secret is not found.
+        # Cut after redaction: a part of a secret would not be found.
         return line if len(line) <= LINE_BYTES else f"{line[:LINE_BYTES]} … and {len(line) - LINE_BYTES} more characters"
 
 

@@ -1,6 +1,6 @@
-"""Rules about tool calls: which run, which are refused, which the client is asked about. Pure; docs/policy.md explains them.
+"""Policy rules about tool calls: allow, ask or deny. Pure functions; docs/policy.md explains the rules.
 
-The first rule that matches a call decides. A command line of a shell is decided command by command, and the strictest counts.
+The first rule that matches a call decides. A shell command line is evaluated command by command, and the strictest verdict holds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Verdict = Literal["allow", "ask", "deny"]
 Pattern = str | bool | int | float
 
 SHELL_ARGUMENTS = frozenset({"command", "cmd"})
-"""The last names of arguments that hold a command line."""
+"""Arguments with these names, at any depth, are shell command lines."""
 OPERATOR = re.compile(r"[;&|<>`\n]|\$\(")
 _STRICT: Sequence[Verdict | None] = ("deny", "ask", None, "allow")
-UNKNOWN_LINE = "the command line does not say all that it runs"
+UNKNOWN_LINE = "the command line does not name every command that it runs"
 
 
 class Rule(BaseModel):
-    """One rule: `tool` is a name with `*` and `?`, `when` has a pattern for each argument that counts, all must match."""
+    """One rule. `tool` is a tool name with `*` and `?`. `when` maps argument paths to patterns, which must all match."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,13 +57,13 @@ class Rule(BaseModel):
         return self
 
     def applies_to(self, tool: str) -> bool:
-        """Whether it is about that tool, with some arguments at least."""
+        """Whether the rule matches calls of that tool, at least with some arguments."""
         return glob(self.tool, tool)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What the rules say of one call, and which of them (its number from 0); None where none matches."""
+    """The verdict about one call, and the index of the rule that gave it. None where no rule matches."""
 
     verdict: Verdict | None = None
     rule: int | None = None
@@ -72,23 +72,24 @@ class Evaluation:
 
 NO_RULE = Evaluation()
 NEUTRAL = Evaluation("allow")
+"""No restriction by this part of a call. The strictest evaluation of all parts holds."""
 Value = str | ShellCommand
 _Values = Mapping[str, Sequence[Value]]
 
 
 class Policy:
-    """The rules of one agent, in their order."""
+    """The rules of one agent, in order."""
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
         self.rules = tuple(rules)
 
     @property
     def restricts(self) -> bool:
-        """Whether a rule could keep any call from running without the client's word."""
+        """Whether any rule asks or denies."""
         return any(rule.decide != "allow" for rule in self.rules)
 
     def effective_grants(self, grants: Iterable[ToolGrant]) -> tuple[ToolGrant, ...]:
-        """The grants as the agent gets them: it must ask about every tool of which some calls may not run at once."""
+        """Return the grants for the agent: a tool is trusted only if no rule can ask about or deny a call of it."""
         return tuple(ToolGrant(grant.name, self._trusts(grant)) for grant in grants)
 
     def _trusts(self, grant: ToolGrant) -> bool:
@@ -101,7 +102,7 @@ class Policy:
         return grant.trust
 
     def evaluate(self, tool: str, given: Any) -> Evaluation:
-        """What the rules say of a call with this input."""
+        """Evaluate a call of `tool` with the input `given`."""
         rules = [(n, rule) for n, rule in enumerate(self.rules) if rule.applies_to(tool)]
         if not rules:
             return NO_RULE
@@ -117,7 +118,7 @@ class Policy:
 
 
 def glob(pattern: str, text: str) -> bool:
-    """Whether a text is as the pattern: `*` is any characters, `?` is one; ` *` at the end may be nothing at all."""
+    """Whether the text matches the pattern: `*` is any characters, `?` is one character, ` *` at the end may be empty."""
     return _compiled(pattern).fullmatch(text) is not None
 
 
@@ -134,9 +135,9 @@ def _is_shell(name: str) -> bool:
 
 
 def _values(given: Any, path: Sequence[str], *, line: bool = False) -> Iterator[str]:
-    """The values at a path as texts, through every element of lists on the way; other than texts as compact JSON.
+    """Yield the values at a path, descending into every element of lists. Values that are not strings become compact JSON.
 
-    A list of words where a command `line` is expected is one.
+    With `line`, a list of strings is the words of a command line and yields one value.
     """
     if isinstance(given, list):
         if line and not path and all(isinstance(item, str) for item in given):
@@ -167,7 +168,7 @@ def _holds(rule: Rule, names: Iterable[str], unit: _Values) -> bool:
 
 
 def _matches(rule: Rule, name: str, pattern: str, found: Sequence[Value]) -> bool:
-    """To be allowed, every value must match, as it is; for the others one is enough, in any of its forms."""
+    """Whether the values match. To allow, all must match unchanged; to ask or deny, one in any of its forms is enough."""
     if rule.decide == "allow":
         return bool(found) and all(_allowed(pattern, value) for value in found)
     return any(glob(pattern, form) for value in found for form in _forms(value))
@@ -176,7 +177,7 @@ def _matches(rule: Rule, name: str, pattern: str, found: Sequence[Value]) -> boo
 def _allowed(pattern: str, value: Value) -> bool:
     if isinstance(value, ShellCommand):
         return glob(pattern, value.text)
-    # A path that climbs is not what it seems to be.
+    # Rejects paths with `..`, which may lead outside of the directory that the pattern names.
     return glob(pattern, value) and (pattern == "*" or ".." in pattern or ".." not in re.split(r"[/\\]", value))
 
 
@@ -185,12 +186,12 @@ def _forms(value: Value) -> Iterable[str]:
 
 
 def _of_line(rules: Sequence[tuple[int, Rule]], unit: _Values, name: str, line: ShellLine) -> Evaluation:
-    """What the rules say of a line beyond its commands: one that is not plain is allowed by no pattern."""
+    """Evaluate a line as a whole, beyond its commands: no pattern allows a line that is not plain."""
     for n, rule in rules:
         if not _holds(rule, [other for other in rule.when if other != name], unit):
             continue
         if name not in rule.when:
-            # The commands of a plain line are all of it, and have met this rule already.
+            # A plain line is nothing but its commands, which were evaluated with this rule already.
             return NEUTRAL if line.plain and line.commands else Evaluation(rule.decide, n, rule.reason)
         if rule.decide != "allow":
             pattern = str_of(rule.when[name])
@@ -202,5 +203,5 @@ def _of_line(rules: Sequence[tuple[int, Rule]], unit: _Values, name: str, line: 
 
 
 def str_of(pattern: Pattern) -> str:
-    """A pattern as text: true, 5 and the like stand for the JSON value."""
+    """Return the pattern as text: true, 5 and the like match the same JSON value."""
     return pattern if isinstance(pattern, str) else json.dumps(pattern)

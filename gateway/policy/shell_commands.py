@@ -1,8 +1,8 @@
-"""A command line of a shell, taken apart into its commands, for rules about them. Pure; nothing is run.
+"""Parses a shell command line into its commands, for policy rules. Pure functions; nothing is run.
 
-Two readings, each careful in its own direction. What is to be *allowed* must be plain: words and the operators between commands,
-nothing that expands, substitutes or redirects. What is to be *refused* is looked for everywhere in the line, and in what the line
-hands to another shell. The grammar is bash's (tree-sitter-bash); what it cannot read is neither plain nor known.
+The result serves two purposes. To *allow* a line, it must be plain: words and operators between commands, without expansions,
+substitutions and redirections. To *deny* a command, it is searched everywhere in the line, and in lines that are passed to
+another shell. The grammar is bash's (tree-sitter-bash). A line that it cannot parse is neither plain nor known.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-LONGEST = 100_000
-"""Characters of a line that are read; a longer one is not known."""
-_DEEPEST = 4
+MAX_LENGTH = 100_000
+"""Characters. A longer line is not parsed, and is neither plain nor known."""
+_MAX_DEPTH = 4
 _PLAIN = frozenset(
     {
         "program", "list", "pipeline", "command", "command_name", "word", "number", "string", "string_content", "raw_string",
@@ -32,19 +32,19 @@ _COMMANDS = frozenset({"command", "declaration_command", "unset_command", "test_
 _UNREADABLE = re.compile(r"[^\S \t\n]|[\x00-\x08\x0e-\x1f\x7f]")
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "eval"})
-"""Programs that take a line as an argument."""
+"""Programs that take a command line as an argument."""
 WRAPPERS = frozenset(
     {
         "!", "builtin", "chroot", "command", "coproc", "doas", "env", "exec", "find", "flock", "ionice", "nice", "nohup",
         "parallel", "setsid", "stdbuf", "strace", "sudo", "taskset", "time", "timeout", "unshare", "watch", "xargs",
     }
 )  # fmt: skip
-"""Programs that run what stands among their arguments."""
+"""Programs that run a command given in their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """One command: its words without their quotes, joined; and every form of it that a refusal is compared with."""
+    """One command. `text` is its words without quotes, `forms` are the texts that `ask` and `deny` rules are compared to."""
 
     text: str
     forms: frozenset[str]
@@ -52,7 +52,7 @@ class ShellCommand:
 
 @dataclass(frozen=True, slots=True)
 class ShellLine:
-    """`plain`: its commands are all that it does. `known`: the name of everything that it runs stands in it."""
+    """A parsed line. `plain`: it does nothing but run its commands. `known`: it names every command that it runs."""
 
     text: str
     commands: tuple[ShellCommand, ...]
@@ -61,11 +61,11 @@ class ShellLine:
 
 
 def parse(text: str) -> ShellLine:
-    """Take a line apart."""
-    if len(text) > LONGEST:
+    """Parse a command line."""
+    if len(text) > MAX_LENGTH:
         return ShellLine(text, (), plain=False, known=False)
     found = _Found()
-    # Around a backslash, the grammar does not see every end of a line as that of a command.
+    # Near a backslash, the grammar does not take every line end as the end of a command.
     for reading in {text, text.replace("\\\n", ""), re.sub(r"\n[ \t]*\\", "\n", text)}:
         found.read(reading, 0)
     odd = _UNREADABLE.search(text) is not None
@@ -75,7 +75,7 @@ def parse(text: str) -> ShellLine:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in a line, and in the lines within it."""
+    """The commands of a line and of the lines nested in it."""
 
     commands: list[ShellCommand] = field(default_factory=list)
     plain: bool = True
@@ -83,14 +83,14 @@ class _Found:
 
     def read(self, text: str, depth: int) -> None:
         root = _parser().parse(text.encode("utf-8", "replace")).root_node
-        if root.has_error or depth > _DEEPEST:
+        if root.has_error or depth > _MAX_DEPTH:
             self.plain = self.known = False
         for node in _nodes(root):
             self.plain = self.plain and _is_plain(node)
             if node.type in _COMMANDS:
                 self._take(node, depth)
         if root.has_error:
-            # What a grammar cannot read, a shell may: whatever stands between two operators may be a command.
+            # A shell may accept what the grammar does not: the text between two operators may be a command.
             self.commands += [_command(piece.split()) for piece in re.split(r"[;&|\n(){}`]|\$\(", text) if piece.strip()]
 
     def _take(self, node: Node, depth: int) -> None:
@@ -104,23 +104,23 @@ class _Found:
         if not words:
             return
         self.commands.append(_command(words, _text(node)))
-        # Joined, 'git status' in quotes would be no other than git with an argument.
+        # A quoted 'git status' is one word, but its text is that of git with an argument.
         self.plain = self.plain and not re.search(r"\s", words[0])
-        # `$X -rf` runs something, and the line does not say what.
-        self.known = self.known and not (node.type == "command" and _is_veiled(parts[0]))
+        # `$X -rf` runs a command that the line does not name.
+        self.known = self.known and not (node.type == "command" and _is_dynamic(parts[0]))
         for n, word in enumerate(words):
             name = posixpath.basename(word)
             if name in SHELLS and (n == 0 or any(posixpath.basename(w) in WRAPPERS for w in words[:n])):
                 self._take_inner(name, parts[n + 1 :], words[n + 1 :], depth)
 
     def _take_inner(self, name: str, parts: list[Node], words: list[str], depth: int) -> None:
-        """What a shell is given: a line, a file (which is not looked into), or what comes to its input."""
+        """Parse what a shell runs: a line in its arguments. Script files are not read; without either, it reads its input."""
         lines = [n for n, word in enumerate(words) if re.fullmatch(r"-\w*c\w*", word)]
         if name != "eval" and not lines:
             self.known = self.known and any(not word.startswith("-") for word in words)
             return
         self.plain = False
-        self.known = self.known and not any(_is_veiled(part) for part in parts)
+        self.known = self.known and not any(_is_dynamic(part) for part in parts)
         for line in [" ".join(words)] if name == "eval" else words[lines[0] + 1 :]:
             self.read(line, depth + 1)
 
@@ -129,7 +129,7 @@ _NOT_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redi
 
 
 def _lines(command: Node) -> list[list[Node]]:
-    """Its words; `2>&12>&1 #\\nbad` is to the grammar one command with a comment in it, and to a shell two."""
+    """Return the words of each line: the grammar parses `2>&12>&1 #\\nbad` as one command with a comment, a shell as two."""
     lines: list[list[Node]] = [[]]
     source, start, end = command.text or b"", command.start_byte, command.start_byte
     for child in command.named_children:
@@ -142,7 +142,7 @@ def _lines(command: Node) -> list[list[Node]]:
 
 
 def _words_behind_redirects(command: Node) -> list[Node]:
-    """`a < b c`: the grammar takes the command's word c for one more file."""
+    """Return words that the grammar takes for files of a redirection, such as c in `a < b c`."""
     redirects = list(command.named_children)
     if command.parent is not None and command.parent.type == "redirected_statement":
         redirects += command.parent.named_children
@@ -178,14 +178,14 @@ def _is_plain(node: Node) -> bool:
 
 
 def _has_only_blanks(node: Node) -> bool:
-    """Whether nothing stands between its parts that could end a command."""
+    """Whether only blanks are between its parts: anything else could end a command."""
     between = zip(node.children, node.children[1:], strict=False)
     source, start = node.text or b"", node.start_byte
     return all(not source[a.end_byte - start : b.start_byte - start].strip(b" \t") for a, b in between)
 
 
-def _is_veiled(node: Node) -> bool:
-    """Whether a word is another than it reads: by what it expands, or by an escape."""
+def _is_dynamic(node: Node) -> bool:
+    """Whether the shell changes the word, by an expansion, a substitution or an escape."""
     inner = list(_nodes(node))
     return any(found.type.endswith(("expansion", "substitution")) for found in inner) or any(
         found.type in ("word", "ansi_c_string") and re.search(r"[*?\[{]|^\$'.*\\", _text(found)) for found in inner
@@ -193,7 +193,7 @@ def _is_veiled(node: Node) -> bool:
 
 
 def _literal(node: Node) -> str:
-    """A word as the shell would pass it on, with what it would expand left as it is written."""
+    """Return the word without quotes and escapes; expansions stay as they are written."""
     if node.type in ("raw_string", "ansi_c_string"):
         return _text(node).removeprefix("$")[1:-1]
     if node.type == "string":
@@ -217,7 +217,7 @@ def _text(node: Node) -> str:
 
 @lru_cache(maxsize=1)
 def _parser() -> Parser:
-    # Not at the top: a gateway without such rules starts without it.
+    # Imported at first use: a gateway without such rules does not need it.
     import tree_sitter_bash
     from tree_sitter import Language, Parser
 

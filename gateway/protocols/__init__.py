@@ -1,1 +1,1 @@
-"""One module or folder a protocol; nothing else knows its paths or shapes."""
+"""One module or package per protocol. Nothing outside of it knows its paths and message formats."""

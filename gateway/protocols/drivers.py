@@ -1,4 +1,4 @@
-"""`GET /v1/drivers`: every driver with what was found of its program, and why an agent is not offered. The gateway's own."""
+"""`GET /v1/drivers`: every driver with its agents, their programs, and why an agent is not available. The gateway's own API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.protocols.authentication import authenticated_route
 from gateway.protocols.openapi import openapi_extra
 
 EXAMPLES = openapi_extra(
-    answers={
+    responses={
         200: {
             "drivers": [
                 {
@@ -38,7 +38,7 @@ EXAMPLES = openapi_extra(
 
 
 class AgentState(BaseModel):
-    """One agent. `problem` says why it is not offered and what to do; `logged_in` is null where its CLI cannot say."""
+    """One agent. `problem` is why it is not available and what to do; `logged_in` is null where its CLI does not report it."""
 
     name: str
     offered: bool
@@ -71,8 +71,8 @@ def router(gateway: Gateway) -> APIRouter:
     async def drivers() -> DriversResponse:
         """What is installed, in which version, logged in or not, with which models; and what to do about what is missing."""
         by_driver: dict[str, list[AgentState]] = {name: [] for name in gateway.agents.drivers}
-        for finding in await gateway.discovery.all_agents():
-            by_driver[finding.agent.settings.driver].append(_state(gateway, finding))
+        for found in await gateway.discovery.all_agents():
+            by_driver[found.agent.settings.driver].append(_state(gateway, found))
         infos = {name: driver.info() for name, driver in gateway.agents.drivers.items()}
         return DriversResponse(
             drivers=[
@@ -84,15 +84,15 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-def _state(gateway: Gateway, finding: DiscoveredAgent) -> AgentState:
-    probe = finding.probe
+def _state(gateway: Gateway, found: DiscoveredAgent) -> AgentState:
+    probe = found.probe
     return AgentState(
-        name=finding.agent.name,
-        offered=finding.problem is None,
-        installed=finding.agent.problem() is None,
-        program=finding.program or None,
+        name=found.agent.name,
+        offered=found.problem is None,
+        installed=found.agent.problem() is None,
+        program=found.program or None,
         version=probe.version,
         logged_in=probe.logged_in,
         models=list(probe.models),
-        problem=gateway.redactor.clean(finding.problem) if finding.problem else None,
+        problem=gateway.redactor.clean(found.problem) if found.problem else None,
     )

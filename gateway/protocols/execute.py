@@ -1,6 +1,6 @@
-"""The OutputEvent gateway: `POST /v1/execute`, one task in, one stream of the seed's frames out.
+"""The OutputEvent gateway: `POST /v1/execute` runs one task and streams its events.
 
-Frames are `data: {"kind": …}` without an `event:` line, as of the manual's page on the endpoint.
+Frames are `data: {"kind": …}` without an `event:` line, as on the manual's page of the endpoint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ data: {"kind":"session_end","exit_code":0,"duration_ms":26}
 
 
 class ExecuteRequest(BaseModel):
-    """One task. `driver` is the name of an agent here; the key may come as `auth_token` or in the header."""
+    """One task. `driver` is the name of an agent here. The API key is `auth_token` or in the Authorization header."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -68,12 +68,12 @@ def router(gateway: Gateway) -> APIRouter:
     async def execute(
         request: ExecuteRequest,
         authorization: str | None = Header(default=None, include_in_schema=False),
-        last_event_id: int | None = Header(default=None, ge=0, description="Number the frames, and begin behind this one."),
+        last_event_id: int | None = Header(default=None, ge=0, description="Number the frames, and begin after this one."),
     ) -> Response:
-        """Run a task and stream its events until `session_end`. The run goes on if the client drops off."""
+        """Run a task and stream its events until `session_end`. The run goes on if the client disconnects."""
         caller = gateway.auth.check(authorization, request.auth_token)
         task = Task(request.driver, request.task, request.model, caller.name)
-        turn = await gateway.tasks.execute(task, _ask(request, caller))
+        turn = await gateway.tasks.execute(task, _idempotency_key(request, caller))
         stream = event_stream(_frames(turn, last_event_id), gateway.keep_alive)
         check = partial(gateway.auth.check, authorization, request.auth_token)
         return stream if caller.name is None else until_unauthorized(stream, check)
@@ -81,7 +81,7 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-def _ask(request: ExecuteRequest, caller: Caller) -> IdempotencyKey | None:
+def _idempotency_key(request: ExecuteRequest, caller: Caller) -> IdempotencyKey | None:
     if request.idempotency_key is None:
         return None
     return IdempotencyKey.of(caller.name, "execute", request.idempotency_key, [request.driver, request.task, request.model])
@@ -89,8 +89,8 @@ def _ask(request: ExecuteRequest, caller: Caller) -> IdempotencyKey | None:
 
 async def _frames(turn: Turn, after: int | None) -> AsyncIterator[bytes]:
     async for entries in turn.batches():
-        shown = [_frame(entry, data, after) for entry in entries if (data := entry.event.seed_json(entry.data)) is not None]
-        if frames := b"".join(shown):
+        sent = [_frame(entry, data, after) for entry in entries if (data := entry.event.seed_json(entry.data)) is not None]
+        if frames := b"".join(sent):
             yield frames
 
 

@@ -1,6 +1,6 @@
-"""Request bodies: JSON by its content type, and strict, so that whatever is taken can be stored and given back as it came.
+"""Strict JSON request bodies: everything that is accepted can be stored and returned unchanged.
 
-A body of another type is what a form on any web page can send without being asked about it.
+Other content types are rejected, because a form on any web page can send them without a CORS preflight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class StrictJsonRoute(APIRoute):
-    """A route whose JSON has no NaN, no lone surrogates and no bottomless nesting (400), and that takes nothing else (415)."""
+    """A route that answers 415 to bodies other than JSON, and 400 to JSON with NaN, lone surrogates or too deep nesting."""
 
     def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()

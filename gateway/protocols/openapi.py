@@ -1,6 +1,6 @@
-"""What a route tells `/openapi.json` beyond its types: examples, streams, and that it asks for a key.
+"""OpenAPI metadata of routes beyond their types: examples, event streams, and that a key is required.
 
-Errors that any route may give are not declared here: gateway/server/openapi.py knows them for all.
+Error responses are added to all routes by gateway/server/openapi.py.
 """
 
 from __future__ import annotations
@@ -10,46 +10,49 @@ from dataclasses import dataclass
 from typing import Any
 
 SECURITY_REQUIREMENT: Mapping[str, Any] = {"security": [{"key": []}]}
-"""Said by authenticated_route routes themselves (guard.py)."""
+"""For `openapi_extra`. Authenticated routes (authentication.py) add it themselves."""
 
 
 @dataclass(frozen=True)
 class EventStreamMetadata:
-    """An answer of server-sent events: words on it, an example, and the JSON schemas of its events' data.
+    """A response of server-sent events: its description, an example, and the JSON schemas of the events' data.
 
-    `events` is by the events' names; under the name "" stand the data of events without one.
+    `events` maps event names to schemas. The name "" is for events without a name.
     """
 
-    words: str
+    description: str
     example: str
     events: Mapping[str, Mapping[str, Any]]
 
     def content(self) -> dict[str, Any]:
-        """OpenAPI 3.1 has no word for the items of a stream: as is the custom, the schema is that of each event."""
+        """Return the media type object. OpenAPI 3.1 cannot describe a stream: by convention, the schema is that of each event."""
         return {"schema": {"title": "Event", "oneOf": [_event(*event) for event in self.events.items()]}, "example": self.example}
 
 
 def openapi_extra(
     requests: Mapping[str, Any] | None = None,
-    answers: Mapping[int, Any] | None = None,
+    responses: Mapping[int, Any] | None = None,
     *,
     stream: EventStreamMetadata | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    """The `openapi_extra` of a route: bodies of requests by a few words on each, JSON answers by their status, and what
-    else it may answer with 200: a stream, or a text."""
+    """Return the `openapi_extra` of a route.
+
+    `requests` maps summaries to example bodies, `responses` maps statuses to example JSON bodies. `stream` and `text` describe
+    what else the route may answer with 200: server-sent events, or the example of a plain text.
+    """
     extra: dict[str, Any] = {"responses": {}}
     if requests:
-        examples = {f"example{n}": {"summary": words, "value": body} for n, (words, body) in enumerate(requests.items(), 1)}
+        examples = {f"example{n}": {"summary": summary, "value": body} for n, (summary, body) in enumerate(requests.items(), 1)}
         extra["requestBody"] = {"content": {"application/json": {"examples": examples}}}
-    for status, body in (answers or {}).items():
+    for status, body in (responses or {}).items():
         extra["responses"][str(status)] = {"content": {"application/json": {"example": body}}}
-    good = extra["responses"].setdefault("200", {"content": {}}) if stream or text else {}
+    success = extra["responses"].setdefault("200", {"content": {}}) if stream or text else {}
     if stream:
-        good["description"] = stream.words
-        good["content"]["text/event-stream"] = stream.content()
+        success["description"] = stream.description
+        success["content"]["text/event-stream"] = stream.content()
     if text:
-        good["content"]["text/plain"] = {"schema": {"type": "string"}, "example": text}
+        success["content"]["text/plain"] = {"schema": {"type": "string"}, "example": text}
     return extra
 
 

@@ -1,4 +1,4 @@
-"""For those who run the gateway: is it up, can it take work, and its figures. The gateway's own."""
+"""Health, readiness and metrics, for operators. The gateway's own API."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gateway.protocols.openapi import openapi_extra
 
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
 READY = openapi_extra(
-    answers={200: {"status": "ready"}, 503: {"status": "not ready", "reasons": ["the gateway is shutting down"]}}
+    responses={200: {"status": "ready"}, 503: {"status": "not ready", "reasons": ["the gateway is shutting down"]}}
 )
-FIGURES = """# HELP portico_live_agents Agents of sessions that are warm or at work.
+METRICS_EXAMPLE = """# HELP portico_live_agents Agents of sessions that are warm or at work.
 # TYPE portico_live_agents gauge
 portico_live_agents 1.0
 """
@@ -34,7 +34,7 @@ class Ready(BaseModel):
 
 
 class NotReady(BaseModel):
-    """What keeps the gateway from taking work."""
+    """Why the gateway cannot take work."""
 
     status: Literal["not ready"] = "not ready"
     reasons: list[str]
@@ -42,34 +42,34 @@ class NotReady(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """The endpoints over a gateway."""
-    everybody = APIRouter()
-    figures = everybody if gateway.settings.server.open_metrics else APIRouter(route_class=authenticated_route(gateway.auth))
+    public = APIRouter()
+    metrics_routes = public if gateway.settings.server.open_metrics else APIRouter(route_class=authenticated_route(gateway.auth))
 
-    @everybody.get("/healthz", openapi_extra=openapi_extra(answers={200: {"status": "ok", "version": __version__}}))
+    @public.get("/healthz", openapi_extra=openapi_extra(responses={200: {"status": "ok", "version": __version__}}))
     async def health() -> Health:
         """The daemon is up."""
         return Health(version=__version__)
 
-    @everybody.get(
+    @public.get(
         "/readyz",
         response_model=Ready,
         responses={503: {"model": NotReady, "description": "It cannot take work now.", "headers": RETRY}},
         openapi_extra=READY,
     )
     async def ready() -> Response:
-        """Whether it can take work: the store takes writes, and the daemon is not going down."""
+        """Whether the gateway can take work: the store accepts writes, and the daemon is not shutting down."""
         reasons = await gateway.problems()
         if reasons:
             return JSONResponse(NotReady(reasons=reasons).model_dump(), 503, {"Retry-After": "5"})
         return JSONResponse(Ready().model_dump())
 
-    @figures.get("/metrics", response_class=Response, openapi_extra=openapi_extra(text=FIGURES))
+    @metrics_routes.get("/metrics", response_class=Response, openapi_extra=openapi_extra(text=METRICS_EXAMPLE))
     async def metrics() -> Response:
-        """The gateway's figures, in Prometheus' text format."""
+        """The metrics of the gateway, in Prometheus' text format."""
         return Response(gateway.metrics.text(await gateway.metrics_snapshot()), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     routes = APIRouter(tags=["operations"])
-    routes.include_router(everybody)
-    if figures is not everybody:
-        routes.include_router(figures)
+    routes.include_router(public)
+    if metrics_routes is not public:
+        routes.include_router(metrics_routes)
     return routes

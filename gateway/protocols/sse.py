@@ -1,6 +1,6 @@
-"""Server-sent events, for every protocol that streams: the response, its headers, and its keep-alive.
+"""Responses of server-sent events, for every protocol that streams: headers, keep-alive comments, revoked keys.
 
-The only module that touches sse-starlette.
+No other module imports sse-starlette.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
 def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSourceResponse:
-    """A response of ready-made frames, several in one write; a comment every `keep_alive` seconds keeps it open."""
+    """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open."""
     return EventSourceResponse(
         chunks,
         ping=keep_alive,
         sep="\n",
         ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep="\n"),
-        # Nothing in between may keep it, pack it or gather it; sse-starlette adds X-Accel-Buffering: no.
+        # Proxies must not cache, compress or buffer the stream; sse-starlette adds X-Accel-Buffering: no.
         headers={"Cache-Control": "no-cache, no-transform"},
     )
 
 
 def until_unauthorized(response: Response, check: Callable[[], object]) -> Response:
-    """The response; if it is a stream, it ends before the next chunk once `check` raises Unauthorized."""
+    """Return the response. A stream ends before its next chunk once `check` raises Unauthorized."""
     if isinstance(response, EventSourceResponse):
         response.body_iterator = _until_unauthorized(response.body_iterator, check)
     return response

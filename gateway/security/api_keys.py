@@ -1,6 +1,7 @@
-"""Named keys: one for each client, so that one can be taken back. Each is a file, named for the key's hash.
+"""API keys: the default keys of the configuration, and named keys, one for each client, which can be revoked one by one.
 
-A file is looked for at each request, so that a key is in force, or no longer, from the moment the command line says so.
+A named key is a file in the data directory whose name is the key's hash. The daemon looks for the file at each request, so that
+`portico key add` and `remove` take effect at once.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gateway.security.secret_files import read_or_create
 
 log = logging.getLogger(__name__)
 
-USED_EVERY = 60.0
-"""Seconds for which one note of a key's use is enough."""
+USED_AT_INTERVAL = 60.0
+"""The last use of a key is recorded at most once in so many seconds."""
 
 
 def default_api_keys(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -41,7 +42,7 @@ def default_api_keys(settings: Settings, environ: Mapping[str, str] = os.environ
 
 @dataclass(frozen=True, slots=True)
 class NamedKey:
-    """What is known of a key. Times are seconds since the epoch; `used_at` is None before its first use."""
+    """A named key. Times are seconds since the epoch; `used_at` is None before the first use."""
 
     name: str
     created_at: float
@@ -49,46 +50,46 @@ class NamedKey:
 
 
 class NamedKeys:
-    """The keys of a data directory, as the daemon and the command line share them."""
+    """The named keys of a data directory. The daemon and the command line use the same files at the same time."""
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / "keys"
 
     def add(self, name: str) -> str:
-        """Make a key; what is kept of it is its hash. Raises ConfigError for a name that is taken."""
+        """Create a key and return it; only its hash is stored. Raises ConfigError if the name is in use."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = "pk-" + secrets.token_urlsafe(32)
-        with self._alone():
+        with self._lock():
             if any(known.name == name for _, known in self._files()):
                 raise ConfigError(f"there is a key {name!r} already; take another name, or `portico key remove {name}` first")
-            # Whole or not at all, and its owner's only.
-            descriptor, fresh = tempfile.mkstemp(dir=self._folder, prefix=".")
+            # Written to a temporary file of mode 0600 and renamed: another process never reads half of it.
+            descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
             with open(descriptor, "w") as file:
                 json.dump({"name": name, "created_at": time.time()}, file)
-            os.utime(fresh, (0, 0))
-            os.replace(fresh, self._file(key))
+            os.utime(temporary, (0, 0))
+            os.replace(temporary, self._file(key))
         return key
 
     def remove(self, name: str) -> None:
-        """Take a key back. Raises ConfigError if there is none of that name."""
+        """Revoke a key. Raises ConfigError if no key has this name."""
         for file, known in self._files():
             if known.name == name:
                 return file.unlink(missing_ok=True)
         raise ConfigError(f"there is no key {name!r}; `portico key list` shows those there are")
 
     def all(self) -> list[NamedKey]:
-        """All keys, the oldest first. Files that are damaged are left out, with a warning each."""
+        """Return all keys, the oldest first. Damaged files are skipped with a warning."""
         return sorted((known for _, known in self._files()), key=lambda known: known.created_at)
 
     def name_of(self, key: str) -> str | None:
-        """The name of a key that is in force, whose use is noted; None for any other."""
-        # A look-up by hash tells an observer nothing of the keys there are: who can steer the hash has the key.
+        """Return the name of a valid key and record its use; None for any other key."""
+        # A look-up by hash leaks nothing by its timing: only the key itself gives a chosen hash.
         file = self._file(key)
         known = _read(file)
         if known is None:
             return None
         now = time.time()
-        if known.used_at is None or now - known.used_at > USED_EVERY:
+        if known.used_at is None or now - known.used_at > USED_AT_INTERVAL:
             with suppress(OSError):
                 os.utime(file, (now, now))
         return known.name
@@ -102,7 +103,7 @@ class NamedKeys:
         return self._folder / hashlib.sha256(key.encode()).hexdigest()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -114,11 +115,11 @@ class NamedKeys:
 def _read(file: Path) -> NamedKey | None:
     try:
         with open(file) as opened:
-            said, used = json.load(opened), os.fstat(opened.fileno()).st_mtime
-        return NamedKey(str(said["name"]), float(said["created_at"]), used or None)
+            data, used_at = json.load(opened), os.fstat(opened.fileno()).st_mtime
+        return NamedKey(str(data["name"]), float(data["created_at"]), used_at or None)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError):
-        # Not the error's own words: they may quote what the file holds.
-        log.warning("the key file %s is damaged or cannot be read, so it is no key: delete it, and make the key again", file)
+        # Without the error's text, which may quote the file.
+        log.warning("the key file %s is damaged or cannot be read, and is ignored: delete it, and create the key again", file)
         return None

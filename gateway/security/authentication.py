@@ -1,4 +1,4 @@
-"""Who may call: bearer keys, where they come from, and how they are compared."""
+"""Authentication of callers by bearer keys. Which keys there are is in api_keys.py."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from dataclasses import dataclass
 from gateway.errors import Unauthorized
 from gateway.security.api_keys import NamedKeys
 
-WHERE = "send 'Authorization: Bearer KEY'; `portico key` prints the key"
+HOW_TO_AUTHENTICATE = "send 'Authorization: Bearer KEY'; `portico key` prints the key"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `name` is that of the key, None for the default ones, whose holder the gateway belongs to."""
+    """The caller of a request. `name` is the name of its key; None for a default key, which is the administrator's."""
 
     name: str | None
     all_sessions: bool
 
     def sees(self, owner: str | None) -> bool:
-        """Whether a session of this owner is there for the caller."""
+        """Whether the caller may use sessions of this owner."""
         return self.all_sessions or owner == self.name
 
 
 current_key_name: ContextVar[str | None] = ContextVar("key_name", default=None)
-"""The name of the key with which this task was asked for; None for a default key. For the audit, which decides nothing by it."""
+"""The name of the key of the current request; None for a default key. Read by the audit log only, never for a decision."""
 
 ADMINISTRATOR = Caller(None, all_sessions=True)
-"""Whoever has a default key, or is asked for none: all sessions, those of named keys too."""
+"""The caller with a default key, or any caller if authentication is off. Sees all sessions."""
 
 
 class Authenticator:
-    """Checks keys in constant time. With no default keys at all, authentication is off.
+    """Checks keys in constant time. Without any default key, authentication is off.
 
-    `share_sessions`: the holders of named keys see every session.
+    With `share_sessions`, callers with named keys see every session.
     """
 
     def __init__(self, keys: Iterable[str], named: NamedKeys, *, share_sessions: bool = False) -> None:
@@ -47,7 +47,7 @@ class Authenticator:
         return not self._keys
 
     def check(self, authorization: str | None, token: str | None = None) -> Caller:
-        """Whose bearer header, or token from the body, this is. Raises Unauthorized that says what to send."""
+        """Return the caller of a request by its Authorization header, or by a token in its body. Raises Unauthorized."""
         caller = self._caller(authorization, token)
         current_key_name.set(caller.name)
         return caller
@@ -56,15 +56,15 @@ class Authenticator:
         if self.is_off:
             return ADMINISTRATOR
         scheme, _, key = (authorization or "").partition(" ")
-        offered = [key.strip()] if scheme.lower() == "bearer" else []
+        given = [key.strip()] if scheme.lower() == "bearer" else []
         if token is not None:
-            offered.append(token)
-        if not offered:
-            raise Unauthorized(f"no API key: {WHERE}")
-        # Every key is compared with every offer, so that the time tells nothing.
-        if any([hmac.compare_digest(o.encode(), known) for o in offered for known in self._keys]):
+            given.append(token)
+        if not given:
+            raise Unauthorized(f"no API key: {HOW_TO_AUTHENTICATE}")
+        # A list, so that every key is compared: the time must not depend on which one matches.
+        if any([hmac.compare_digest(key.encode(), known) for key in given for known in self._keys]):
             return ADMINISTRATOR
-        for name in map(self._named.name_of, offered):
+        for name in map(self._named.name_of, given):
             if name is not None:
                 return Caller(name, self._share)
-        raise Unauthorized(f"this API key is not known here: {WHERE}")
+        raise Unauthorized(f"this API key is not known here: {HOW_TO_AUTHENTICATE}")

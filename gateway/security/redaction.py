@@ -1,5 +1,4 @@
-"""Hides secrets in what people may read: errors, logs, raw lines. Knows the secrets, not where they come from, and what
-others look like."""
+"""Redacts secrets in errors, logs and raw lines: registered values, and text that matches patterns of common secrets."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from drivers.contract.events import Error, OutputEvent, Stderr, Stdout
 
 HIDDEN = "***"
 SHORTEST = 4
-"""A shorter value would hide half of every text."""
+"""Shorter values are not redacted: they occur in too many texts by chance."""
 
-_SHAPES = re.compile(
-    # Names begin at the beginning of a word and are short, so that long words cost no more than their length.
-    # A header's bearer, a vendor's key, a value in a query, a field of JSON, the password in a URL.
+_PATTERNS = re.compile(
+    # Names start at a word boundary and are short, so that matching takes linear time on long words.
+    # In order: a bearer header, keys of vendors, a value in a query string, a JSON field, the password in a URL.
     r"""(?ix) (?P<a> \bbearer\s+ ) [^\s"',;\\]+
     | \b (?:sk|pk|rk)-[\w-]{16,} | \bAIza[\w-]{30,}
     | (?P<b> (?<![\w-]) [\w-]{0,64} (?:key|token|secret|password) = ) [^&\s"'\\]+
@@ -26,25 +25,25 @@ _SHAPES = re.compile(
 
 
 def redact_patterns(text: str) -> str:
-    """Hide what looks like a secret: for texts that nobody parses, logs and recordings."""
-    return _SHAPES.sub(lambda found: "".join(part for part in found.groups() if part) + HIDDEN, text)
+    """Redact what looks like a secret, in texts that no program parses: logs and transcripts."""
+    return _PATTERNS.sub(lambda found: "".join(part for part in found.groups() if part) + HIDDEN, text)
 
 
 class Redactor:
-    """The values to hide. `register` once, `clean` everywhere."""
+    """Redacts registered values."""
 
     def __init__(self) -> None:
         self._secrets: list[str] = []
 
     def register(self, values: Iterable[str]) -> None:
         long = [value for value in values if len(value) >= SHORTEST]
-        # As it is, and as it stands in a line of JSON.
+        # The value, and the value as part of a JSON string.
         new = {*long, *(json.dumps(value, ensure_ascii=False)[1:-1] for value in long)} - set(self._secrets)
-        # Longest first: a secret that contains another is hidden whole.
+        # Longest first: a secret that contains another one is redacted completely.
         self._secrets = sorted([*self._secrets, *new], key=len, reverse=True)
 
     def forget(self, values: Iterable[str]) -> None:
-        """Values that open nothing any more."""
+        """Stop redacting values that are no longer valid."""
         gone = set(values)
         self._secrets = [secret for secret in self._secrets if secret not in gone]
 
@@ -55,7 +54,7 @@ class Redactor:
         return text
 
     def clean_event(self, event: OutputEvent) -> OutputEvent:
-        """Raw lines and errors are cleaned; what the agent says to its user is not the gateway's to change."""
+        """Return the event with raw lines and errors redacted. The agent's output to its user is not changed."""
         if isinstance(event, Stdout | Stderr):
             line = self.clean(event.line)
             return event if line == event.line else event.model_copy(update={"line": line})

@@ -1,4 +1,4 @@
-"""Around the whole app: every request, WebSockets too, gets an id, is counted when it is over, and has one line in the log."""
+"""The access log: every request, WebSockets included, gets an id, one line in the log, and is counted in the metrics."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gateway.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-SANE = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-"""What is taken as the id of a request; with anything else the gateway makes its own."""
+VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+"""A client's `X-Request-Id` that is accepted. In place of any other the gateway generates an id."""
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 POLLED = frozenset(("/healthz", "/readyz", "/metrics"))
-"""Asked for every few seconds by machines: logged at `debug` only."""
+"""Requested every few seconds by monitoring: logged at `debug` only."""
 
 
 class AccessLog:
-    """ASGI middleware, the outermost: it sees every answer, those to failures included."""
+    """The outermost ASGI middleware: it sees every response, those to failures included."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -32,35 +32,37 @@ class AccessLog:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        answer = _Answer(receive, send, given if SANE.fullmatch(given) else f"req_{secrets.token_hex(8)}", self._metrics)
-        in_request, in_session = request_id.set(answer.request_id), session_id.set(None)
+        response = _Response(
+            receive, send, given if VALID_REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(8)}", self._metrics
+        )
+        in_request, in_session = request_id.set(response.request_id), session_id.set(None)
         try:
-            await self._app(scope, answer.receive, answer.send)
+            await self._app(scope, response.receive, response.send)
         except Exception:
-            # The app's handler has logged it and answered, but not for WebSockets; what was cut off is the server's to end.
-            if not answer.whole or scope["type"] == "websocket":
-                answer.status = answer.status or 500
-                log.exception("%s failed in the middle of its answer", _named(scope))
+            # The app's handler has logged it and responded, except for WebSockets. An incomplete response is closed by uvicorn.
+            if not response.whole or scope["type"] == "websocket":
+                response.status = response.status or 500
+                log.exception("%s failed in the middle of its response", _request_line(scope))
                 raise
         finally:
-            answer.over()
-            self._note(scope, answer)
+            response.close()
+            self._log(scope, response)
             request_id.reset(in_request)
             session_id.reset(in_session)
 
-    def _note(self, scope: Scope, answer: _Answer) -> None:
+    def _log(self, scope: Scope, response: _Response) -> None:
         method = _method(scope) if _method(scope) in METHODS else "other"
         route = getattr(scope.get("route"), "path", "unmatched")
-        self._metrics.requests.labels(method, route, str(answer.status)).inc()
-        took = round((time.monotonic() - answer.began) * 1000, 1)
-        fields = {"method": method, "route": route, "status": answer.status, "ms": took, "whole": answer.whole}
+        self._metrics.requests.labels(method, route, str(response.status)).inc()
+        took = round((time.monotonic() - response.began) * 1000, 1)
+        fields = {"method": method, "route": route, "status": response.status, "ms": took, "whole": response.whole}
         level = logging.DEBUG if route in POLLED else logging.INFO
-        left = "" if answer.whole else ", cut off"
-        log.log(level, "%s: %s in %s ms%s", _named(scope), answer.status, took, left, extra={"fields": fields})
+        left = "" if response.whole else ", cut off"
+        log.log(level, "%s: %s in %s ms%s", _request_line(scope), response.status, took, left, extra={"fields": fields})
 
 
-class _Answer:
-    """One answer on its way out. That to a WebSocket is a 101, and whole when it is over; or a refusal like any other."""
+class _Response:
+    """Observes one response. An accepted WebSocket has the status 101 and is complete when it is closed."""
 
     def __init__(self, receive: Receive, send: Send, request: str, metrics: Metrics) -> None:
         self.request_id, self.status, self.whole = request, 0, False
@@ -70,7 +72,7 @@ class _Answer:
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
-            # uvicorn 0.54.0 gives one code to a goodbye without a code and to a connection that was lost.
+            # uvicorn 0.54.0 reports the same code for a close frame without a code and for a lost connection.
             self.whole = True
         return message
 
@@ -85,23 +87,23 @@ class _Answer:
             if self._streams:
                 self._metrics.open_streams.inc()
         elif kind == "close":
-            # Closed before it was accepted, the server refuses it with this.
+            # A WebSocket that is closed before it is accepted is rejected with 403.
             self.status, self.whole = self.status or 403, True
         elif kind == "http.response.body" and not message.get("more_body"):
             self.whole = True
         await self._send(message)
 
-    def over(self) -> None:
+    def close(self) -> None:
         if self._streams:
             self._metrics.open_streams.dec()
 
 
-def _named(scope: Scope) -> str:
-    # As it came, percent signs and all, so that nothing in it breaks a line; never the query, which may hold a secret.
+def _request_line(scope: Scope) -> str:
+    # Percent-encoded as received, so that it has no line break; without the query, which may hold a secret.
     path = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1")
     return f"{_method(scope)} {path[:200]}"
 
 
 def _method(scope: Scope) -> str:
-    # A WebSocket begins as a GET, and its scope does not say so.
+    # The scope of a WebSocket has no method; its handshake is a GET.
     return str(scope.get("method", "GET"))

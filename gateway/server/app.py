@@ -109,7 +109,7 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         text = str(error.detail)
         if error.status_code in (404, 405):
-            where = versions.right_base(app, request.method, request.url.path) or "/openapi.json lists every endpoint"
+            where = versions.base_url_hint(app, request.method, request.url.path) or "/openapi.json lists every endpoint"
             text = f"{request.method} {request.url.path}: {text.lower()} here; {where}"
         return error_response(error.status_code, text, dict(error.headers or {}))
 

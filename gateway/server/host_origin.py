@@ -1,7 +1,7 @@
-"""Who may come in at all, before keys: the `Host` that is asked for, and the web page (`Origin`) that asks.
+"""Host and Origin checks: rejects requests for other hosts and from web pages of other origins, before authentication.
 
-A browser runs every page's code on this machine. A page of another site must not reach the gateway, whether directly or by
-a name of its own that it lets point here (DNS rebinding); the key does not help where a page finds out or guesses one.
+A browser on this machine runs the code of every page that is open. A page of another site must not reach the gateway, neither
+directly nor by a name that resolves to this machine (DNS rebinding). The key does not protect if a page learns or guesses it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = logging.getLogger(__name__)
 
 EXPOSED = ("X-Request-Id", "Retry-After", "Location", "WWW-Authenticate", "Acp-Connection-Id", "Acp-Session-Id")
-"""The headers of answers that a page of an allowed origin may read."""
+"""Response headers that a page of an allowed origin may read."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-"""What such a page may do."""
+"""Methods that such a page may use."""
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@?#\[\]]+)(:\d*)?")
-_TOLD = 100
-"""How many different refusals are logged: a page can make up any number."""
+_MAX_LOGGED = 100
+"""How many different rejections are logged: a page can cause any number of them."""
 
 
 class HostOriginCheck:
-    """ASGI middleware: 403 for a `Host` that is not this gateway's and for pages of origins that are not allowed.
+    """ASGI middleware: 403 for a `Host` that is not this gateway's and for an `Origin` that is not allowed.
 
-    `hosts` are names and addresses besides loopback ones, `*.NAME` for all below a name, `*` for any. `bind` is the address that
-    is listened on; where it is that of all interfaces, any address is this gateway's, since rebinding needs a name. The port
-    does not count: a page cannot choose where its own name's port leads, and a tunnel has another one.
+    `hosts` are names and addresses besides loopback ones, `*.NAME` for all names below a domain, `*` for any. `bind` is the
+    address that the server listens on. If that is the address of all interfaces, any IP address is accepted, since rebinding
+    needs a name. The port is not checked: it does not help an attacker, and tunnels use other ports.
     """
 
     def __init__(self, app: ASGIApp, bind: str, hosts: Iterable[str], origins: re.Pattern[str] | None) -> None:
@@ -40,21 +40,21 @@ class HostOriginCheck:
         self._hosts = frozenset({"localhost", bind.lower(), *(host.lower() for host in hosts)})
         self._parents = tuple(host[1:] for host in self._hosts if host.startswith("*."))
         self._any_address = (address := _address(bind)) is not None and address.is_unspecified
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         headers = Headers(scope=scope)
-        refusal = self._wrong_host(headers) or self._wrong_page(headers)
-        if refusal is None:
-            return await self._app(scope, receive, _hardened(send))
-        if refusal not in self._told and len(self._told) < _TOLD:
-            self._told.add(refusal)
-            log.warning("refused: %s", refusal)
-        await JSONResponse({"error": refusal}, 403)(scope, receive, _hardened(send))
+        rejection = self._check_host(headers) or self._check_origin(headers)
+        if rejection is None:
+            return await self._app(scope, receive, _with_security_headers(send))
+        if rejection not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(rejection)
+            log.warning("rejected: %s", rejection)
+        await JSONResponse({"error": rejection}, 403)(scope, receive, _with_security_headers(send))
 
-    def _wrong_host(self, headers: Headers) -> str | None:
+    def _check_host(self, headers: Headers) -> str | None:
         given = headers.getlist("host")
         match = _HOST.fullmatch(given[0].lower()) if len(given) == 1 else None
         if match is None:
@@ -68,10 +68,10 @@ class HostOriginCheck:
         address = _address(name)
         return address is not None and (address.is_loopback or self._any_address)
 
-    def _wrong_page(self, headers: Headers) -> str | None:
+    def _check_origin(self, headers: Headers) -> str | None:
         given = headers.getlist("origin")
         if not given:
-            # What a page loads without asking (images, scripts, frames) has no Origin; browsers tell it so. Links are harmless.
+            # Images, scripts and frames are loaded without an Origin; browsers mark them by Sec-Fetch-*. Links are harmless.
             foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate"
             return "a web page of another origin may not load this" if foreign else None
         if len(given) == 1 and self._origins is not None and self._origins.fullmatch(given[0]):
@@ -80,7 +80,7 @@ class HostOriginCheck:
 
 
 def origin_pattern(origins: Iterable[str]) -> re.Pattern[str] | None:
-    """What the allowed origins look like; None if there are none. `*` as a port is any port or none, as a host any host."""
+    """Return a pattern that matches the allowed origins; None if there are none. `*` is any host, or any port or none."""
     parts = [_one_origin(origin.lower()) for origin in origins]
     return re.compile("|".join(parts)) if parts else None
 
@@ -101,8 +101,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
 
-def _hardened(send: Send) -> Send:
-    """Answers that no page can take in as something else than data of another origin."""
+def _with_security_headers(send: Send) -> Send:
+    """Add headers that keep pages of other origins from loading the response as a script, style or image."""
 
     async def hardened(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):

@@ -1,5 +1,4 @@
-"""`/openapi.json`: what the routes say of themselves, and around it what holds for all of them: the key, the form and
-the statuses of errors, names for a client's generator."""
+"""Builds `/openapi.json`: the metadata of the routes, and for all of them authentication, error responses and operation ids."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ TAGS = {
 KEY = {
     "type": "http",
     "scheme": "bearer",
-    "description": "`portico key` prints the key. A gateway that was started with `--no-auth` asks for none.",
+    "description": "`portico key` prints the key. A gateway that was started with `--no-auth` needs none.",
 }
 ERROR = {
     "type": "object",
     "title": "ErrorResponse",
-    "description": "Every refusal: a text for people, what was wrong and what to do.",
+    "description": "Every error: a text for people, what was wrong and what to do.",
     "properties": {"error": {"type": "string"}},
     "required": ["error"],
 }
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
-REFUSALS: dict[str, tuple[str, str, dict[str, Any]]] = {
+ERRORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "400": ("The request is not right. Nothing has changed.", "messages: empty; send one user message", {}),
     "401": (
         "No key, or one that is not known here.",
@@ -41,11 +40,11 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"WWW-Authenticate": {"schema": {"type": "string"}}},
     ),
     "403": (
-        "Not by this name, or not for this web page.",
+        "The Host or the Origin is not allowed.",
         "this gateway is not 'example.org'; use its address, or name it in server.hosts if it is meant to be known so",
         {},
     ),
-    "404": ("There is nothing of this id.", "there is no session 'sess_x'; GET the list of sessions for those there are", {}),
+    "404": ("Nothing has this id.", "there is no session 'sess_x'; GET the list of sessions for those there are", {}),
     "409": (
         "Not in this state: a turn is running, or the call was answered before. Nothing has changed.",
         "this session is at work on a turn; wait for its turn_stop, then send this again",
@@ -53,14 +52,14 @@ REFUSALS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "413": ("The body is too large.", "the body is larger than 67108864 bytes (server.max_body); send less at a time", {}),
     "415": ("The body is not JSON.", "the body must be a JSON object, sent with Content-Type: application/json", {}),
-    "429": ("Every place for a live agent is taken. Nothing has changed.", "all 16 places for live agents are taken", RETRY),
-    "503": ("The agent cannot start here, or the gateway is going down.", "agent 'claude' cannot start: no program", {}),
+    "429": ("All slots for live agents are in use. Nothing has changed.", "all 16 slots for live agents are in use", RETRY),
+    "503": ("The agent cannot start here, or the gateway is shutting down.", "agent 'claude' cannot start: no program", {}),
 }
-"""By status: what it means, an example of its text, and its headers."""
+"""By status: the description, an example of the text, and the headers."""
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The description of all of an app's routes, in OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document of all routes of an app."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -69,17 +68,17 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         servers=[{"url": "/"}],
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
     )
-    named: set[str] = set()
+    used: set[str] = set()
     tags: dict[str, None] = {}
     for path, operation in _operations(document):
-        _refuses(path, operation)
-        operation["operationId"] = _name(path, operation, named)
+        _add_errors(path, operation)
+        operation["operationId"] = _operation_id(path, operation, used)
         tags |= dict.fromkeys(operation.get("tags", ()))
     document["tags"] = [{"name": tag, "description": TAGS.get(tag, tag)} for tag in tags]
     parts = document["components"]
     parts["securitySchemes"] = {"key": KEY}
-    parts["responses"] = {status: _refusal(*words) for status, words in REFUSALS.items()}
-    # FastAPI's own form of a refusal, which this gateway does not use.
+    parts["responses"] = {status: _error_response(*error) for status, error in ERRORS.items()}
+    # FastAPI's own error format, which this gateway does not use.
     for unused in ("HTTPValidationError", "ValidationError"):
         parts["schemas"].pop(unused, None)
     parts["schemas"]["ErrorResponse"] = ERROR
@@ -92,8 +91,8 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
             yield path, operation
 
 
-def _refuses(path: str, operation: dict[str, Any]) -> None:
-    """Add the errors that the shape of an operation makes possible; what it says of one itself stands."""
+def _add_errors(path: str, operation: dict[str, Any]) -> None:
+    """Add the errors that are possible by the form of an operation. Those that it declares itself are kept."""
     given = [parameter for parameter in operation.get("parameters", ()) if parameter["in"] != "path"]
     possible = ["403"]
     if operation.get("security"):
@@ -110,16 +109,16 @@ def _refuses(path: str, operation: dict[str, Any]) -> None:
         responses.setdefault(status, {"$ref": f"#/components/responses/{status}"})
 
 
-def _refusal(means: str, example: str, headers: dict[str, Any]) -> dict[str, Any]:
+def _error_response(meaning: str, example: str, headers: dict[str, Any]) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}, "example": {"error": example}}}
-    return {"description": means, "content": content, **({"headers": headers} if headers else {})}
+    return {"description": meaning, "content": content, **({"headers": headers} if headers else {})}
 
 
-def _name(path: str, operation: dict[str, Any], named: set[str]) -> str:
-    """A name that no other operation has: protocol and function, and the path too where one route stands in two places."""
+def _operation_id(path: str, operation: dict[str, Any], used: set[str]) -> str:
+    """Return a unique id: protocol and function, and the path too for a route that is served at two paths."""
     base = _slug(f"{operation.get('tags', [''])[0]} {operation['summary']}")
-    name = base if base not in named else f"{base}_at_{_slug(path)}"
-    named.add(name)
+    name = base if base not in used else f"{base}_at_{_slug(path)}"
+    used.add(name)
     return name
 
 

@@ -1,4 +1,4 @@
-"""AgentInfo: what `/meta` says of an agent."""
+"""AgentInfo: the description of an agent in `/meta`."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from pydantic import ConfigDict, Field
 from gateway.protocols.aap.schema import ApplicationTool, OmitIfNone, WireModel
 
 
-class Declared(WireModel):
-    """Something that the agent can do: the object is there, and empty."""
+class SupportedCapability(WireModel):
+    """A supported capability: an empty object. Absent if it is not supported."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class HistoryCapability(WireModel):
-    compacted: OmitIfNone[Declared] = None
-    full: OmitIfNone[Declared] = None
+    compacted: OmitIfNone[SupportedCapability] = None
+    full: OmitIfNone[SupportedCapability] = None
 
 
 class StreamCapability(WireModel):
-    delta: OmitIfNone[Declared] = None
-    message: OmitIfNone[Declared] = None
-    none: OmitIfNone[Declared] = None
+    delta: OmitIfNone[SupportedCapability] = None
+    message: OmitIfNone[SupportedCapability] = None
+    none: OmitIfNone[SupportedCapability] = None
 
 
 class ApplicationCapability(WireModel):
-    tools: OmitIfNone[Declared] = None
+    tools: OmitIfNone[SupportedCapability] = None
 
 
 class ImageCapability(WireModel):
-    http: OmitIfNone[Declared] = None
-    data: OmitIfNone[Declared] = None
+    http: OmitIfNone[SupportedCapability] = None
+    data: OmitIfNone[SupportedCapability] = None
 
 
-class OwnCapability(WireModel):
-    """What the gateway does beyond the protocol."""
+class ExtensionCapability(WireModel):
+    """Extensions of the gateway beyond the protocol."""
 
-    cancel: OmitIfNone[Declared] = None
-    events: OmitIfNone[Declared] = None
-    queue: OmitIfNone[Declared] = None
-    steer: OmitIfNone[Declared] = None
+    cancel: OmitIfNone[SupportedCapability] = None
+    events: OmitIfNone[SupportedCapability] = None
+    queue: OmitIfNone[SupportedCapability] = None
+    steer: OmitIfNone[SupportedCapability] = None
 
 
 class Capabilities(WireModel):
-    """What is missing is not supported."""
+    """A missing capability is not supported."""
 
     history: OmitIfNone[HistoryCapability] = None
     stream: OmitIfNone[StreamCapability] = None
     application: OmitIfNone[ApplicationCapability] = None
     image: OmitIfNone[ImageCapability] = None
-    own: OmitIfNone[OwnCapability] = Field(default=None, alias="x-portico")
+    own: OmitIfNone[ExtensionCapability] = Field(default=None, alias="x-portico")
 
 
 class _Option(WireModel):
@@ -66,7 +66,7 @@ class TextOption(_Option):
 
 
 class SecretOption(_Option):
-    """A value that is never shown again; `default` is `***` where the configuration has one."""
+    """A value that no response contains. `default` is `***` if the configuration has one."""
 
     type: Literal["secret"]
 
@@ -80,7 +80,7 @@ AgentOption = Annotated[TextOption | SecretOption | SelectOption, Field(discrimi
 
 
 class AgentBase(WireModel):
-    """An agent. Each version adds `tools`."""
+    """An agent. Each version of the protocol adds `tools`."""
 
     name: str
     title: OmitIfNone[str] = None

@@ -1,4 +1,4 @@
-"""Examples of AAP for `/openapi.json`: those of version 1, and what the others have otherwise."""
+"""Examples of AAP for `/openapi.json`: those of version 1, and those in which other versions differ."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ CREATE_TURN = openapi_extra(
         "A result of the client's own tool": {
             "messages": [{"role": "tool", "toolCallId": "toolu_01", "content": "Sunny, 21 degrees."}]
         },
-        "A word on a call of the agent's own tool": {
+        "A permission or denial for a call of the agent's own tool": {
             "messages": [{"role": "tool_permission", "toolCallId": "toolu_02", "granted": False, "reason": "Not that file."}]
         },
     },
     {200: {"stopReason": "end_turn", "messages": [ANSWER]}},
     stream=EventStreamMetadata(STREAMS, TURN, EVENTS),
 )
-CANCEL = openapi_extra(answers={200: {"sessionId": SESSION, "cancelled": True, "state": "idle"}})
+CANCEL = openapi_extra(responses={200: {"sessionId": SESSION, "cancelled": True, "state": "idle"}})
 FOLLOW_EVENTS = openapi_extra(
     stream=EventStreamMetadata(
-        """Server-sent events: those of the session's turns, each with its `id`, and what clients said. Lines that begin with a
-colon only keep the connection open.""",
+        """Server-sent events: those of the session's turns, each with its `id`, and the messages of clients. Lines that
+begin with a colon only keep the connection open.""",
         'event: client_message\ndata: {"role":"user","content":"2 + 2?"}\nid: 1.1\n\nevent: turn_start\ndata: {}\nid: 1\n\n',
         {
             **{name: data for name, data in EVENTS.items() if name != "session_start"},
@@ -98,13 +98,13 @@ INFO: dict[str, Any] = {
 TOOL_V3 = {("parameters" if name == "inputSchema" else name): value for name, value in TOOL.items()}
 INFO_V3 = {**INFO, "tools": [TOOL_V3]}
 FULL = {"history": {"full": [USER, ANSWER]}}
-LIST = openapi_extra(answers={200: {"sessions": [SESSION]}})
-LIST_V2 = openapi_extra(answers={200: {"sessions": [INFO]}})
-LIST_V3 = openapi_extra(answers={200: {"sessions": [INFO_V3]}})
-GET_SESSION = openapi_extra(answers={200: {**INFO, **FULL}})
-GET_SESSION_V2 = openapi_extra(answers={200: INFO})
-GET_SESSION_V3 = openapi_extra(answers={200: INFO_V3})
-HISTORY = openapi_extra(answers={200: FULL})
+LIST = openapi_extra(responses={200: {"sessions": [SESSION]}})
+LIST_V2 = openapi_extra(responses={200: {"sessions": [INFO]}})
+LIST_V3 = openapi_extra(responses={200: {"sessions": [INFO_V3]}})
+GET_SESSION = openapi_extra(responses={200: {**INFO, **FULL}})
+GET_SESSION_V2 = openapi_extra(responses={200: INFO})
+GET_SESSION_V3 = openapi_extra(responses={200: INFO_V3})
+HISTORY = openapi_extra(responses={200: FULL})
 CREATE_V3 = openapi_extra(
     {
         "A session": {"agent": {"name": "echo"}},
@@ -119,12 +119,12 @@ def _meta(version: int) -> dict[str, Any]:
         "name": "echo",
         "title": "Echo",
         "version": "1.0.0",
-        "description": "Says back what it is told; for tests and first steps.",
+        "description": "Echoes its input; for tests and first steps.",
         "tools": [],
         "options": [{"type": "text", "name": "cwd", "title": "Working folder", "description": "", "default": ""}],
         "capabilities": {"history": {"full": {}}, "stream": {"delta": {}, "message": {}, "none": {}}},
     }
-    return openapi_extra(answers={200: {"version": version, "agents": [echo]}})
+    return openapi_extra(responses={200: {"version": version, "agents": [echo]}})
 
 
 META, META_V2, META_V3 = _meta(1), _meta(2), _meta(3)

@@ -12,7 +12,7 @@ from gateway.events.event_log import Entry
 from gateway.events.turn import LAST
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples
-from gateway.protocols.aap.routes import version_router
+from gateway.protocols.aap.routes import version_routers
 from gateway.protocols.aap.schema import CancelResponse
 from gateway.protocols.aap.views import Position, StreamView
 from gateway.protocols.authentication import CurrentCaller
@@ -27,7 +27,7 @@ UntilQuery = Annotated[Literal["turn_stop"] | None, Query(description="End the s
 
 def router(gateway: Gateway, session_path: str) -> APIRouter:
     """The routes under a version's path of a session, such as `/session/{session_id}`."""
-    _, routes = version_router(gateway)
+    _, routes = version_routers(gateway)
 
     @routes.post(session_path + "/cancel", openapi_extra=examples.CANCEL)
     async def cancel(caller: CurrentCaller, session_id: str) -> CancelResponse:

@@ -1,4 +1,4 @@
-"""What `/meta` says of the agents (AgentInfo), and the checks of a request against it."""
+"""The response of `/meta` (AgentInfo of each agent), and the checks of a request against it."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ Meta = TypeVar("Meta", bound=WireModel)
 
 
 async def meta_response(gateway: Gateway, version: int, kind: type[Meta], tool: type[Tool]) -> Meta:
-    """What `/meta` says, in a version's words."""
+    """Return the response of `/meta` in the format of a version."""
     found = await gateway.discovery.available()
-    return kind.model_validate({"version": version, "agents": [_agent_info(finding, tool) for finding in found]})
+    return kind.model_validate({"version": version, "agents": [_agent_info(one, tool) for one in found]})
 
 
 def declared_histories(agent: ConfiguredAgent) -> tuple[HistoryType, ...]:
-    """The histories that can be asked for."""
+    """Return the histories that can be requested."""
     return ("compacted", "full") if agent.info.compaction else ("full",)
 
 
-def _agent_info(finding: DiscoveredAgent, tool: type[Tool]) -> dict[str, Any]:
-    """AgentInfo of the protocol; nothing that the agent cannot do."""
-    agent, info = finding.agent, finding.agent.info
+def _agent_info(found: DiscoveredAgent, tool: type[Tool]) -> dict[str, Any]:
+    """Return the protocol's AgentInfo with the capabilities that the agent supports."""
+    agent, info = found.agent, found.agent.info
     images: dict[str, Any] = {name: {} for name, takes in (("http", info.image_http), ("data", info.image_data)) if takes}
     capabilities = {
         "history": {kind: {} for kind in declared_histories(agent)},
         "stream": {"delta": {}, "message": {}, "none": {}},
         **({"application": {"tools": {}}} if info.app_tools else {}),
         **({"image": images} if images else {}),
-        # The gateway's own: docs/protocols/aap-extensions.md.
+        # Extensions: docs/protocols/aap-extensions.md.
         "x-portico": {"cancel": {}, "events": {}, "queue": {}, **({"steer": {}} if info.steers else {})},
     }
     return {
         "name": agent.name,
         "title": agent.settings.title or info.title,
-        "version": finding.version,
+        "version": found.version,
         "description": agent.settings.description or info.description,
         "tools": [tool.of(spec) for spec in info.tools],
-        "options": [_option(_with_models(option, finding.probe.models)) for option in agent.options],
+        "options": [_option(_with_models(option, found.probe.models)) for option in agent.options],
         "capabilities": capabilities,
     }
 
 
 def _with_models(option: Option, models: tuple[str, ...]) -> Option:
-    """The option `model` with what the CLI offers. Offered, not enforced: a CLI takes more names than it lists."""
+    """Return the option `model` with the models that the CLI lists. Other values are not rejected: CLIs accept more names."""
     if option.name != "model" or option.choices or not models:
         return option
     return replace(option, choices=tuple(dict.fromkeys((option.default, *models))))
@@ -72,10 +72,10 @@ def _option(option: Option) -> dict[str, Any]:
 def merge_settings(
     config: SessionSettings, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[Tool] | None
 ) -> SessionSettings:
-    """A session's settings with a request's over them: options merge by key, tool lists replace. Raises BadRequest."""
+    """Return a session's settings with those of a request: options merge by key, tool lists replace. Raises BadRequest."""
     given = dict(overrides.options or {}) if overrides else {}
     hidden = {option.name for option in agent.options if option.secret}
-    # A loaded session shows secrets as ***; a form that sends that back has not changed them.
+    # Responses contain `***` for secrets; a client that sends it back has not changed them.
     given = {name: value for name, value in given.items() if not (name in hidden and value == HIDDEN)}
     agent.check_options(given)
     options = {**config.options, **{n: v for n, v in given.items() if n not in hidden}}
@@ -94,8 +94,8 @@ def _check_tools(agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools:
     exposed = {tool.name for tool in agent.info.tools}
     for grant in grants:
         if grant.name not in exposed:
-            offer = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it offers none"
-            raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {offer}")
+            known = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it has none"
+            raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {known}")
     seen: set[str] = set()
     for tool in app_tools:
         if not agent.info.app_tools:
@@ -106,7 +106,7 @@ def _check_tools(agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools:
 
 
 def check_messages(agent: ConfiguredAgent, messages: Iterable[Message]) -> None:
-    """Raises BadRequest for images that the agent does not take."""
+    """Raise BadRequest for images that the agent does not accept."""
     for message in messages:
         if isinstance(message, SystemMessage):
             continue
@@ -121,4 +121,4 @@ def _check_image(agent: ConfiguredAgent, url: str) -> None:
     if kind not in takes:
         raise BadRequest("an image's url must start with https:// or data:")
     if not takes[kind]:
-        raise BadRequest(f"agent {agent.name!r} takes no images by {kind}: address; /meta says what it takes")
+        raise BadRequest(f"agent {agent.name!r} takes no images by {kind}: address; /meta lists what it takes")

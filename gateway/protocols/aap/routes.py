@@ -1,4 +1,4 @@
-"""What the routes of every version have in common, and where each version is served."""
+"""What the routes of all versions share: paging parameters, and routers with and without authentication."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query
 from gateway.gateway import Gateway
 from gateway.protocols.authentication import authenticated_route
 
-AfterQuery = Annotated[str | None, Query(description="The `next` of the page before.")]
-LimitQuery = Annotated[int, Query(ge=1, le=1000, description="How many a page.")]
+AfterQuery = Annotated[str | None, Query(description="The `next` of the previous page.")]
+LimitQuery = Annotated[int, Query(ge=1, le=1000, description="Items per page.")]
 PAGE = 100
 
 
-def version_router(gateway: Gateway) -> tuple[APIRouter, APIRouter]:
-    """Routes that are open to everybody, and routes that ask for the key."""
+def version_routers(gateway: Gateway) -> tuple[APIRouter, APIRouter]:
+    """Return a router for public routes and one for routes that need a key."""
     return APIRouter(), APIRouter(route_class=authenticated_route(gateway.auth))

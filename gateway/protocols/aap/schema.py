@@ -1,4 +1,4 @@
-"""What AAP clients send and get, as of the protocol's page "Schema"; what only one version has stands in its file."""
+"""The messages of AAP, as on the protocol's page "Schema". Messages of one version only are in that version's module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HistoryType = Literal["compacted", "full"]
 
 T = TypeVar("T")
 OmitIfNone = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
-"""A field that is left out where it has no value."""
+"""A field that is omitted if it is None."""
 
 
 class WireModel(BaseModel):
@@ -32,7 +32,7 @@ class ServerToolRef(WireModel):
 
 
 class AgentOverrides(WireModel):
-    """Settings of a turn: what is left out keeps its value. A name, if given, must be the session's own."""
+    """Settings of a turn. Omitted fields keep their values. `name`, if given, must be that of the session's agent."""
 
     name: str | None = None
     tools: tuple[ServerToolRef, ...] | None = None
@@ -46,11 +46,11 @@ class AgentConfig(AgentOverrides):
 
 
 class Tool(BaseModel):
-    """A tool as JSON. The versions differ in the name of its schema; unknown fields of a request are taken."""
+    """A tool. The versions differ in the name of the schema's field; unknown fields of a request are accepted."""
 
     model_config = ConfigDict(extra="allow", frozen=True, validate_by_name=True, serialize_by_alias=True)
-    elsewhere: ClassVar[tuple[str, str]] = ("", "")
-    """The schema's name in other versions, and where those are."""
+    other_version: ClassVar[tuple[str, str]] = ("", "")
+    """The name of the schema's field in other versions, and the base URLs of those."""
 
     name: str = Field(min_length=1)
     title: OmitIfNone[str] = None
@@ -59,13 +59,13 @@ class Tool(BaseModel):
 
     @classmethod
     def of(cls, spec: ToolSpec) -> Self:
-        """A tool that the gateway knows, in this version's words."""
+        """Return a tool in the format of this version."""
         return cls(name=spec.name, title=spec.title, description=spec.description, input_schema=dict(spec.input_schema))
 
     @model_validator(mode="before")
     @classmethod
     def _of_this_version(cls, given: Any) -> Any:
-        name, (other, where) = cls.model_fields["input_schema"].alias, cls.elsewhere
+        name, (other, where) = cls.model_fields["input_schema"].alias, cls.other_version
         if isinstance(given, dict) and name not in given and "input_schema" not in given and other in given:
             text = "a tool's schema is `{name}` in this version; `{other}` is of {where}"
             raise PydanticCustomError("version", text, {"name": name, "other": other, "where": where})
@@ -73,15 +73,15 @@ class Tool(BaseModel):
 
 
 class ApplicationTool(Tool):
-    """A tool as of versions 1 and 2."""
+    """A tool in versions 1 and 2."""
 
-    elsewhere = ("parameters", "AAP v3, at the base URL /aap/v3")
+    other_version = ("parameters", "AAP v3, at the base URL /aap/v3")
 
     input_schema: dict[str, Any] = Field(alias="inputSchema")
 
 
 class ToolPermissionMessage(WireModel):
-    """The client's word on a call of one of the agent's own tools; never stored."""
+    """The client's permission or denial for a call of one of the agent's own tools; not stored."""
 
     role: Literal["tool_permission"] = "tool_permission"
     tool_call_id: str = Field(alias="toolCallId")
@@ -93,16 +93,16 @@ TurnMessage = Annotated[UserMessage | ToolMessage | ToolPermissionMessage, Field
 
 
 class TurnFields(WireModel):
-    """How a turn is answered. `on_disconnect` is the gateway's own: what becomes of it when the client's connection drops."""
+    """How a turn is answered. `on_disconnect` is an extension: what happens to the turn when the client disconnects."""
 
     stream: StreamMode = "none"
     on_disconnect: Literal["continue", "cancel"] | None = None
 
 
 class TurnRequest(TurnFields):
-    """One user message, or the answers to all open tool calls. Each version adds `tools`.
+    """One user message, or the answers to all pending tool calls. Each version adds `tools`.
 
-    `when_busy` is the gateway's own: what becomes of a user message while a run is at work.
+    `when_busy` is an extension: what happens to a user message while a run is active.
     """
 
     agent: AgentOverrides | None = None
@@ -125,7 +125,7 @@ class SessionTurnRequest(TurnRequest):
 
 
 class AgentResponse(WireModel):
-    """The JSON answer of `stream: none`. `error` says why, where the stop reason is `error`."""
+    """The JSON response of `stream: none`. `error` is the reason, if the stop reason is `error`."""
 
     session_id: OmitIfNone[str] = Field(default=None, alias="sessionId")
     stop_reason: StopReason = Field(alias="stopReason")
@@ -134,7 +134,7 @@ class AgentResponse(WireModel):
 
 
 class SessionHistory(WireModel):
-    """The histories that were asked for."""
+    """The requested histories."""
 
     compacted: OmitIfNone[list[Message]] = None
     full: OmitIfNone[list[Message]] = None
@@ -147,7 +147,7 @@ class SessionHistoryResponse(WireModel):
 
 
 class CancelResponse(WireModel):
-    """What came of a cancel: whether there was something to cancel, and the state now."""
+    """The result of a cancel: whether there was a run to cancel, and the state of the session."""
 
     session_id: str = Field(alias="sessionId")
     cancelled: bool
@@ -163,7 +163,7 @@ class SessionAgent(WireModel):
 
 
 class SessionInfo(WireModel):
-    """A session. `state` and `stopReason` (of the last turn) are the gateway's own. Each version adds `tools`."""
+    """A session. `state` and `stopReason` (of the last turn) are extensions. Each version adds `tools`."""
 
     session_id: str = Field(alias="sessionId")
     agent: SessionAgent

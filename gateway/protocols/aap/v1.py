@@ -1,4 +1,4 @@
-"""AAP version 1: its paths and its shapes, as of the seeds' pages. It is also served at the root."""
+"""AAP version 1: its paths and message formats, as on the protocol's pages. It is also served at the root."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_schema import MetaResponse
 from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_response
-from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
     AgentResponse,
     ApplicationTool,
@@ -44,12 +44,12 @@ class SessionListResponse(WireModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The routes of this version over a gateway."""
-    open_to_all, routes = version_router(gateway)
+    """Return the routes of this version over a gateway."""
+    public, routes = version_routers(gateway)
 
-    @open_to_all.get("/meta", openapi_extra=examples.META)
+    @public.get("/meta", openapi_extra=examples.META)
     async def meta() -> MetaResponse:
-        """The protocol's version, and the agents that can be used here and now."""
+        """The protocol's version, and the agents that can be used now."""
         return await meta_response(gateway, VERSION, MetaResponse, ApplicationTool)
 
     @routes.get("/sessions", openapi_extra=examples.LIST)
@@ -60,28 +60,28 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.put("/session", response_model=AgentResponse, status_code=201, openapi_extra=examples.CREATE)
     async def create_session(request: CreateSessionRequest, exchange: ExchangeOf) -> Response:
-        """Make a session and answer its last user message."""
+        """Create a session and answer its last user message."""
         return await exchange.create(gateway, request)
 
     @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
     async def create_turn(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> Response:
-        """Say something, or answer the open tool calls; the agent goes on."""
+        """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
     @routes.get(SESSION, openapi_extra=examples.GET_SESSION)
     async def get_session(caller: CurrentCaller, session_id: str, history: HistoryType | None = None) -> SessionResponse:
         """A session's settings and its histories; `history` narrows them to one."""
         session = await gateway.sessions.get(caller, session_id)
-        # Its state before its history: what has ended by now is stored by now, and not the other way round.
+        # The state is read before the history: a run that is over by then is stored by then.
         summary = await gateway.sessions.summary(session)
         return session_info(SessionResponse, ApplicationTool, summary, history=await histories(session, history))
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
-        """Stop a session and forget it."""
+        """Stop a session and delete it."""
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    routes.include_router(open_to_all)
+    routes.include_router(public)
     routes.include_router(extensions.router(gateway, SESSION))
     return routes

@@ -9,7 +9,7 @@ from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_schema import MetaResponse
 from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_response
-from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
     AgentResponse,
     ApplicationTool,
@@ -43,12 +43,12 @@ class SessionListV2(WireModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The routes of this version over a gateway."""
-    open_to_all, routes = version_router(gateway)
+    """Return the routes of this version over a gateway."""
+    public, routes = version_routers(gateway)
 
-    @open_to_all.get("/meta", openapi_extra=examples.META_V2)
+    @public.get("/meta", openapi_extra=examples.META_V2)
     async def meta() -> MetaResponse:
-        """The protocol's version, and the agents that can be used here and now."""
+        """The protocol's version, and the agents that can be used now."""
         return await meta_response(gateway, VERSION, MetaResponse, ApplicationTool)
 
     @routes.get("/sessions", openapi_extra=examples.LIST_V2)
@@ -60,12 +60,12 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.put("/session", response_model=AgentResponse, status_code=201, openapi_extra=examples.CREATE)
     async def create_session(request: CreateSessionRequest, exchange: ExchangeOf) -> Response:
-        """Make a session and answer its last user message."""
+        """Create a session and answer its last user message."""
         return await exchange.create(gateway, request)
 
     @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
     async def create_turn(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> Response:
-        """Say something, or answer the open tool calls; the agent goes on."""
+        """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
     @routes.get(SESSION, openapi_extra=examples.GET_SESSION_V2)
@@ -81,10 +81,10 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
-        """Stop a session and forget it."""
+        """Stop a session and delete it."""
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    routes.include_router(open_to_all)
+    routes.include_router(public)
     routes.include_router(extensions.router(gateway, SESSION))
     return routes

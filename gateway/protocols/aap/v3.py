@@ -1,4 +1,4 @@
-"""AAP version 3: its paths and its shapes. A session is made without a turn; turns have a path of their own."""
+"""AAP version 3: its paths and message formats. A session is created without a turn; turns have a path of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_schema import AgentBase
 from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_response
-from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_router
+from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
     AgentConfig,
     AgentResponse,
@@ -36,7 +36,7 @@ SESSION = "/sessions/{session_id}"
 class ClientTool(Tool):
     """A tool as of version 3."""
 
-    elsewhere = ("inputSchema", "AAP v1 and v2, at the base URLs /aap/v1 and /aap/v2")
+    other_version = ("inputSchema", "AAP v1 and v2, at the base URLs /aap/v1 and /aap/v2")
 
     input_schema: dict[str, Any] = Field(alias="parameters")
 
@@ -88,12 +88,12 @@ class SessionListV3(WireModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The routes of this version over a gateway."""
-    open_to_all, routes = version_router(gateway)
+    """Return the routes of this version over a gateway."""
+    public, routes = version_routers(gateway)
 
-    @open_to_all.get("/meta", openapi_extra=examples.META_V3)
+    @public.get("/meta", openapi_extra=examples.META_V3)
     async def meta() -> MetaResponseV3:
-        """The protocol's version, and the agents that can be used here and now."""
+        """The protocol's version, and the agents that can be used now."""
         return await meta_response(gateway, VERSION, MetaResponseV3, ClientTool)
 
     @routes.get("/sessions", openapi_extra=examples.LIST_V3)
@@ -105,7 +105,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/sessions", status_code=201, openapi_extra=examples.CREATE_V3)
     async def create_session(caller: CurrentCaller, request: PostSessionsRequest, exchange: ExchangeOf) -> PostSessionsResponse:
-        """Make a session; the agent does not run."""
+        """Create a session; the agent does not run."""
         key = exchange.idempotency_key("create v3", request)
         session = await gateway.idempotency.once(
             key,
@@ -116,7 +116,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post(SESSION + "/turns", response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
     async def create_turn(session_id: str, request: PostSessionTurnRequest, exchange: ExchangeOf) -> Response:
-        """Say something, or answer the open tool calls; the agent goes on."""
+        """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
     @routes.get(SESSION, openapi_extra=examples.GET_SESSION_V3)
@@ -132,10 +132,10 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
-        """Stop a session and forget it."""
+        """Stop a session and delete it."""
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    routes.include_router(open_to_all)
+    routes.include_router(public)
     routes.include_router(extensions.router(gateway, SESSION))
     return routes

@@ -1,4 +1,4 @@
-"""Every version under its base URL, and a word to clients that look for one version at another's."""
+"""Serves every version under its base URL, and names the right base URL to clients that use another version's."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def include(app: FastAPI, gateway: Gateway) -> None:
         app.include_router(module.router(gateway), prefix=module.BASE, tags=[f"AAP {name}"])
 
 
-def right_base(app: FastAPI, method: str, path: str) -> str | None:
-    """For a request that no route takes: which versions would under their base URLs. None if AAP has nothing to do with it."""
+def base_url_hint(app: FastAPI, method: str, path: str) -> str | None:
+    """Return which versions have a route for a request without a route here, with their base URLs. None if none has."""
     here = next((name for name, module in _VERSIONS.items() if _below(path, module.BASE)), None)
     rest = path.removeprefix(_VERSIONS[here].BASE) if here else path
     others = [name for name in sorted(_VERSIONS) if name != (here or _ROOT)]
-    speak = [name for name in others if _answers(app, method, _VERSIONS[name].BASE + rest)]
-    if speak:
-        what = f"{method} {rest} is of AAP {' and '.join(speak)}, this is the base URL of AAP {here or _ROOT}"
-        return f"{what}; set the client's base URL to {_bases(speak)}"
+    matching = [name for name in others if _has_route(app, method, _VERSIONS[name].BASE + rest)]
+    if matching:
+        what = f"{method} {rest} is of AAP {' and '.join(matching)}, this is the base URL of AAP {here or _ROOT}"
+        return f"{what}; set the client's base URL to {_bases(matching)}"
     return f"AAP has the base URLs {_bases(_VERSIONS)}" if _below(path, "/aap") and here is None else None
 
 
@@ -38,7 +38,7 @@ def _below(path: str, base: str) -> bool:
     return path == base or path.startswith(base + "/")
 
 
-def _answers(app: FastAPI, method: str, path: str) -> bool:
+def _has_route(app: FastAPI, method: str, path: str) -> bool:
     scope = {"type": "http", "method": method, "path": path, "root_path": ""}
     return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 

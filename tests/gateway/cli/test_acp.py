@@ -105,6 +105,6 @@ async def test_images_are_offered_and_taken_as_the_agent_itself_says(tmp_path: P
             answer = await create(running.client, message)
             assert answer.status_code == (400 if flags else 201)
             if flags:
-                assert answer.json() == {"error": "agent 'small' takes no images by data: address; /meta says what it takes"}
+                assert answer.json() == {"error": "agent 'small' takes no images by data: address; /meta lists what it takes"}
             else:
                 assert "saw 1 image" in answer.text

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observability import health as readiness
+from gateway.observability import health
 from gateway.observability.metrics import Metrics
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.talk import agents_of, create, execute, idle, opening, say, until, user
@@ -171,7 +171,7 @@ async def test_every_figure_is_documented(portico: Running) -> None:
 
 
 async def test_it_is_ready_while_the_store_takes_writes(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "FRESH", 0.0)
+    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
     with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
@@ -187,8 +187,8 @@ async def test_it_is_ready_while_the_store_takes_writes(portico: Running, monkey
 
 
 async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "FRESH", 0.0)
-    monkeypatch.setattr(readiness, "PATIENCE", 0.2)
+    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(health, "WRITE_TIMEOUT", 0.2)
     with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
         database.execute("BEGIN IMMEDIATE")
         answer = await portico.client.get("/readyz")

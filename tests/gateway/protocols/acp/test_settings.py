@@ -102,7 +102,7 @@ async def test_options(acp: Open, portico: Running) -> None:
 @pytest.fixture
 async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """Connects clients to the small ACP agent behind a gateway; `locked` is the same without a login."""
-    monkeypatch.setattr("gateway.agents.discovery.PATIENCE", 60.0)
+    monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 60.0)
     agents = {"small": small_agent(tmp_path)}
     login = small_agent(tmp_path)
     login["env"]["ACP_AGENT_FLAGS"] = "nologin"
@@ -163,7 +163,7 @@ async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) 
 
 async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its models, settings and commands are told when it has answered, whenever that is."""
-    monkeypatch.setattr("gateway.agents.discovery.PATIENCE", 0.0)
+    monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 0.0)
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands"
     async with gateway_on(table(tmp_path, agents={"small": agent})) as running:
