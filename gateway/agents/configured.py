@@ -103,7 +103,7 @@ class ConfiguredAgent:
             install = f"; install it with `{self.info.install}`" if self.info.install else ""
             raise AgentProblem(
                 f"agent {self.name!r} cannot start: its program {name!r} is not on PATH{install}, "
-                f"or set agents.{self.name}.program to where it is"
+                f"or set agents.{self.name}.program to its path"
             )
         return os.path.abspath(found)
 
@@ -176,7 +176,7 @@ class ConfiguredAgent:
             raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it")
         if not exists:
             where = "" if os.path.isabs(chosen) else f" in {base}"
-            raise BadRequest(f"there is no folder {chosen!r}{where}; make it first")
+            raise BadRequest(f"there is no folder {chosen!r}{where}; create it first")
         return path
 
     def spec(self, options: Mapping[str, str]) -> AgentSpec:
@@ -237,7 +237,7 @@ def _warn_about_unmatched_rules(agent: ConfiguredAgent) -> None:
     for n, rule in enumerate(agent.policy.rules):
         if names and not any(glob(rule.tool, name) for name in names):
             known = ", ".join(names)
-            log.warning("agents.%s.policy.%d.tool: %r is no tool of the agent; its own are %s", agent.name, n, rule.tool, known)
+            log.warning("agents.%s.policy.%d.tool: %r is no tool of the agent; its tools are %s", agent.name, n, rule.tool, known)
 
 
 def _check_defaults(agent: ConfiguredAgent) -> None:

@@ -51,7 +51,7 @@ class Rule(BaseModel):
         for name, pattern in self.when.items():
             if self.decide == "allow" and _is_shell(name) and isinstance(pattern, str) and OPERATOR.search(pattern):
                 raise ValueError(
-                    f"when.{name}: {pattern!r} has an operator of the shell, and each command of a line is allowed by itself; "
+                    f"when.{name}: {pattern!r} has an operator of the shell, and each command of a line is evaluated on its own; "
                     "write a rule for each command"
                 )
         return self

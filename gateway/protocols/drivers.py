@@ -64,12 +64,12 @@ class DriversResponse(BaseModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The endpoint over a gateway."""
+    """Return the route of a gateway."""
     routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway.auth))
 
     @routes.get("/v1/drivers", openapi_extra=EXAMPLES)
     async def drivers() -> DriversResponse:
-        """What is installed, in which version, logged in or not, with which models; and what to do about what is missing."""
+        """List the drivers with their agents: program, version, login state, models, and what to do about problems."""
         by_driver: dict[str, list[AgentState]] = {name: [] for name in gateway.agents.drivers}
         for found in await gateway.discovery.all_agents():
             by_driver[found.agent.settings.driver].append(_state(gateway, found))

@@ -61,7 +61,7 @@ class ExecuteRequest(BaseModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The endpoint over a gateway."""
+    """Return the route of a gateway."""
     routes = APIRouter(tags=["OutputEvent gateway"], route_class=StrictJsonRoute)
 
     @routes.post("/v1/execute", response_class=Response, openapi_extra={**SECURITY_REQUIREMENT, **EXAMPLES})

@@ -41,7 +41,7 @@ class NotReady(BaseModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The endpoints over a gateway."""
+    """Return the routes of a gateway."""
     public = APIRouter()
     metrics_routes = public if gateway.settings.server.open_metrics else APIRouter(route_class=authenticated_route(gateway.auth))
 

@@ -67,4 +67,4 @@ class Authenticator:
         for name in map(self._named.name_of, given):
             if name is not None:
                 return Caller(name, self._share)
-        raise Unauthorized(f"this API key is not known here: {HOW_TO_AUTHENTICATE}")
+        raise Unauthorized(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")

@@ -58,11 +58,11 @@ class HostOriginCheck:
         given = headers.getlist("host")
         match = _HOST.fullmatch(given[0].lower()) if len(given) == 1 else None
         if match is None:
-            return "the request has no Host header, or not one that can be read; use an HTTP/1.1 client"
+            return "the request has no valid Host header; use an HTTP/1.1 client"
         name = match[1].strip("[]").removesuffix(".")
         if name in self._hosts or "*" in self._hosts or name.endswith(self._parents) or self._own_address(name):
             return None
-        return f"this gateway is not {name[:100]!r}; use its address, or name it in server.hosts if it is meant to be known so"
+        return f"this gateway is not {name[:100]!r}; use its address, or add the name to server.hosts"
 
     def _own_address(self, name: str) -> bool:
         address = _address(name)
@@ -76,7 +76,7 @@ class HostOriginCheck:
             return "a web page of another origin may not load this" if foreign else None
         if len(given) == 1 and self._origins is not None and self._origins.fullmatch(given[0]):
             return None
-        return f"web pages of the origin {given[0][:100]!r} are refused; name it in server.origins if it is a UI of yours"
+        return f"web pages of the origin {given[0][:100]!r} are rejected; add it to server.origins to allow it"
 
 
 def origin_pattern(origins: Iterable[str]) -> re.Pattern[str] | None:

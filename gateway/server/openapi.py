@@ -12,12 +12,12 @@ from fastapi.openapi.utils import get_openapi
 SUMMARY = "Agent CLIs on this machine, as protocol agents."
 TAGS = {
     "AAP v1": "The Agent Application Protocol, version 1: sessions with an agent, turn by turn.",
-    "AAP v1 at the root": "The same version once more, for clients that know no base URL.",
+    "AAP v1 at the root": "The same version, for clients without a base URL.",
     "AAP v2": "Version 2: as version 1, with histories on a path of their own and settings in the list.",
-    "AAP v3": "Version 3: sessions are made without a turn, and turns have a path of their own.",
-    "OutputEvent gateway": "One task in, one stream of events out.",
+    "AAP v3": "Version 3: sessions are created without a turn, and turns have a path of their own.",
+    "OutputEvent gateway": "Runs one task and streams its events.",
     "ACP": "The Agent Client Protocol over streamable HTTP; at the same path over WebSocket.",
-    "operations": "The gateway's own: what is installed, is it up, its figures.",
+    "operations": "The gateway's own endpoints: installed drivers, health, readiness and metrics.",
 }
 KEY = {
     "type": "http",
@@ -33,20 +33,20 @@ ERROR = {
 }
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
 ERRORS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "400": ("The request is not right. Nothing has changed.", "messages: empty; send one user message", {}),
+    "400": ("The request is invalid. Nothing has changed.", "messages: empty; send one user message", {}),
     "401": (
-        "No key, or one that is not known here.",
+        "No key, or an unknown one.",
         "no API key: send 'Authorization: Bearer KEY'; `portico key` prints the key",
         {"WWW-Authenticate": {"schema": {"type": "string"}}},
     ),
     "403": (
         "The Host or the Origin is not allowed.",
-        "this gateway is not 'example.org'; use its address, or name it in server.hosts if it is meant to be known so",
+        "this gateway is not 'example.org'; use its address, or add the name to server.hosts",
         {},
     ),
-    "404": ("Nothing has this id.", "there is no session 'sess_x'; GET the list of sessions for those there are", {}),
+    "404": ("Nothing has this id.", "there is no session 'sess_x'; GET the list of sessions", {}),
     "409": (
-        "Not in this state: a turn is running, or the call was answered before. Nothing has changed.",
+        "Not possible in this state: a turn is running, or the call was answered before. Nothing has changed.",
         "this session is at work on a turn; wait for its turn_stop, then send this again",
         {},
     ),

@@ -44,7 +44,7 @@ class SessionListResponse(WireModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Return the routes of this version over a gateway."""
+    """Return the routes of this version."""
     public, routes = version_routers(gateway)
 
     @public.get("/meta", openapi_extra=examples.META)

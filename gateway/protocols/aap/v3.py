@@ -88,7 +88,7 @@ class SessionListV3(WireModel):
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Return the routes of this version over a gateway."""
+    """Return the routes of this version."""
     public, routes = version_routers(gateway)
 
     @public.get("/meta", openapi_extra=examples.META_V3)

@@ -134,7 +134,7 @@ async def test_any_other_folder_is_refused(portico: Running, folders: Path) -> N
         await error(portico.client.post(f"/session/{session}", json=body), 400)
     assert await look(portico.client, session) == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
-    assert "make it first" in await error(portico.client.put("/session", json=opening(options={"cwd": "missing"})), 400)
+    assert "create it first" in await error(portico.client.put("/session", json=opening(options={"cwd": "missing"})), 400)
 
 
 async def test_a_folder_that_became_a_way_out_is_refused(portico: Running, folders: Path) -> None:

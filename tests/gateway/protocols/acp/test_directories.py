@@ -90,8 +90,8 @@ async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make,
         "/tmp": "not below the folder",
         good + "/../..": "not below the folder",
         str(tmp_path / "scenes" / "way-out"): "not below the folder",
-        str(tmp_path / "scenes" / "missing"): "make it first",
-        str(tmp_path / "scenes" / "file"): "make it first",
+        str(tmp_path / "scenes" / "missing"): "create it first",
+        str(tmp_path / "scenes" / "file"): "create it first",
         good + "\0": "cannot be a folder",
     }
     for path, why in bad.items():
