@@ -1,50 +1,51 @@
-"""claude's stream-json, both ways: one codec a process. Shapes as printed by claude 2.1.329 (tests/transcripts/claude).
+"""The codec of claude's stream-json: one codec a process. Shapes as printed by claude 2.1.329 (tests/transcripts/claude).
 
-Keys of its lines come in any order, and new types come with any release: a line is parsed, looked up in a table, and shown
-as `stdout` where the table has no entry.
+The members of its lines come in any order, and any release adds types: a type without a handler becomes `stdout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
 from drivers.claude.compaction import Compaction
-from drivers.claude.control_channel import HOOKS, failure, mcp_answer, refusal, success
-from drivers.claude.input import Said
-from drivers.claude.result import context_of, run_end, usage_of
-from drivers.claude.session_metadata import NOTICES, Notices
+from drivers.claude.control_channel import HOOKS, denial_answer, failure, mcp_answer, success
+from drivers.claude.input import UserMessages
+from drivers.claude.session_metadata import METADATA, SessionMetadata
 from drivers.claude.stream import MessageStream
-from drivers.claude.tool_calls import Calls, IdempotencyKey
+from drivers.claude.tool_calls import CallRequest, TurnCalls
 from drivers.claude.tools import PREFIX, Toolset
+from drivers.codecs.held_events import HeldEvents
+from drivers.codecs.json_lines import JsonLineCodec
 from drivers.contract.agent import Prompt, Reply
 from drivers.contract.capabilities import SupportsSteering
-from drivers.contract.codec import Codec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
-from drivers.contract.events import Awaiting, Error, Hook, NativeSession, OutputEvent, Stdout
-from drivers.contract.lines import parse_object, text_line
+from drivers.contract.events import Awaiting, ContextUse, Error, Hook, NativeSession, OutputEvent, SessionEnd, Usage
 
-NOISE = frozenset(
+REDUNDANT = frozenset(
     {
         "status", "thinking_tokens", "api_retry", "informational", "ui_invalidate", "permission_denied",
         "task_started", "task_progress", "task_updated", "task_notification", "background_tasks_changed",
         "model_refusal_no_fallback", "session_state_changed", "files_persisted",
     }
 )  # fmt: skip
-"""Subtypes of `system` lines that tell nothing that another line does not tell better."""
+"""Subtypes of `system` lines whose content another line has too, or that no event can express."""
 LIFECYCLE_HOOKS = frozenset({"SessionStart", "Stop", "Notification"})
 HOOK_STATUS = {"success": "completed", "error": "failed"}
-NOT_FOUND = "No conversation found"
-ACTIVE = ("running", "waiting")
+NO_CONVERSATION = "No conversation found"
 PING = "ping"
 
 
-class ClaudeCodec(Codec, SupportsSteering):
-    """`once` is the one-shot form, whose run ends with the process; else a warm session, one run a prompt.
+class ClaudeCodec(JsonLineCodec, SupportsSteering):
+    """One process.
 
-    `initialize` is the control request that opens a session, `tools` what the session may use.
+    Parameters:
+        initialize: Members of the control request that opens a session.
+        tools: The tools of the session.
+        once: The one-shot form, whose run ends with the process. Else a session, one run a prompt.
+        verbatim: Whether a prompt is never a slash command.
     """
 
     title = "claude"
@@ -62,51 +63,55 @@ class ClaudeCodec(Codec, SupportsSteering):
         self._tools = tools or Toolset()
         self._session: NativeSession | None = None
         self._compaction = Compaction()
-        self._notices = Notices(tells_commands=not verbatim)
-        self._said = Said(verbatim=verbatim)
-        self._requests = 0
-        self._begin()
+        self._metadata = SessionMetadata(reports_commands=not verbatim)
+        self._user_messages = UserMessages(verbatim=verbatim)
+        self._interrupts = 0
+        self._begin_turn()
         if once:
             self.phase = "running"
         else:
             self._control("init", {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
 
-    def _begin(self) -> None:
-        self._calls = Calls(self._tools, self._write, self._send_ping)
+    def _begin_turn(self) -> None:
+        self._calls = TurnCalls(self._tools, self._write, self._send_ping)
         self._stream = MessageStream(self._calls)
-        self._open: set[str] = set()
-        self._held: list[OutputEvent] = []
-        self._turn_seen = self._stopping = False
+        self._awaited: set[str] = set()
+        self._held = HeldEvents()
+        self._turn_started = self._interrupted = False
 
-    # -- towards the CLI ----------------------------------------------------------------------------------------------
+    @property
+    def _in_run(self) -> bool:
+        return self.phase in ("running", "waiting")
+
+    # -- to the CLI ---------------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
-        self._begin()
-        self._write(self._said.prompt(prompt))
+        self._begin_turn()
+        self._write(self._user_messages.prompt(prompt))
 
     def steer(self, prompt: Prompt) -> bool:
-        # It is taken up behind the tools that run now; with none to come, in a turn of its own behind this one (2.1.329).
-        if self._once or self._stopping:
+        # The CLI reads it after the tools that run now; if none follows, in a turn of its own after this one (2.1.329).
+        if self._once or self._interrupted:
             return False
-        self._write(self._said.steer(prompt))
+        self._write(self._user_messages.steer(prompt))
         return True
 
     def reply(self, reply: Reply) -> None:
         self._calls.reply(reply)
-        self._open.discard(reply.call_id)
-        if self.phase == "waiting" and not self._open:
+        self._awaited.discard(reply.call_id)
+        if self.phase == "waiting" and not self._awaited:
             self.phase = "running"
 
     def interrupt(self) -> bool:
-        if self._once or self._said.steered:
-            # What was said to it and not taken up yet would begin a turn behind the interrupt.
+        if self._once or self._user_messages.unread_steers:
+            # A message that the CLI has not read yet would begin a turn after the interrupt.
             return False
-        self._stopping = True
-        self._calls.give_up()
+        self._interrupted = True
+        self._calls.cancel()
         self.phase = "running" if self.phase == "waiting" else self.phase
         # An interrupt before the turn's `system/init` is answered with success and ignored (5 of 5 at 0 ms, none at 20).
-        if self._turn_seen:
+        if self._turn_started:
             self._send_interrupt()
         return True
 
@@ -114,8 +119,8 @@ class ClaudeCodec(Codec, SupportsSteering):
         self._control(PING, {"subtype": "mcp_status"})
 
     def _send_interrupt(self) -> None:
-        self._requests += 1
-        self._control(f"interrupt-{self._requests}", {"subtype": "interrupt"})
+        self._interrupts += 1
+        self._control(f"interrupt-{self._interrupts}", {"subtype": "interrupt"})
 
     def _control(self, request_id: str, request: dict[str, Any]) -> None:
         self._write({"type": "control_request", "request_id": request_id, "request": request})
@@ -125,168 +130,212 @@ class ClaudeCodec(Codec, SupportsSteering):
 
     # -- from the CLI -------------------------------------------------------------------------------------------------
 
-    def receive(self, line: bytes) -> list[OutputEvent]:
-        native = parse_object(line)
-        events = self._read(native) if native is not None else None if line.strip() else []
-        return self._hand_over([Stdout(line=text_line(line))] if events is None else events)
-
-    def _read(self, native: dict[str, Any]) -> list[OutputEvent] | None:
-        read = _READERS.get(str(native.get("type")))
-        try:
-            return read(self, native) if read else None
-        except (KeyError, TypeError, ValueError, AttributeError):
-            # A known type in a shape that is not: shown, as any other line that is not understood.
-            return None
-
-    def _hand_over(self, events: list[OutputEvent]) -> list[OutputEvent]:
-        """What the client sees now: nothing new while the CLI waits for it, and whether it does."""
-        if self.phase == "waiting":
-            # The CLI may end a call by itself. The turn that the client saw is over; the next one begins with this.
-            self._held += events
-            return []
-        events, self._held = [*self._held, *events], []
-        if self.phase == "running" and not self._stream.in_message:
-            for event in (handing := self._calls.awaiting()):
+    def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        # While the client is asked the CLI may end a call by itself. The client's turn is over; the next begins with that.
+        events = self._held.pass_on(events, waiting=self.phase == "waiting")
+        if self.phase == "running" and not self._stream.in_message and (asking := self._calls.awaiting()):
+            for event in asking:
                 if isinstance(event, Awaiting):
-                    self._open = {call.id for call in event.calls if not call.optional}
+                    self._awaited = {call.id for call in event.calls if not call.optional}
                     self.phase = "waiting"
-            events += handing
+            return [*events, *asking]
         return events
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self.phase == "starting" and any(NOT_FOUND in line for line in stderr):
+        if self.phase == "starting" and any(NO_CONVERSATION in line for line in stderr):
             self.start_error = ResumeFailed("claude has no such session any more")
-        held, self._held = self._held, []
-        return [*held, *super().exited(exit_code, stderr)]
+        return [*self._held.release(), *super().exited(exit_code, stderr)]
 
-    def _system(self, native: dict[str, Any]) -> list[OutputEvent] | None:
-        subtype = str(native.get("subtype"))
+    def _system(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        subtype = str(message.get("subtype"))
         if subtype == "init":
-            return self._turn_start(native)
+            return self._init(message)
         if subtype in ("hook_started", "hook_response"):
-            return self._hook(native)
+            return self._hook(message)
         if subtype == "compact_boundary":
-            self._compaction.begin(native)
+            self._compaction.begin(message)
             return []
-        if subtype in NOTICES:
-            return self._notices.read(native)
-        return [] if subtype in NOISE else None
+        if subtype in METADATA:
+            return self._metadata.read(message)
+        return [] if subtype in REDUNDANT else None
 
-    def _turn_start(self, native: dict[str, Any]) -> list[OutputEvent]:
-        self._turn_seen = True
-        if self._stopping:
+    def _init(self, message: dict[str, Any]) -> list[OutputEvent]:
+        """A turn has started."""
+        self._turn_started = True
+        if self._interrupted:
             self._send_interrupt()
-        session = NativeSession(native_id=native["session_id"], model=native.get("model"))
+        session = NativeSession(native_id=message["session_id"], model=message.get("model"))
         self.native_id = session.native_id
         if session == self._session:
             return []
         self._session = session
         return [session]
 
-    def _hook(self, native: dict[str, Any]) -> list[OutputEvent]:
-        if native.get("hook_event") in LIFECYCLE_HOOKS or self.phase != "running":
+    def _hook(self, message: dict[str, Any]) -> list[OutputEvent]:
+        if message.get("hook_event") in LIFECYCLE_HOOKS or self.phase != "running":
             return []
         status = "started"
-        if native["subtype"] == "hook_response":
-            status = HOOK_STATUS.get(str(native.get("outcome")), str(native.get("outcome")))
-        return [Hook(id=native["hook_id"], name=native["hook_name"], status=status)]
+        if message["subtype"] == "hook_response":
+            status = HOOK_STATUS.get(str(message.get("outcome")), str(message.get("outcome")))
+        return [Hook(id=message["hook_id"], name=message["hook_name"], status=status)]
 
-    def _message(self, native: dict[str, Any]) -> list[OutputEvent] | None:
-        if native.get("isReplay"):
-            self._said.heard(native["message"]["content"])
+    def _message(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        if message.get("isReplay"):
+            self._user_messages.replayed(message["message"]["content"])
             return []
-        if self.phase not in ACTIVE:
+        if not self._in_run:
             return []
-        compacted, events = self._compaction.read(native), self._stream.read(native)
+        compacted, events = self._compaction.read(message), self._stream.read(message)
         return None if events is None else [*compacted, *events]
 
-    def _result(self, native: dict[str, Any]) -> list[OutputEvent]:
+    def _result(self, message: dict[str, Any]) -> list[OutputEvent]:
         if self.phase == "starting":
-            # A session that cannot be resumed is refused by a result line, before `initialize` is answered.
-            said = " ".join(map(str, native.get("errors") or [native.get("result")]))
-            if NOT_FOUND in said:
-                self.start_error = ResumeFailed(said)
-            return [Error(message=said)]
-        if self.phase not in ACTIVE or "task-notification" in str(native.get("origin")):
+            # A session that cannot be resumed is refused by a result line, before the response to `initialize`.
+            text = " ".join(map(str, message.get("errors") or [message.get("result")]))
+            if NO_CONVERSATION in text:
+                self.start_error = ResumeFailed(text)
+            return [Error(message=text)]
+        if not self._in_run or "task-notification" in str(message.get("origin")):
             return []
-        events = [*self._stream.end(), *self._compaction.end(), *usage_of(native)]
-        events += context_of(native, self._stream.context, self._session.model if self._session else None)
-        telling, end = run_end(native, self._stream.stop_reason, interrupted=self._stopping)
+        events = [*self._stream.end(), *self._compaction.end(), *usage_of(message)]
+        events += context_of(message, self._stream.context, self._session.model if self._session else None)
+        last, end = run_end(message, self._stream.stop_reason, interrupted=self._interrupted)
         if self._once:
             self.run_result = end
-            return [*events, *telling]
-        if self._said.steered and not self._stopping:
-            self._begin()
-            return [*events, *telling]
+            return [*events, *last]
+        if self._user_messages.unread_steers and not self._interrupted:
+            self._begin_turn()
+            return [*events, *last]
         self.phase = "ready"
-        return [*events, *telling, end]
+        return [*events, *last, end]
 
-    def _control_response(self, native: dict[str, Any]) -> list[OutputEvent]:
-        response = native["response"]
+    def _control_response(self, message: dict[str, Any]) -> list[OutputEvent]:
+        response = message["response"]
         if response["request_id"] == PING:
-            self._calls.ponged()
+            self._calls.ping_answered()
         elif response["request_id"] == "init" and self.phase == "starting":
             if response.get("subtype") == "error":
                 self.start_error = AgentUnavailable(f"claude does not open a session: {response.get('error')}")
             else:
                 self.phase = "ready"
-                return self._notices.opened(response.get("response") or {})
+                return self._metadata.initialized(response.get("response") or {})
         return []
 
-    def _control_request(self, native: dict[str, Any]) -> list[OutputEvent]:
-        request_id, request = native["request_id"], native["request"]
+    def _control_request(self, message: dict[str, Any]) -> list[OutputEvent]:
+        request_id, request = message["request_id"], message["request"]
         try:
-            self._asked(request_id, request)
+            self._receive_request(request_id, request)
         except (KeyError, TypeError, AttributeError) as error:
-            # An unanswered request would hang the CLI, and what is not understood is not granted.
-            refused = refusal(request.get("subtype"), f"not understood: {error!r}")
-            self._write(failure(request_id, f"not understood: {error!r}") if refused is None else success(request_id, refused))
+            # The CLI would wait for ever without a response, and a call that is not understood is not permitted.
+            text = f"not understood: {error!r}"
+            denial = denial_answer(request.get("subtype"), text)
+            self._write(failure(request_id, text) if denial is None else success(request_id, denial))
         return []
 
-    def _asked(self, request_id: str, request: dict[str, Any]) -> None:
+    def _receive_request(self, request_id: str, request: dict[str, Any]) -> None:
         subtype = request.get("subtype")
         if subtype == "hook_callback":
-            given = request["input"]
-            ask = IdempotencyKey("hook", request_id, None)
-            self._calls.asked(given["tool_use_id"], given["tool_name"], given["tool_input"], ask, inner="agent_id" in given)
+            call = request["input"]
+            hook = CallRequest("hook", request_id, None)
+            self._calls.requested(call["tool_use_id"], call["tool_name"], call["tool_input"], hook, inner="agent_id" in call)
         elif subtype == "can_use_tool":
-            ask = IdempotencyKey("permission", request_id, request["input"])
-            self._calls.asked(
-                request["tool_use_id"], request["tool_name"], request["input"], ask, inner=bool(request.get("agent_id"))
-            )
+            call_id, name, given = request["tool_use_id"], request["tool_name"], request["input"]
+            permission = CallRequest("permission", request_id, given)
+            self._calls.requested(call_id, name, given, permission, inner=bool(request.get("agent_id")))
         elif subtype == "mcp_message":
-            self._mcp(request_id, request["message"])
+            self._receive_mcp(request_id, request["message"])
         else:
             self._write(failure(request_id, f"not supported: {subtype}"))
 
-    def _mcp(self, request_id: str, message: dict[str, Any]) -> None:
+    def _receive_mcp(self, request_id: str, message: dict[str, Any]) -> None:
         if message.get("method") == "tools/call":
             params = message["params"]
             call_id, name = params["_meta"]["claudecode/toolUseId"], PREFIX + params["name"]
-            self._calls.asked(call_id, name, params.get("arguments") or {}, IdempotencyKey("mcp", request_id, message["id"]))
+            call = CallRequest("mcp", request_id, message["id"])
+            self._calls.requested(call_id, name, params.get("arguments") or {}, call)
             return
         if message.get("method") == "notifications/cancelled":
-            self._calls.uncalled(message["params"]["requestId"])
+            self._calls.mcp_call_cancelled(message["params"]["requestId"])
         self._write(success(request_id, mcp_answer(message, self._tools)))
 
-    def _withdrawn(self, native: dict[str, Any]) -> list[OutputEvent]:
-        self._calls.withdrawn(native["request_id"])
+    def _request_cancelled(self, message: dict[str, Any]) -> list[OutputEvent]:
+        self._calls.request_cancelled(message["request_id"])
         return []
 
-    def _ignore(self, native: dict[str, Any]) -> list[OutputEvent]:
+    def _ignore(self, message: dict[str, Any]) -> list[OutputEvent]:
         return []
 
+    handlers = {
+        "stream_event": _message,
+        "assistant": _message,
+        "user": _message,
+        "system": _system,
+        "result": _result,
+        "control_response": _control_response,
+        "control_request": _control_request,
+        "control_cancel_request": _request_cancelled,
+        "tool_progress": _ignore,
+        "keep_alive": _ignore,
+        "rate_limit_event": _ignore,
+    }
 
-_READERS: dict[str, Callable[[ClaudeCodec, dict[str, Any]], list[OutputEvent] | None]] = {
-    "stream_event": ClaudeCodec._message,
-    "assistant": ClaudeCodec._message,
-    "user": ClaudeCodec._message,
-    "system": ClaudeCodec._system,
-    "result": ClaudeCodec._result,
-    "control_response": ClaudeCodec._control_response,
-    "control_request": ClaudeCodec._control_request,
-    "control_cancel_request": ClaudeCodec._withdrawn,
-    "tool_progress": ClaudeCodec._ignore,
-    "keep_alive": ClaudeCodec._ignore,
-    "rate_limit_event": ClaudeCodec._ignore,
-}
+
+# -- the `result` line ------------------------------------------------------------------------------------------------
+
+
+def usage_of(result: dict[str, Any]) -> list[OutputEvent]:
+    """This turn's tokens. `model_usage_since_last_result` counts sub-agents too; `usage` does not, `modelUsage` adds up."""
+    models = result.get("model_usage_since_last_result")
+    if isinstance(models, dict) and models:
+        return [
+            Usage(
+                input_tokens=_sum(models, "inputTokens"),
+                output_tokens=_sum(models, "outputTokens"),
+                cache_read=_sum(models, "cacheReadInputTokens"),
+                cache_write=_sum(models, "cacheCreationInputTokens"),
+            )
+        ]
+    usage = result.get("usage")
+    if not isinstance(usage, dict):
+        return []
+    return [
+        Usage(
+            input_tokens=_int(usage.get("input_tokens")),
+            output_tokens=_int(usage.get("output_tokens")),
+            cache_read=_int(usage.get("cache_read_input_tokens")),
+            cache_write=_int(usage.get("cache_creation_input_tokens")),
+        )
+    ]
+
+
+def context_of(result: dict[str, Any], used: int | None, model: str | None) -> list[OutputEvent]:
+    """How full the model's context window is. Its size is with the model's own figures, by its name with or without the date."""
+    models = result.get("modelUsage")
+    if not isinstance(models, dict) or not used:
+        return []
+    known = {name: figures.get("contextWindow") for name, figures in models.items() if isinstance(figures, dict)}
+    size = known.get(model or "") or next((size for size in known.values() if len(known) == 1), None)
+    return [ContextUse(used=used, size=size)] if isinstance(size, int) and size > 0 else []
+
+
+def run_end(result: dict[str, Any], model_stop: str | None, *, interrupted: bool) -> tuple[list[OutputEvent], SessionEnd]:
+    """The last events of a turn, and its end. `subtype` is `success` even after errors; `is_error` and `terminal_reason` are right."""
+    if not result.get("is_error"):
+        return [], SessionEnd(exit_code=0, stop_reason="refusal" if result.get("stop_reason") == "refusal" else "end_turn")
+    if interrupted and str(result.get("terminal_reason")).startswith("aborted"):
+        return [], SessionEnd(exit_code=130, stop_reason="cancelled")
+    text = str(result.get("result") or "; ".join(map(str, result.get("errors") or [])) or result.get("terminal_reason"))
+    last: list[OutputEvent] = [Error(message=f"claude: {text}")]
+    if result.get("stop_reason") == "refusal":
+        return last, SessionEnd(exit_code=1, stop_reason="refusal")
+    if result.get("api_error") == "max_output_tokens" or (model_stop == "max_tokens" and result.get("api_error_status") is None):
+        return last, SessionEnd(exit_code=1, stop_reason="max_tokens")
+    return last, SessionEnd(exit_code=1, stop_reason="error")
+
+
+def _sum(models: dict[str, Any], key: str) -> int:
+    return sum(_int(model.get(key)) for model in models.values() if isinstance(model, dict))
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""What claude tells of compacting its conversation: a boundary, and the summary in a user's line that it makes up itself.
+"""The compaction of claude's conversation: a boundary line, and the summary in a synthetic line of the user.
 
 Shapes as printed by claude 2.1.329, by the command `/compact` and when the context is full (tests/transcripts/claude/compact*).
 """
@@ -11,11 +11,11 @@ from drivers.claude.content import output_of
 from drivers.contract.events import Compacted
 
 REMEMBERED = 2000
-"""Lines: what is kept word for word is the newest messages, of some 10,000 tokens."""
+"""Lines. The CLI keeps the newest messages word for word, of some 10,000 tokens."""
 
 
 class Compaction:
-    """One process. Give it every line of a message, and the boundaries."""
+    """The compactions of one process. `read` takes every line of a message, `begin` the boundaries."""
 
     def __init__(self) -> None:
         self._message_of: dict[str, str | None] = {}
@@ -26,24 +26,24 @@ class Compaction:
         self._boundary = dict(native["compact_metadata"])
 
     def read(self, native: dict[str, Any]) -> list[Compacted]:
-        """What a line of a message tells: the summary that belongs to the boundary before it."""
+        """The event of a line that follows a boundary: it has the summary if it is synthetic."""
         if native.get("parent_tool_use_id") is not None:
             return []
-        kind, made_up = native["type"], bool(native.get("isSynthetic"))
+        kind, synthetic = native["type"], bool(native.get("isSynthetic"))
         if kind == "assistant":
             # One line a block, each with an id of its own.
             self._remember(native, native["message"]["id"])
-        elif kind == "user" and made_up:
+        elif kind == "user" and synthetic:
             self._remember(native, None)
         if kind != "user" or self._boundary is None:
             return []
-        return self._told(native["message"]["content"] if made_up else None)
+        return self._compacted(native["message"]["content"] if synthetic else None)
 
     def end(self) -> list[Compacted]:
-        """The turn is over: a boundary without its summary is told as it is."""
-        return self._told(None) if self._boundary is not None else []
+        """The turn is over: a boundary without a summary becomes an event too."""
+        return self._compacted(None) if self._boundary is not None else []
 
-    def _told(self, content: Any) -> list[Compacted]:
+    def _compacted(self, content: Any) -> list[Compacted]:
         boundary, self._boundary = self._boundary or {}, None
         summary = output_of(content)
         before = boundary.get("pre_tokens")

@@ -1,9 +1,8 @@
-"""Content between the gateway's messages and the Anthropic message format that claude reads and prints; pure."""
+"""Converts content between the gateway's messages and the Anthropic message format that claude reads and prints. No state."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,9 +18,10 @@ from drivers.contract.messages import (
     ToolMessage,
     ToolUseBlock,
     UserMessage,
+    data_uri,
+    parse_data_uri,
 )
 
-DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 LONGEST_FOLDER = 200
 DIGITS36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -45,8 +45,8 @@ def _native_block(block: ContentBlock) -> dict[str, Any] | None:
 
 
 def _image_source(url: str) -> dict[str, str]:
-    if found := DATA_URI.match(url):
-        return {"type": "base64", "media_type": found[1], "data": found[2]}
+    if found := parse_data_uri(url):
+        return {"type": "base64", "media_type": found[0], "data": found[1]}
     return {"type": "url", "url": url}
 
 
@@ -62,7 +62,7 @@ def output_of(native: Any) -> Any:
 def _output_block(block: dict[str, Any]) -> dict[str, Any]:
     source = block.get("source")
     if block.get("type") == "image" and isinstance(source, dict):
-        url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
+        url = source.get("url") or data_uri(str(source.get("media_type")), str(source.get("data")))
         return {"type": "image", "url": url}
     if block.get("type") == "text":
         return {"type": "text", "text": str(block.get("text", ""))}
@@ -70,7 +70,7 @@ def _output_block(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def native_messages(history: Iterable[Message]) -> list[dict[str, Any]]:
-    """A history as native messages; results of tools that follow each other are one user message, as the API wants it."""
+    """A history as native messages; tool results that follow each other are one user message, as the API requires."""
     native: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     for message in history:

@@ -9,6 +9,7 @@ from typing import Any
 
 from drivers.claude.codec import ClaudeCodec
 from drivers.claude.content import native_messages, project_folder, session_file
+from drivers.claude.input import escape_command
 from drivers.claude.probe import commands, greeting, logged_in, models
 from drivers.claude.tools import FORMER_TOOLS, MCP_PREFIX, OWN_TOOLS, PLAN_TOOLS, Toolset
 from drivers.contract.codec import Command, Launch
@@ -170,7 +171,7 @@ def _environment(spec: AgentSpec) -> dict[str, str]:
 
 
 def _literal(spec: TaskSpec, task: str) -> str:
-    return "\n" + task if task.startswith("/") and spec.options.get("slash_commands") != "on" else task
+    return task if spec.options.get("slash_commands") == "on" else escape_command(task)
 
 
 def _seed(spec: SessionSpec, tools: Toolset) -> bytes:

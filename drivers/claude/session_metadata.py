@@ -1,4 +1,4 @@
-"""What the claude CLI tells of a session beside its runs: its slash commands and its title; pure. Shapes of claude 2.1.329."""
+"""What claude reports of a session beside its runs: its slash commands and its title. Shapes of claude 2.1.329."""
 
 from __future__ import annotations
 
@@ -7,34 +7,38 @@ from typing import Any
 from drivers.codecs.deduplication import Deduplicator
 from drivers.contract.events import Commands, OutputEvent, SlashCommand, Title
 
-NOTICES = frozenset({"commands_changed", "session_title_changed"})
-"""Subtypes of `system` lines: commands that turn up later, such as skills of a folder; a name that is given or found."""
+METADATA = frozenset({"commands_changed", "session_title_changed"})
+"""Subtypes of `system` lines: commands that were found later, such as skills of a folder; a title that was set or generated."""
 
 
-class Notices:
-    """The same is not told twice. Commands are told where a `/` is one."""
+class SessionMetadata:
+    """Makes events of metadata that have changed.
 
-    def __init__(self, *, tells_commands: bool) -> None:
-        self._tells_commands = tells_commands
-        self._told = Deduplicator()
+    Parameters:
+        reports_commands: Whether commands become events. They do where a `/` in a prompt is a command.
+    """
 
-    def opened(self, answer: dict[str, Any]) -> list[OutputEvent]:
-        """The events of the answer to `initialize`."""
-        listed = answer.get("commands")
+    def __init__(self, *, reports_commands: bool) -> None:
+        self._reports_commands = reports_commands
+        self._last = Deduplicator()
+
+    def initialized(self, response: dict[str, Any]) -> list[OutputEvent]:
+        """The events of the response to `initialize`."""
+        listed = response.get("commands")
         return self._commands(listed) if isinstance(listed, list) else []
 
-    def read(self, native: dict[str, Any]) -> list[OutputEvent]:
-        """The events of a line of NOTICES."""
-        if native["subtype"] == "session_title_changed":
-            return self._told.changed(Title(text=native["title"]))
-        return self._commands(native["commands"])
+    def read(self, message: dict[str, Any]) -> list[OutputEvent]:
+        """The events of a line whose subtype is in METADATA."""
+        if message["subtype"] == "session_title_changed":
+            return self._last.changed(Title(text=message["title"]))
+        return self._commands(message["commands"])
 
     def _commands(self, listed: list[Any]) -> list[OutputEvent]:
-        return self._told.changed(Commands(commands=commands_of(listed))) if self._tells_commands else []
+        return self._last.changed(Commands(commands=commands_of(listed))) if self._reports_commands else []
 
 
 def commands_of(listed: list[Any]) -> tuple[SlashCommand, ...]:
-    """The CLI's list of commands, without those that are its own business: `__remote-workflow`."""
+    """The CLI's list of commands, without its internal ones, such as `__remote-workflow`."""
     return tuple(
         SlashCommand(name=one["name"], description=str(one.get("description") or ""), hint=one.get("argumentHint") or None)
         for one in listed

@@ -1,35 +1,40 @@
-"""The messages of one claude turn: raw stream events and whole messages in, text, thinking, tool calls and results out."""
+"""The messages of one claude turn: stream events and whole messages become text, thinking, tool calls and results."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from drivers.claude.tool_calls import Calls
+from drivers.claude.tool_calls import TurnCalls
 from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, Thinking
 
 SYNTHETIC = "<synthetic>"
-"""The model of messages that the CLI makes up itself: what its own commands answer, with a `local_command_source`; else such
-as an API error's text, which `result` tells better."""
+"""The model of messages of the CLI itself: the output of its own commands, with a `local_command_source`; else such as the text
+of an API error, which the `result` line has too."""
 
 
 class MessageStream:
-    """One turn. `stop_reason` is the model's own, of the last message; `in_message` is while one streams. `context` is how many
-    tokens the last request and its answer had."""
+    """The messages of one turn.
 
-    def __init__(self, calls: Calls) -> None:
+    Attributes:
+        stop_reason: The model's stop reason of the last message.
+        in_message: Whether a message is being streamed.
+        context: The tokens of the last request and its response.
+    """
+
+    def __init__(self, calls: TurnCalls) -> None:
         self.stop_reason: str | None = None
         self.in_message = False
         self.context: int | None = None
-        self._asked = 0
+        self._request_tokens = 0
         self._streamed: set[str] = set()
         self._complete = False
-        self._dirty = False
-        self._kept = False
+        self._has_tokens = False
+        self._has_blocks = False
         self._calls = calls
         self._held: list[OutputEvent] = []
 
     def read(self, native: dict[str, Any]) -> list[OutputEvent] | None:
-        """The events of one line; None for a shape that is not known."""
+        """The events of one line; None for an unknown shape."""
         kind = native["type"]
         if kind == "stream_event":
             if native.get("parent_tool_use_id") is None:
@@ -37,12 +42,12 @@ class MessageStream:
             return self._raw(native["event"])
         message, parent = native["message"], native.get("parent_tool_use_id")
         if kind == "assistant":
-            made_up = message.get("model") == SYNTHETIC and "local_command_source" not in native
-            return [] if made_up else self._assistant(message, parent)
+            of_cli = message.get("model") == SYNTHETIC and "local_command_source" not in native
+            return [] if of_cli else self._assistant(message, parent)
         return self._results(message, parent)
 
     def end(self) -> list[OutputEvent]:
-        """What is left when the turn is over."""
+        """The events that are left when the turn is over."""
         return self._message_stop() if self.in_message or self._held else []
 
     def _raw(self, event: dict[str, Any]) -> list[OutputEvent] | None:
@@ -52,7 +57,7 @@ class MessageStream:
         if kind == "message_start":
             left = self.end()
             self._streamed.add(event["message"]["id"])
-            self.in_message, self._complete, self._dirty, self._kept = True, False, False, False
+            self.in_message, self._complete, self._has_tokens, self._has_blocks = True, False, False, False
             return left
         if kind == "message_delta":
             self._complete = True
@@ -63,44 +68,44 @@ class MessageStream:
         return [] if kind in ("content_block_start", "content_block_stop", "ping") else None
 
     def _count(self, event: dict[str, Any]) -> None:
-        """A request's tokens stand at the start of its answer, the answer's at its end."""
+        """The tokens of a request are at the start of its response, those of the response at its end."""
         if event["type"] == "message_start":
-            self._asked = _sum(
+            self._request_tokens = _sum(
                 event["message"].get("usage"), "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
             )
-        elif event["type"] == "message_delta" and self._asked:
-            self.context = self._asked + _sum(event.get("usage"), "output_tokens")
+        elif event["type"] == "message_delta" and self._request_tokens:
+            self.context = self._request_tokens + _sum(event.get("usage"), "output_tokens")
 
     def _delta(self, delta: dict[str, Any]) -> list[OutputEvent] | None:
         kind = delta["type"]
         if kind == "text_delta":
-            self._dirty = True
+            self._has_tokens = True
             return [AgentToken(text=delta["text"])] if delta["text"] else []
         if kind == "thinking_delta":
-            self._dirty = True
+            self._has_tokens = True
             return [Thinking(text=delta["thinking"])] if delta["thinking"] else []
         return [] if kind in ("signature_delta", "input_json_delta", "citations_delta") else None
 
     def _message_stop(self) -> list[OutputEvent]:
-        # A stream that broke gets its `message_stop` without a `message_delta`; the CLI asks the model again, but keeps
-        # the blocks that were whole, and the tools that they called have run.
-        lost = self.in_message and not self._complete and not self._kept
+        # A stream that broke gets its `message_stop` without a `message_delta`. The CLI asks the model again, but keeps
+        # the blocks that were complete, whose tools have run.
+        lost = self.in_message and not self._complete and not self._has_blocks
         self.in_message = False
         held, self._held = self._held, []
         if lost:
-            return [MessageEnd(discarded=True), *held] if self._dirty else held
+            return [MessageEnd(discarded=True), *held] if self._has_tokens else held
         return [MessageEnd(), *held]
 
     def _assistant(self, message: dict[str, Any], parent: str | None) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         streamed = message["id"] in self._streamed
-        self._kept = self._kept or (streamed and parent is None)
+        self._has_blocks = self._has_blocks or (streamed and parent is None)
         for block in message["content"]:
             if block["type"] == "tool_use":
-                # Without an end of the message: its other calls come in lines of their own.
+                # No end of the message: its other calls come in lines of their own.
                 events += self._calls.start(block, parent)
             elif parent is None and not streamed and (whole := self._whole(block)):
-                # A request that was not streamed, after a stream broke: the whole text comes at once.
+                # A response that was not streamed, after a stream broke: the whole text comes at once.
                 events += [*whole, MessageEnd()]
         return events
 

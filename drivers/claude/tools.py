@@ -56,7 +56,7 @@ class Toolset:
         """Whether it is a tool of a server that the client has brought along: there, and asked about unless it is trusted."""
         return any(native.startswith(f"{MCP_PREFIX}{name}__") for name in self._servers)
 
-    def shown(self, native: str) -> str:
+    def client_name(self, native: str) -> str:
         """Its name for the client."""
         tool = self._app.get(native)
         return tool.name if tool else native

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,7 +28,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from drivers.contract.info import ToolSpec
-from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks
+from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks, parse_data_uri
 from drivers.contract.tool_server import ToolResponse
 from gateway import __version__
 from gateway.mcp.endpoints import Endpoint, Endpoints
@@ -44,7 +43,6 @@ PROGRESS_INTERVAL = 10.0
 """Seconds between two progress notifications of a pending call, for agents that request them.
 
 The stream has a comment every 15 s besides: node's fetch aborts a response without data after a minute (gemini 0.61.0)."""
-DATA_URI = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 ALLOWED_HOSTS = ["127.0.0.1:*", "localhost:*", "[::1]:*"]
 
 
@@ -143,8 +141,8 @@ def _content(content: Content) -> list[Any]:
     for block in blocks(content):
         if isinstance(block, TextBlock):
             converted.append(TextContent(type="text", text=block.text))
-        elif isinstance(block, ImageBlock) and (data := DATA_URI.match(block.url)):
-            converted.append(ImageContent(type="image", mime_type=data[1], data=data[2]))
+        elif isinstance(block, ImageBlock) and (data := parse_data_uri(block.url)):
+            converted.append(ImageContent(type="image", mime_type=data[0], data=data[1]))
         elif isinstance(block, ImageBlock):
             # MCP has no images by URL.
             converted.append(TextContent(type="text", text=f"[image: {block.url}]"))

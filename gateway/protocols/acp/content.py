@@ -28,6 +28,7 @@ from drivers.contract.messages import (
     ToolUseBlock,
     UserMessage,
     blocks,
+    data_uri,
     parse_data_uri,
 )
 from gateway.errors import BadRequest
@@ -60,7 +61,7 @@ def _converted(block: Block, info: DriverInfo, path: str) -> ContentBlock:
 def _image(mime_type: str, data: str, info: DriverInfo, path: str) -> ImageBlock:
     if not info.image_data:
         raise BadRequest(f"{path}: this agent does not support images; the answer to initialize declares what it supports")
-    return ImageBlock(url=f"data:{mime_type};base64,{data}")
+    return ImageBlock(url=data_uri(mime_type, data))
 
 
 def _resource(block: EmbeddedResourceContentBlock, info: DriverInfo, path: str) -> ContentBlock:

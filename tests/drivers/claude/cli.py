@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from drivers.claude.codec import ClaudeCodec
-from drivers.claude.tool_calls import SETTLED
+from drivers.claude.tool_calls import IDLE_PINGS
 from drivers.claude.tools import Toolset
 from drivers.contract.agent import Prompt
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
@@ -51,9 +51,9 @@ class Cli:
     def exchange_pings(self) -> list[OutputEvent]:
         """Answer the codec's signs of life until it sends no more."""
         events: list[OutputEvent] = []
-        for n in range(2 * SETTLED):
+        for n in range(2 * IDLE_PINGS):
             if not any(line.get("request", {}).get("subtype") == "mcp_status" for line in self.written()):
-                assert n <= SETTLED
+                assert n <= IDLE_PINGS
                 return events
             events += self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "ping"}})
         raise AssertionError("it never stops")

@@ -66,7 +66,7 @@ def test_names_that_a_model_cannot_have() -> None:
     tools = Toolset(app_tools=specs)
     names = [tool["name"] for tool in tools.mcp_list()]
     assert names[:2] == ["a_b", "a_b_2"] and len(set(names)) == 4 and max(map(len, names)) <= 54
-    assert [tools.shown(f"mcp__app__{name}") for name in names] == [spec.name for spec in specs]
+    assert [tools.client_name(f"mcp__app__{name}") for name in names] == [spec.name for spec in specs]
     assert tools.mcp_list()[0]["inputSchema"] == {"type": "object"}
 
 
