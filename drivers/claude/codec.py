@@ -21,6 +21,7 @@ from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.contract.agent import Prompt, Reply
 from drivers.contract.capabilities import SupportsSteering
+from drivers.contract.codec import IN_RUN
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Awaiting, ContextUse, Error, Hook, NativeSession, OutputEvent, SessionEnd, Usage
 
@@ -79,10 +80,6 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         self._held = HeldEvents()
         self._turn_started = self._interrupted = False
 
-    @property
-    def _in_run(self) -> bool:
-        return self.phase in ("running", "waiting")
-
     # -- to the CLI ---------------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
@@ -132,7 +129,9 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
 
     def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
         # While the client is asked the CLI may end a call by itself. The client's turn is over; the next begins with that.
-        events = self._held.pass_on(events, waiting=self.phase == "waiting")
+        waiting = self.phase == "waiting"
+        if waiting or self._held.events:
+            events = self._held.pass_on(events, waiting=waiting)
         if self.phase == "running" and not self._stream.in_message and (asking := self._calls.awaiting()):
             for event in asking:
                 if isinstance(event, Awaiting):
@@ -179,11 +178,14 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
             status = HOOK_STATUS.get(str(message.get("outcome")), str(message.get("outcome")))
         return [Hook(id=message["hook_id"], name=message["hook_name"], status=status)]
 
+    def _stream_event(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        return self._stream.read(message) if self.phase in IN_RUN else []
+
     def _message(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         if message.get("isReplay"):
             self._user_messages.replayed(message["message"]["content"])
             return []
-        if not self._in_run:
+        if self.phase not in IN_RUN:
             return []
         compacted, events = self._compaction.read(message), self._stream.read(message)
         return None if events is None else [*compacted, *events]
@@ -195,7 +197,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
             if NO_CONVERSATION in text:
                 self.start_error = ResumeFailed(text)
             return [Error(message=text)]
-        if not self._in_run or "task-notification" in str(message.get("origin")):
+        if self.phase not in IN_RUN or "task-notification" in str(message.get("origin")):
             return []
         events = [*self._stream.end(), *self._compaction.end(), *usage_of(message)]
         events += context_of(message, self._stream.context, self._session.model if self._session else None)
@@ -266,7 +268,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         return []
 
     handlers = {
-        "stream_event": _message,
+        "stream_event": _stream_event,
         "assistant": _message,
         "user": _message,
         "system": _system,
@@ -319,7 +321,7 @@ def context_of(result: dict[str, Any], used: int | None, model: str | None) -> l
 
 
 def run_end(result: dict[str, Any], model_stop: str | None, *, interrupted: bool) -> tuple[list[OutputEvent], SessionEnd]:
-    """The last events of a turn, and its end. `subtype` is `success` even after errors; `is_error` and `terminal_reason` are right."""
+    """The last events of a turn, and its end. `subtype` is `success` even after errors, `is_error` is not."""
     if not result.get("is_error"):
         return [], SessionEnd(exit_code=0, stop_reason="refusal" if result.get("stop_reason") == "refusal" else "end_turn")
     if interrupted and str(result.get("terminal_reason")).startswith("aborted"):

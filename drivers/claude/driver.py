@@ -1,4 +1,4 @@
-"""The claude driver: how the claude CLI is started, for one task and for a session. Its lines are read in claude_codec.py."""
+"""The claude driver: starts the claude CLI for one task and for a session. drivers/claude/codec.py reads its lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drivers.runtime.process import Spawner
 STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
 ENVIRONMENT = {
     "DISABLE_AUTOUPDATER": "1",
-    # 10 attempts are its default: a wrong key would take more than 90 s to be told. 2 take 2 s.
+    # By default there are 10, and the error of a wrong key takes more than 90 s. 2 take 2 s.
     "CLAUDE_CODE_MAX_RETRIES": "2",
     # Else a sub-agent goes on after the turn's end, and a turn has two results.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
@@ -30,19 +30,19 @@ ENVIRONMENT = {
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
     # Else the application's tools are hidden behind a search tool.
     "ENABLE_TOOL_SEARCH": "false",
-    # Ten days and none: how long the application may take is the gateway's to say. 5 minutes without progress is the default.
+    # Ten days and none: the gateway limits the time of the application. The default is 5 minutes without progress.
     "MCP_TOOL_TIMEOUT": "864000000",
     "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT": "0",
     # Else a result of more than 25,000 tokens goes to a file.
     "MAX_MCP_OUTPUT_TOKENS": "100000000",
 }
-"""What the CLI gets unless the agent's own `env` says otherwise."""
+"""Variables of the CLI. The agent's own `env` overrides them."""
 
 OPTIONS = (
     Option("model", "Model", "An alias such as sonnet or opus, or a model's full name; empty is the CLI's own default."),
     Option("api_key", "API key", "An Anthropic API key for this session; empty uses the CLI's own login.", secret=True),
     Option(
-        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or takes its place.",
+        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or replaces it.",
         default="append", choices=("append", "replace"),
     ),
     Option(
@@ -95,12 +95,12 @@ class ClaudeDriver(CliDriver):
             return found
         try:
             code, status = await self._ask(spec, spawner, "auth", "status")
-            opening = ClaudeCodec(once=False).outbox
+            initialize = ClaudeCodec(once=False).outbox
             command = ("--print", "--input-format", "stream-json", *STREAM, "--setting-sources", "", "--strict-mcp-config")
-            _, said = await self._ask(spec, spawner, *command, stdin=bytes(opening))
+            _, output = await self._ask(spec, spawner, *command, stdin=bytes(initialize))
         except (DriverError, TimeoutError) as error:
             return Probe(found.version, f"{spec.program} does not answer: {error or 'time is over'}")
-        answer = greeting(said.splitlines())
+        answer = greeting(output.splitlines())
         return Probe(found.version, None, logged_in(code, status), models(answer), commands=commands(answer))
 
     async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
@@ -145,7 +145,7 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
         "stream-json",
         *STREAM,
         "--include-hook-events",
-        # Tells when a message is taken up that was said while it worked.
+        # Reports when the CLI reads a message that was sent while it worked.
         "--replay-user-messages",
         "--permission-prompt-tool",
         "stdio",
@@ -158,7 +158,7 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
 
 
 def _initialize(spec: SessionSpec) -> dict[str, Any]:
-    # In the control request, not in the arguments: a system prompt is nobody else's to read in the process list.
+    # In the control request, not in the arguments, which every user can read in the process list.
     if spec.system is None:
         return {}
     replaces = spec.options.get("system_prompt") == "replace"

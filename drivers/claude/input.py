@@ -10,7 +10,7 @@ from drivers.contract.agent import Prompt
 
 CONTINUE = (
     "<system-reminder>The session was started anew while tool calls were open. What became of them stands above; the reply "
-    '"No response requested." comes from the restart. Go on with the task; the user has said nothing new.</system-reminder>'
+    '"No response requested." comes from the restart. Go on with the task; the user has sent nothing new.</system-reminder>'
 )
 """claude continues only after a user's line, and puts that reply before it (2.1.329). With CLAUDE_CODE_RESUME_INTERRUPTED_TURN it
 continues by itself, but before it has the hook that requests permissions."""

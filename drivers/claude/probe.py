@@ -1,4 +1,4 @@
-"""What the claude CLI says of itself: whether it is logged in, which models it offers, which slash commands it has. Pure."""
+"""Reads what the claude CLI reports of itself: whether it is logged in, its models and its slash commands. No state."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def greeting(lines: Iterable[str]) -> Mapping[str, Any]:
 
 def models(answer: Mapping[str, Any]) -> tuple[str, ...]:
     """The values that `--model` takes."""
-    offered = answer.get("models")
-    if not isinstance(offered, list):
+    listed = answer.get("models")
+    if not isinstance(listed, list):
         return ()
-    return tuple(str(model["value"]) for model in offered if isinstance(model, dict) and model.get("value"))
+    return tuple(str(model["value"]) for model in listed if isinstance(model, dict) and model.get("value"))
 
 
 def commands(answer: Mapping[str, Any]) -> tuple[SlashCommand, ...]:
-    """The slash commands that it has without anybody's settings."""
+    """The slash commands that it has without any settings."""
     listed = answer.get("commands")
     return commands_of(listed) if isinstance(listed, list) else ()

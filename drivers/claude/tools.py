@@ -1,6 +1,6 @@
-"""The tools of a claude session: which of the CLI's own may run, and the application's, as one MCP server over its input.
+"""The tools of a claude session: the CLI's own, and the application's as an MCP server on the control channel.
 
-Names and schemas of the CLI's own stand in tools.json, as claude 2.1.329 sends them to the model (its prose left out).
+tools.json has the names and schemas of the CLI's own, as claude 2.1.329 sends them to the model (without its prose).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGEST_RESULT = 500_000
 
 
 class Toolset:
-    """What one session may use. Native names are those between the CLI and the model."""
+    """The tools of one session. Native names are those that the CLI and the model use."""
 
     def __init__(
         self, grants: Iterable[ToolGrant] = (), app_tools: Sequence[ToolSpec] = (), servers: Sequence[McpServer] = ()
@@ -42,27 +42,27 @@ class Toolset:
         self._native = {tool.name: native for native, tool in self._app.items()}
 
     def wants(self, native: str) -> Wants | None:
-        """What a call of this tool waits for, from the client; None if it runs, or is refused, without it."""
+        """What a call of this tool needs from the client; None if it runs, or is denied, without it."""
         if native in self._app:
             return "result"
         trust = self._trust.get(native, False if self._of_server(native) else None)
         return "permission" if trust is False else None
 
     def listed(self, native: str) -> bool:
-        """Whether the session has it at all."""
+        """Whether the session has the tool."""
         return native in self._app or native in self._trust or self._of_server(native)
 
     def _of_server(self, native: str) -> bool:
-        """Whether it is a tool of a server that the client has brought along: there, and asked about unless it is trusted."""
+        """Whether it is a tool of the client's MCP servers. Such a tool needs no grant, and permission unless it is trusted."""
         return any(native.startswith(f"{MCP_PREFIX}{name}__") for name in self._servers)
 
     def client_name(self, native: str) -> str:
-        """Its name for the client."""
+        """The tool's name for the client."""
         tool = self._app.get(native)
         return tool.name if tool else native
 
     def server_file(self) -> bytes | None:
-        """The client's servers, for a file that nobody else can read: what they are started with is nobody else's to see."""
+        """The client's servers as a configuration file. It holds secrets, so only the user may read it."""
         if not self._servers:
             return None
         return json.dumps({"mcpServers": {name: server.as_json() for name, server in self._servers.items()}}).encode()
@@ -73,7 +73,7 @@ class Toolset:
         own = [name for name in self._trust if not name.startswith(MCP_PREFIX)]
         arguments = ["--tools", ",".join(own), "--strict-mcp-config", "--permission-mode", "default"]
         if asking:
-            # The second wall: the codec's own hook asks first. No rule, mode or hook of the user's settings goes over it.
+            # Beside the codec's hook, which comes first. No rule, mode or hook of the user's settings overrides it.
             arguments += ["--settings", json.dumps({"permissions": {"ask": asking}})]
         configs = [json.dumps({"mcpServers": {SERVER: {"type": "sdk", "name": SERVER}}})] if self._app else []
         configs += [str(server_file)] if server_file else []

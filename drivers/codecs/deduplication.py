@@ -1,4 +1,4 @@
-"""What a CLI tells of its session, whenever and however often it does."""
+"""Removes repetitions of events about a session, which CLIs report at any time and as often as they like."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ E = TypeVar("E", bound=Event)
 
 
 class Deduplicator:
-    """The last event of each kind: the same is not told twice."""
+    """Keeps the last event of each kind."""
 
     def __init__(self) -> None:
         self._last: dict[type[Event], Event] = {}
 
     def changed(self, event: E) -> list[E]:
-        """The event, unless it was the last of its kind."""
+        """The event in a list; an empty list if it equals the last event of its kind."""
         if self._last.get(type(event)) == event:
             return []
         self._last[type(event)] = event

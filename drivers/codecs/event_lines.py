@@ -1,8 +1,8 @@
-"""The codec of programs that speak the gateway's own lines: one OutputEvent a line out, one request a line in.
+"""The codec of programs that use the gateway's own lines: they write one OutputEvent a line and read one request a line.
 
 Requests are JSON objects with a `type`: `open` (first, with the session's settings), `prompt`, `reply`, `steer`, `interrupt`,
-and `answer` to what the program asks of the session's client by a line of the kind `client_request`.
-A session says that it is ready by a `native_session` event; `session_end` ends a run. docs/writing-a-driver.md has the table.
+and `answer` to a line of the kind `client_request`, which is a request to the session's client.
+A session is ready with its first `native_session` event; `session_end` ends a run. docs/writing-a-driver.md has the table.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from drivers.codecs.json_lines import unstructured
 from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import SupportsClientRequests, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import Codec
-from drivers.contract.events import Awaiting, NativeSession, OutputEvent, SessionEnd, Stdout, decode
-from drivers.contract.lines import parse_object, text_line
+from drivers.contract.events import Awaiting, NativeSession, OutputEvent, SessionEnd, decode
+from drivers.contract.lines import parse_object
 from drivers.contract.specs import SessionSpec
 
 
@@ -28,7 +29,7 @@ def request(kind: str, **fields: Any) -> bytes:
 
 
 def open_request(spec: SessionSpec) -> bytes:
-    """The first request of a session: its options, system prompt, tools, folders and the history to go on from."""
+    """The first request of a session: its options, system prompt, tools, folders and history."""
     return request(
         "open",
         options=dict(spec.options),
@@ -41,13 +42,18 @@ def open_request(spec: SessionSpec) -> bytes:
 
 
 class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
-    """`once` is the task form: the run is under way from the start and its end is the process' own."""
+    """One process.
+
+    Parameters:
+        greeting: Bytes to write first, such as an `open` request.
+        once: The form of a task, whose run begins and ends with the process.
+    """
 
     def __init__(self, greeting: bytes = b"", *, once: bool = False) -> None:
         super().__init__()
         self.outbox += greeting
         self._once = once
-        self._open: set[str] = set()
+        self._awaited: set[str] = set()
         if once:
             self.phase = "running"
 
@@ -55,18 +61,18 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
         try:
             event = decode(line)
         except (ValidationError, ValueError):
-            if asked := _client_request(line):
-                self.client_requests.append(asked)
+            if client_request := _client_request(line):
+                self.client_requests.append(client_request)
                 return []
-            return [Stdout(line=text_line(line))] if line.strip() else []
+            return unstructured(line)
         if isinstance(event, Awaiting | SessionEnd) and self.phase not in ("running", "waiting"):
-            # Of no run: shown as it came.
-            return [Stdout(line=text_line(line))]
+            # It belongs to no run.
+            return unstructured(line)
         if isinstance(event, NativeSession):
             self.native_id = event.native_id
             self.phase = "ready" if self.phase == "starting" else self.phase
         elif isinstance(event, Awaiting):
-            self._open |= {call.id for call in event.calls}
+            self._awaited |= {call.id for call in event.calls}
             self.phase = "waiting"
         elif isinstance(event, SessionEnd):
             return self._ended(event)
@@ -74,20 +80,20 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self._once and exit_code == 0 and self.run_result is None:
-            # A program that just ends has done its task; only its exit code says that it has not.
+            # A program that ends without `session_end` has done its task unless its exit code is an error.
             self.run_result = SessionEnd(exit_code=0)
         return super().exited(exit_code, stderr)
 
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
-        self._open.clear()
+        self._awaited.clear()
         self.outbox += request("prompt", content=prompt.content, **({"go_on": True} if prompt.go_on else {}))
 
     def reply(self, reply: Reply) -> None:
         if self.phase != "waiting":
             return
-        self._open.discard(reply.call_id)
-        if not self._open:
+        self._awaited.discard(reply.call_id)
+        if not self._awaited:
             self.phase = "running"
         if isinstance(reply, PermissionReply):
             self.outbox += request("reply", id=reply.call_id, granted=reply.granted, reason=reply.reason)
@@ -98,9 +104,10 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
         self.outbox += request("steer", content=prompt.content)
         return True
 
-    def client_responded(self, asked: ClientRequest, answer: ClientResponse) -> None:
-        came = {"result": dict(answer.result)} if answer.error is None else {"error": answer.error, "code": answer.code}
-        self.outbox += request("answer", id=asked.id, **came)
+    def client_responded(self, client_request: ClientRequest, response: ClientResponse) -> None:
+        failed = response.error is not None
+        outcome = {"error": response.error, "code": response.code} if failed else {"result": dict(response.result)}
+        self.outbox += request("answer", id=client_request.id, **outcome)
 
     def interrupt(self) -> bool:
         self.outbox += request("interrupt")
@@ -115,11 +122,11 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
 
 
 def _client_request(line: bytes) -> ClientRequest | None:
-    """`{"kind": "client_request", "id": …, "method": …, "params": {…}}`: for the session's client, and nobody else."""
-    asked = parse_object(line)
-    if asked is None or asked.get("kind") != "client_request":
+    """The request of a line `{"kind": "client_request", "id": …, "method": …, "params": {…}}`, for the session's client only."""
+    message = parse_object(line)
+    if message is None or message.get("kind") != "client_request":
         return None
-    asked_id, method, params = asked.get("id"), asked.get("method"), asked.get("params")
-    if not isinstance(asked_id, int | str) or not isinstance(method, str) or not isinstance(params, dict):
+    request_id, method, params = message.get("id"), message.get("method"), message.get("params")
+    if not isinstance(request_id, int | str) or not isinstance(method, str) or not isinstance(params, dict):
         return None
-    return ClientRequest(asked_id, method, params, client_only=True)
+    return ClientRequest(request_id, method, params, client_only=True)

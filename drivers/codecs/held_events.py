@@ -6,19 +6,23 @@ from drivers.contract.events import OutputEvent
 
 
 class HeldEvents:
-    """The events that a codec holds back while its phase is `waiting`."""
+    """The events that a codec holds back while its phase is `waiting`.
+
+    Attributes:
+        events: The events that are held back.
+    """
 
     def __init__(self) -> None:
-        self._events: list[OutputEvent] = []
+        self.events: list[OutputEvent] = []
 
     def pass_on(self, events: list[OutputEvent], *, waiting: bool) -> list[OutputEvent]:
         """Hold the events back while the client is asked; else return them after those that were held back."""
         if waiting:
-            self._events += events
+            self.events += events
             return []
-        return [*self.release(), *events] if self._events else events
+        return [*self.release(), *events] if self.events else events
 
     def release(self) -> list[OutputEvent]:
         """Return the events that were held back."""
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events

@@ -19,6 +19,7 @@ from drivers.codex.result import NO_TOKENS, context_of, failure, tokens, usage_o
 from drivers.codex.turn import TurnRequests, TurnStream, decline
 from drivers.contract.agent import Prompt, Reply
 from drivers.contract.capabilities import SupportsDebounce, SupportsSteering
+from drivers.contract.codec import IN_RUN
 from drivers.contract.events import Error, NativeSession, OutputEvent, SessionEnd, Title
 
 DEBOUNCE = 0.2
@@ -71,10 +72,6 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         if self._thread.ready and self.phase == "starting":
             self.native_id, self.phase = self._thread.native_id, "ready"
 
-    @property
-    def _in_run(self) -> bool:
-        return self.phase in ("running", "waiting")
-
     # -- to the CLI -----------------------------------------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
@@ -118,7 +115,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
     # -- from the CLI ---------------------------------------------------------------------------------------------------
 
     def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
-        return self._held.pass_on(events, waiting=self.phase == "waiting")
+        waiting = self.phase == "waiting"
+        return self._held.pass_on(events, waiting=waiting) if waiting or self._held.events else events
 
     def debounce_seconds(self) -> float | None:
         if self.phase != "running" or not self._requests.pending:
@@ -136,7 +134,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         return events
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        held, running = self._held.release(), self._in_run
+        held, running = self._held.release(), self.phase in IN_RUN
         events = super().exited(exit_code, stderr)
         return [*held, *self._turn.end(stopped=True), *events] if running else events
 
@@ -152,12 +150,13 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
             return self._request(message["id"], method, message["params"])
         if method in REDUNDANT:
             return []
-        if method in self.handlers:
-            return self.handlers[method](self, message["params"])
-        return self._turn.read(method, message["params"]) if self._in_run else []
+        handler = self.handlers.get(method)
+        if handler is not None:
+            return handler(self, message["params"])
+        return self._turn.read(method, message["params"]) if self.phase in IN_RUN else []
 
     def _request(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
-        if not self._in_run or self._interrupted:
+        if self.phase not in IN_RUN or self._interrupted:
             decline(self._rpc, request_id, method)
             return []
         if not self._requests.pending:
@@ -199,7 +198,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
 
     def _on_turn_completed(self, params: dict[str, Any]) -> list[OutputEvent] | None:
         turn = params["turn"]
-        if not self._in_run or params["threadId"] != self._thread.thread_id or turn["id"] != self._turn.turn_id:
+        if self.phase not in IN_RUN or params["threadId"] != self._thread.thread_id or turn["id"] != self._turn.turn_id:
             return []
         status = turn["status"]
         if status == "completed":
@@ -241,14 +240,14 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         self._used_before = self._used_before or {name: now[name] - last[name] for name in now}
         # It comes when a response and its calls are over, and when they are interrupted.
         over = self.phase == "running" and not self._requests.pending and not self._interrupted
-        context = context_of(usage) if self._in_run else []
+        context = context_of(usage) if self.phase in IN_RUN else []
         return [*(self._turn.response_over() if over else []), *context]
 
     def _on_name(self, params: dict[str, Any]) -> list[OutputEvent]:
         return [Title(text=params.get("threadName"))] if params["threadId"] == self._thread.thread_id else []
 
     def _on_error(self, params: dict[str, Any]) -> list[OutputEvent]:
-        if params["threadId"] != self._thread.thread_id or not self._in_run or not params.get("willRetry"):
+        if params["threadId"] != self._thread.thread_id or self.phase not in IN_RUN or not params.get("willRetry"):
             return []
         error = params["error"]
         if self._unauthorized is None and _is_unauthorized(error):

@@ -1,4 +1,4 @@
-"""Content between the gateway's messages and what codex takes: user input, results of application-side tools, seeds; pure."""
+"""Converts messages of the gateway to what codex takes: user input, results of application-side tools, seeds. No state."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def seed_items(history: Iterable[Message]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     for message in history:
         if isinstance(message, UserMessage):
-            items += _said("user", message.content, "input_text")
+            items += _message("user", message.content, "input_text")
         elif isinstance(message, AssistantMessage):
-            items += _said("assistant", message.content, "output_text")
-            items += [_called(block) for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
+            items += _message("assistant", message.content, "output_text")
+            items += [_function_call(block) for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
         elif isinstance(message, ToolMessage):
             items.append({"type": "function_call_output", "call_id": message.tool_call_id, "output": _output(message.content)})
     return items
 
 
-def _said(role: str, content: Content, text_type: str) -> list[dict[str, Any]]:
+def _message(role: str, content: Content, text_type: str) -> list[dict[str, Any]]:
     parts = _parts(content, text_type)
     return [{"type": "message", "role": role, "content": parts}] if parts else []
 
@@ -71,7 +71,7 @@ def _parts(content: Content, text_type: str) -> list[dict[str, Any]]:
     return parts
 
 
-def _called(block: ToolUseBlock) -> dict[str, Any]:
+def _function_call(block: ToolUseBlock) -> dict[str, Any]:
     arguments = to_json(block.input).decode()
     return {"type": "function_call", "call_id": block.tool_call_id, "name": block.name, "arguments": arguments}
 

@@ -1,6 +1,6 @@
-"""The codex driver: how the codex CLI is started, for one task and for a session, and what is found of it.
+"""The codex driver: starts the codex CLI for one task and for a session, and probes it.
 
-Its lines are read in codex_exec.py (a task) and codex_app.py (a session).
+Its lines are read by drivers/codex/exec.py (a task) and drivers/codex/app_server.py (a session).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
 
-# Else, without a network, the CLI says "waiting for network" for ever. A setting, since an unknown `--disable` is an error.
+# Else, without a network, the CLI prints "waiting for network" for ever. A setting, since an unknown `--disable` is an error.
 SETTINGS = ("-c", "features.unbounded_connection_retries=false", "-c", "check_for_update_on_startup=false")
 EPHEMERAL_LOGIN = ("-c", 'cli_auth_credentials_store="ephemeral"')
-ASK_SECONDS = 10.0
+PROBE_SECONDS = 10.0
 
 OPTIONS = (
     Option("model", "Model", "A model's name, such as gpt-5.5; empty is the CLI's own default."),
     Option("effort", "Reasoning effort", "How hard the model thinks, such as low or high; empty is the CLI's own default."),
     Option("api_key", "API key", "An OpenAI API key for this session; empty uses the CLI's own login.", secret=True),
     Option(
-        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or takes its place.",
+        "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or replaces it.",
         default="append", choices=("append", "replace"),
     ),
     Option(
-        "sandbox", "Sandbox", "What bounds commands that run without asking. The default is workspace-write for trusted tools "
-        "of a session, and for a task what the CLI's own settings say (read-only, if they say nothing).",
+        "sandbox", "Sandbox", "The sandbox of commands that run without permission. The default is workspace-write for trusted "
+        "tools of a session, and for a task that of the CLI's own settings (read-only, if they have none).",
         default="default", choices=("default", "read-only", "workspace-write", "danger-full-access"),
     ),
     Option(
-        "rules", "Command rules", "The CLI's own rules files let commands run without asking anybody. Refuse a session that is "
-        "to ask for its shell where there are such files, or let them apply.",
+        "rules", "Command rules", "The CLI's own rules files let commands run without permission. Refuse a session that needs "
+        "permission for its shell where there are such files, or let them apply.",
         default="refuse", choices=("refuse", "apply"),
     ),
 )  # fmt: skip
@@ -82,15 +82,15 @@ class CodexDriver(CliDriver):
         probe = await super().probe(spec, spawner)
         if probe.problem is not None:
             return probe
-        asking, limits = CodexProbe(), Limits(start=ASK_SECONDS)
+        codec, limits = CodexProbe(), Limits(start=PROBE_SECONDS)
         command = Command((spec.program, *spec.args, "app-server", *SETTINGS), spec.cwd, spec.env)
         try:
-            agent = await CliAgent.start(Launch(command, asking), spawner, limits)
+            agent = await CliAgent.start(Launch(command, codec), spawner, limits)
             await agent.close(0.0)
         except DriverError as error:
             return Probe(probe.version, f"{spec.program} does not answer: {error}")
         has_key = bool(_api_key(spec))
-        return Probe(probe.version, None, True if has_key else asking.logged_in, asking.models)
+        return Probe(probe.version, None, True if has_key else codec.logged_in, codec.models)
 
     def task(self, spec: TaskSpec) -> Launch:
         model, effort, sandbox = spec.model or spec.options.get("model"), spec.options.get("effort"), spec.options.get("sandbox")
@@ -105,12 +105,12 @@ class CodexDriver(CliDriver):
         return Launch(Command((*argv, "-"), spec.cwd, env, stdin=task.encode()), CodexExecCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
-        opening = SessionRequest.of(spec, _api_key(spec))
-        if spec.options.get("rules") != "apply" and opening.grants.asks("shell"):
+        session = SessionRequest.of(spec, _api_key(spec))
+        if spec.options.get("rules") != "apply" and session.grants.needs_permission("shell"):
             _refuse_rules(spec)
-        login = EPHEMERAL_LOGIN if opening.api_key else ()
+        login = EPHEMERAL_LOGIN if session.api_key else ()
         argv = (native_program(spec.program), *spec.args, "app-server", *SETTINGS, *login)
-        return Launch(Command(argv, spec.cwd, spec.env), CodexAppCodec(opening))
+        return Launch(Command(argv, spec.cwd, spec.env), CodexAppCodec(session))
 
 
 def _api_key(spec: AgentSpec) -> str | None:
@@ -139,8 +139,8 @@ def native_program(program: str) -> str:
 def _refuse_rules(spec: SessionSpec) -> None:
     for path in _rules_files(spec):
         raise AgentUnavailable(
-            f"{path} lets commands run without asking, but the client of this session is to be asked for its shell. Remove the "
-            f"file, or give the agent a CODEX_HOME without one, or trust the shell, or set the option rules to apply"
+            f"{path} lets commands run without permission, but this session needs its client's permission for the shell. Remove "
+            f"the file, or give the agent a CODEX_HOME without one, or trust the shell, or set the option rules to apply"
         )
 
 

@@ -27,7 +27,8 @@ class CodexExecCodec(JsonLineCodec):
         self._failure: list[OutputEvent] = []
 
     def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
-        return super().dispatch(message) if str(message.get("type")) in self.handlers else self._older_form(message)
+        handler = self.handlers.get(str(message.get("type")))
+        return handler(self, message) if handler else self._older_form(message)
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.run_result is None and exit_code:

@@ -1,8 +1,8 @@
-"""What codex may do in a session: its own tools by name, and how a session's grants become the CLI's settings and answers.
+"""The tools of codex, and how the grants of a session become settings of the CLI and answers to its requests.
 
-Measured with codex 0.169.0. Its approval policy `untrusted` asks for every command and every patch, even `ls`; but what is then
-accepted may run outside of its sandbox. `on-request` and `never` run commands inside the sandbox without asking. So a sandbox
-bounds trusted tools, and the client's word those that are not trusted; never one in place of the other.
+Measured with codex 0.169.0. With the approval policy `untrusted` the CLI requests approval of every command and patch, even `ls`;
+but an accepted command may run outside of its sandbox. With `on-request` and `never` it runs commands inside the sandbox without
+approval. So the sandbox limits trusted tools, and the client's permission those that are not trusted, never the other way round.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Verdict = Literal["accept", "decline", "ask"]
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """The grants of one session, and the sandbox that bounds what it trusts."""
+    """The grants of one session, and the sandbox of its trusted tools."""
 
     trust: Mapping[str, bool]
     sandbox: str
@@ -95,8 +95,8 @@ class Grants:
     def trusts(self, name: str) -> bool:
         return self.trust.get(name, False)
 
-    def asks(self, name: str) -> bool:
-        """Whether the client is to be asked for it."""
+    def needs_permission(self, name: str) -> bool:
+        """Whether the tool is granted but not trusted."""
         return self.trust.get(name) is False
 
     @property
@@ -111,27 +111,27 @@ class Grants:
     @property
     def sandbox_mode(self) -> str:
         """The CLI's sandbox."""
-        # Patches are asked for only where the sandbox forbids them: beside them a trusted shell reads, and only reads.
+        # The CLI requests approval of patches only where the sandbox forbids them: then a trusted shell can only read.
         return "read-only" if self.policy == "on-request" else self.sandbox
 
     def config(self) -> dict[str, Any]:
-        """Settings of the CLI's that take away every tool that is not granted."""
+        """Settings of the CLI that remove every tool that is not granted."""
         features = dict.fromkeys(CLOSED_FEATURES, False)
         features |= {"shell_tool": "shell" in self.trust, "view_image": self.trusts("view_image")}
         return {"features": features, **({} if self.trusts("web_search") else {"web_search": "disabled"})}
 
     def verdict(self, name: str, params: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Verdict:
-        """What to answer when the CLI asks for permission, with the request's `params` and a patch's `changes`."""
+        """The answer to a request for approval, given its `params` and the `changes` of a patch."""
         if name not in self.trust:
             return "decline"
         if params.get("kind", "command") != "command":
-            # More input for a terminal that runs: part of a trusted shell, and of no call that a client could be asked for.
+            # More input for a running terminal: part of a trusted shell, but of no call that a client could permit.
             return "accept" if self.policy == "untrusted" and self.trusts("shell") else "decline"
         if not self.trusts(name):
             return "ask"
         if name == "apply_patch":
             return "accept" if self.sandbox == "danger-full-access" or self._inside(changes) else "ask"
-        # With `on-request` only what wants to leave the sandbox asks.
+        # With `on-request` the CLI requests approval only of what must leave the sandbox.
         return "accept" if self.policy == "untrusted" else "decline"
 
     def _inside(self, changes: Sequence[Mapping[str, Any]]) -> bool:

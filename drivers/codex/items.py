@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from drivers.codecs.tool_calls import Call
@@ -23,6 +24,7 @@ def snake(native: dict[str, Any]) -> dict[str, Any]:
     return {**item, "type": _snake(str(item.get("type")))}
 
 
+@lru_cache(maxsize=1024)
 def _snake(name: str) -> str:
     return _HUMP.sub(lambda found: "_" + found[1].lower(), name)
 

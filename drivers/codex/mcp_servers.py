@@ -46,7 +46,7 @@ def _setting(server: McpServer) -> dict[str, Any]:
 
 
 def call_of_elicitation(params: Mapping[str, Any], calls: Iterable[Call]) -> Call | None:
-    """The call that an elicitation is about; None if a server itself asks the user for something."""
+    """The call that an elicitation is about; None if it is a request of the server itself."""
     meta = params.get("_meta")
     if not isinstance(meta, dict) or meta.get("codex_approval_kind") != "mcp_tool_call":
         return None

@@ -1,4 +1,4 @@
-"""How a codex turn ended: its error as a stop reason, its token counters as usage; pure. Measured with codex 0.169.0."""
+"""The end of a codex turn: its error becomes a stop reason, its token counters usage. No state. Measured with codex 0.169.0."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def context_of(native: Any) -> list[OutputEvent]:
 
 def failure(error: Any) -> tuple[list[OutputEvent], SessionEnd]:
     """The last events of a turn that has failed with this native error."""
-    told = error if isinstance(error, dict) else {}
-    said = plain_message(str(told.get("message") or "it failed and did not say why"))
-    end = SessionEnd(exit_code=1, stop_reason=_stop_reason(said, told.get("codexErrorInfo")))
-    return [Error(message=f"codex: {said}")], end
+    members = error if isinstance(error, dict) else {}
+    message = plain_message(str(members.get("message") or "it failed without a message"))
+    end = SessionEnd(exit_code=1, stop_reason=_stop_reason(message, members.get("codexErrorInfo")))
+    return [Error(message=f"codex: {message}")], end
 
 
-def _stop_reason(said: str, info: Any) -> StopReason:
-    if "reason: max_output_tokens" in said:
+def _stop_reason(message: str, info: Any) -> StopReason:
+    if "reason: max_output_tokens" in message:
         return "max_tokens"
-    if "reason: content_filter" in said or (isinstance(info, str) and info in REFUSALS):
+    if "reason: content_filter" in message or (isinstance(info, str) and info in REFUSALS):
         return "refusal"
     return "error"
 

@@ -243,7 +243,7 @@ class TurnRequests:
         return events
 
     def announce(self) -> Awaiting:
-        """The event that asks the client for all that is pending."""
+        """The event by which the client answers all that is pending."""
         for request in self.pending.values():
             request.announced = True
         return Awaiting(calls=tuple(AwaitedCall(id=call_id, wants=request.wants) for call_id, request in self.pending.items()))

@@ -1,4 +1,4 @@
-"""Agent: a live native session. What it is asked (`Prompt`), and how its calls are answered (`Reply`)."""
+"""The contract of an agent: a live native session, its prompts, and the client's replies to its calls."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from drivers.contract.messages import Content, text_of
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the user says: text, or blocks with images.
+    """A message of the user: text, or blocks with images.
 
-    With `go_on` it is not the user who speaks: the agent is to go on from the tool results that its history ends in. A driver
-    may know a better way to say so than this text.
+    With `go_on` the message is not the user's: the agent is to continue from the tool results that its history ends in. A driver
+    may send something else than this text.
     """
 
     content: Content
@@ -31,7 +31,7 @@ GO_ON = Prompt("Continue from where you left off.", go_on=True)
 
 @dataclass(frozen=True, slots=True)
 class PermissionReply:
-    """The client's word on one of the agent's own calls."""
+    """The client's decision on one of the agent's own calls."""
 
     call_id: str
     granted: bool
@@ -72,16 +72,16 @@ class Agent(ABC):
         """Answer a call that was announced as awaiting."""
 
     async def steer(self, prompt: Prompt) -> bool:
-        """Say something to the agent at work, which it takes up when it can. False if it cannot be told now, or never can."""
+        """Send a message to the running agent, which reads it when it can. False if it takes none now, or never does."""
         return False
 
     @abstractmethod
     async def interrupt(self, grace: float | None = None) -> None:
-        """Stop the run; its `session_end` still comes, within the grace time: `grace` seconds, or as long as the limits say."""
+        """Stop the run. Its `session_end` still comes, within `grace` seconds; None is the grace time of the limits."""
 
     @abstractmethod
     async def close(self, grace: float | None = None) -> None:
         """End the native process with everything that it started; a run under way still gets its `session_end`.
 
-        `grace` is how many seconds it may take to end by itself; None is as long as the limits say. Idempotent.
+        `grace` is how many seconds it may take to end by itself; None is the grace time of the limits. Idempotent.
         """

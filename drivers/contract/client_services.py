@@ -1,4 +1,4 @@
-"""Services: what a CLI may ask of its client, text files and terminals. The methods are those of the Agent Client Protocol."""
+"""Requests of a CLI to its client, for text files and terminals. The methods are those of the Agent Client Protocol."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND, REQUEST_CA
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A service that the CLI asks of its client. The session's client does it where it offers that; the runtime does the rest
-    on this machine, unless it is `client_only`."""
+    """A request of the CLI to its client. The session's client handles it if it supports the method. Else the runtime does on
+    this machine, unless the request is `client_only`."""
 
     id: int | str
     method: str
@@ -25,7 +25,7 @@ class ClientRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClientResponse:
-    """What came of a ClientRequest: its result, or an error's code (as of JSON-RPC) and text."""
+    """The response to a ClientRequest: its result, or the code (of JSON-RPC) and text of an error."""
 
     result: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
@@ -33,22 +33,22 @@ class ClientResponse:
 
 
 class ClientServices(ABC):
-    """What a session's client does itself of what a CLI may ask: an editor reads the text that is not saved yet, and shows
-    the terminal in which a command runs."""
+    """The requests that a session's client handles itself: an editor has text that is not saved yet, and displays the terminal in
+    which a command runs."""
 
     @abstractmethod
     def supported_methods(self) -> frozenset[str]:
-        """The methods that the client does, here and now."""
+        """The methods that the client handles at this moment."""
 
     @abstractmethod
     def supports(self, request: ClientRequest) -> bool:
-        """Whether the client does this, here and now; a terminal's requests go to the client that runs it."""
+        """Whether the client handles this request at this moment. A terminal's requests go to the client that runs it."""
 
     @abstractmethod
     async def serve(self, request: ClientRequest) -> ClientResponse:
-        """Have it done; what goes wrong is an answer too. Cancelled, it tells the client that no answer is needed, and has a
-        terminal released that is made all the same."""
+        """Send the request to the client. Errors are responses too. If this is cancelled, so is the client's request, and a
+        terminal that the client creates nevertheless is released."""
 
     @abstractmethod
     def release_terminals(self) -> None:
-        """The agent that asked is gone: the terminals that it has left are released."""
+        """The agent has ended: release the terminals that it has left."""

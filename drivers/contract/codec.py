@@ -30,6 +30,8 @@ class Command:
 
 Phase = Literal["starting", "ready", "running", "waiting"]
 """Before the CLI takes a prompt; between runs; in a run; in a run that waits for the client's replies."""
+IN_RUN: tuple[Phase, ...] = ("running", "waiting")
+"""The phases of a run."""
 
 
 class Codec(ABC):
@@ -82,7 +84,7 @@ class Codec(ABC):
         Parameters:
             stderr: The last lines of standard error. They become events after a failure only.
         """
-        if self.phase not in ("running", "waiting"):
+        if self.phase not in IN_RUN:
             return []
         self.phase = "ready"
         events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []

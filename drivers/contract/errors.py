@@ -1,15 +1,15 @@
-"""The errors that a driver raises. Each text is for people: what is missing, and what to do."""
+"""The errors that a driver raises. Their texts are for users: what is missing, and what to do."""
 
 from __future__ import annotations
 
-# DriverError            something outside the gateway is not as it must be; the text says what to do
+# DriverError            something outside the gateway is not as it must be; the text has what to do
 # ├── AgentUnavailable   the agent cannot start here: no program, no login, a broken folder
 # ├── AgentGone          its process has ended; a fresh one is needed
 # └── ResumeFailed       the native session to resume does not exist any more
 
 
 class DriverError(Exception):
-    """A failure of an agent, told for people."""
+    """A failure of an agent, with a text for users."""
 
 
 class AgentUnavailable(DriverError):

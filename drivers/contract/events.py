@@ -3,7 +3,7 @@
 Eleven kinds follow the OutputEvent gateway's event table field by field; nine more (`native_session`, `message_end`,
 `awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`) and two fields (`parent_id`, `stop_reason`)
 are the gateway's own; `seed_json()` leaves those out.
-This file owns the vocabulary only; who produces or shows an event is not its business.
+This module defines the events only.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class NativeSession(OwnEvent):
 class MessageEnd(OwnEvent):
     """One message of the assistant is complete; text that follows belongs to the next.
 
-    `discarded`: the CLI lost the message half-way and asks the model again, so what was streamed of it does not count.
+    `discarded`: the CLI lost the rest of the message and requests it again from the model; what was streamed does not count.
     """
 
     kind: Literal["message_end"] = "message_end"
@@ -188,10 +188,10 @@ class Awaiting(OwnEvent):
 
 
 class Compacted(OwnEvent):
-    """The CLI has replaced the conversation so far by a summary, to make room; where it tells what is left, `summary` has it.
+    """The CLI has replaced the conversation so far by a summary, to free context; `summary` has it where the CLI reports it.
 
-    `kept`: so many messages before this event the agent still has word for word, after the summary. `trigger` is the CLI's word
-    for why, such as `manual` or `auto`; `tokens_before` is how large the conversation was.
+    `kept` is the number of messages before this event that the agent still has word for word, after the summary. `trigger` is the
+    CLI's own value, such as `manual` or `auto`; `tokens_before` is how large the conversation was.
     """
 
     kind: Literal["compacted"] = "compacted"
@@ -202,7 +202,7 @@ class Compacted(OwnEvent):
 
 
 class ContextUse(OwnEvent):
-    """How many tokens of the model's context window the conversation takes, where the CLI tells both."""
+    """How many tokens of the model's context window the conversation takes, where the CLI reports both."""
 
     kind: Literal["context_use"] = "context_use"
     used: int = Field(ge=0)
@@ -227,14 +227,14 @@ class PlanEntry(BaseModel):
 
 
 class Plan(OwnEvent):
-    """The agent's whole plan, as it is now. Only of agents that tell it apart from their tool calls."""
+    """The agent's whole plan. Only of agents that report it apart from their tool calls."""
 
     kind: Literal["plan"] = "plan"
     entries: tuple[PlanEntry, ...]
 
 
 class SlashCommand(BaseModel):
-    """A command of the agent's: a prompt `/name`, with what `hint` says behind it, if there is one."""
+    """A command of the agent: a prompt `/name`, followed by what `hint` describes if there is one."""
 
     model_config = ConfigDict(frozen=True)
     name: str
@@ -243,14 +243,14 @@ class SlashCommand(BaseModel):
 
 
 class Commands(OwnEvent):
-    """All the commands that a prompt may begin with from now on, in place of those told before."""
+    """All commands that a prompt may begin with from now on. They replace those reported before."""
 
     kind: Literal["commands"] = "commands"
     commands: tuple[SlashCommand, ...]
 
 
 class Title(OwnEvent):
-    """What the agent calls the session from now on; None takes a name back."""
+    """The agent's title of the session from now on; None removes it."""
 
     kind: Literal["title"] = "title"
     text: str | None = None

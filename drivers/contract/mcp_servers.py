@@ -1,4 +1,4 @@
-"""MCP servers that a client brings along for its session: what a CLI is told about them; pure."""
+"""The MCP servers of a session that its client configures, in the forms that CLIs take. No state."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ class McpServer:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """As the CLIs' own configuration files have it."""
+        """The server in the form of the CLIs' own configuration files."""
         if self.transport == "stdio":
             return {"type": "stdio", "command": self.command, "args": list(self.args), "env": dict(self.env)}
         return {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be shown of it."""
+        """The values that must not be displayed."""
         return [*self.env.values(), *self.headers.values()]
 
 
 def to_text(servers: Iterable[McpServer]) -> str:
-    """As a text that `from_text` reads; for the vault."""
+    """A text that `from_text` reads, to be encrypted and stored."""
     return json.dumps([{"name": server.name, **server.as_json()} for server in servers])
 
 
 def from_text(text: str) -> tuple[McpServer, ...]:
+    """The servers of a text that `to_text` made."""
     return tuple(
         McpServer(
             one["name"],
@@ -56,12 +57,12 @@ def from_text(text: str) -> tuple[McpServer, ...]:
 
 
 def by_safe_name(servers: Sequence[McpServer], taken: Iterable[str] = ()) -> dict[str, McpServer]:
-    """The servers by names that are good for tools' names too: letters, digits, `_` and `-`, each once."""
+    """The servers by unique names that can be part of a tool's name: letters, digits, `_` and `-`, none of `taken`."""
     used = set(taken)
     found: dict[str, McpServer] = {}
     for server in servers:
         base = re.sub(r"[^A-Za-z0-9_-]", "_", server.name)[:32] or "server"
-        # Two of them part a server's name from its tool's.
+        # Two of them separate a server's name from its tool's.
         base = re.sub(r"_{2,}", "_", base)
         name, n = base, 1
         while name in used:

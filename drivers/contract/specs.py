@@ -35,7 +35,7 @@ class SessionSpec(AgentSpec):
 
     A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `additional_directories` are all
     the folders that it may work in besides `cwd`, absolute and real; a native session that is resumed has these and no others.
-    `services` is what the session's client does itself for a CLI that asks its client for files and terminals.
+    `services` handles requests of the CLI to its client, for files and terminals.
     """
 
     system: str | None = None
@@ -60,7 +60,7 @@ class TaskSpec(AgentSpec):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of an agent, in seconds; 0 is none. They rest while the agent waits for the client.
+    """Time limits of an agent, in seconds; 0 is none. They do not run while the agent waits for the client.
 
     `start`: from the process' start until it takes a prompt, or until a task's first line. `idle`: without any output.
     `total`: one run. `grace`: between asking a process to end and killing it.

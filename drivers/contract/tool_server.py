@@ -1,4 +1,4 @@
-"""The MCP server that offers application-side tools to one agent process: the interface that the gateway implements."""
+"""The interface of the MCP server by which one agent process calls application-side tools. The gateway implements it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drivers.contract.messages import Content
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """A call of an application-side tool that an agent makes by MCP. `call_id` is the agent's own id of it, if it says so."""
+    """A call of an application-side tool by MCP. `call_id` is the agent's own id of the call, if the request has it."""
 
     id: str
     name: str
@@ -23,7 +23,7 @@ class ToolRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
-    """What comes of a ToolRequest, for the model."""
+    """The result of a ToolRequest, for the model."""
 
     id: str
     content: Content
@@ -31,22 +31,22 @@ class ToolResponse:
 
 
 class ToolServer(ABC):
-    """An MCP server on loopback that offers one agent's process its application-side tools, to whoever has the token."""
+    """An MCP server on loopback with the application-side tools of one agent process. A client authenticates by the token."""
 
     url: str
     token: str
 
     @abstractmethod
-    def listen(self, called: Callable[[ToolRequest], None], withdrawn: Callable[[str], None]) -> None:
-        """Who hears of the calls, and by their ids of those that the agent gave up."""
+    def listen(self, on_request: Callable[[ToolRequest], None], on_cancel: Callable[[str], None]) -> None:
+        """Set the callbacks for calls, and for the ids of calls that the agent has cancelled."""
 
     @abstractmethod
     def answer(self, answer: ToolResponse) -> None:
-        """Answer a call; one that was given up is passed over."""
+        """Answer a call. The answer to a cancelled call is ignored."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Take no more calls; the token is of no more use. Idempotent."""
+        """Accept no more calls; the token becomes invalid. Idempotent."""
 
 
 ToolHost = Callable[[Sequence[ToolSpec], Sequence[str]], Awaitable[ToolServer]]

@@ -302,7 +302,7 @@ class CliAgent(Agent):
         if self._codec.start_error is not None:
             return self._codec.start_error
         messages = [event.message for event in self._ready if isinstance(event, Error)] or self._process.stderr_tail()
-        return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(messages)[-2000:] or 'it said nothing'}")
+        return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(messages)[-2000:] or 'it wrote no message'}")
 
 
 def _cancelled(event: OutputEvent) -> OutputEvent:

@@ -1,4 +1,4 @@
-"""Driver: what a driver's author writes. `CliDriver` is all but two functions of one for a program that speaks lines."""
+"""The interface of a driver, and `CliDriver`: a driver for a program that writes lines, with two methods to implement."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ PROBE_SECONDS = 20.0
 
 
 class Driver(ABC):
-    """The code behind agents of one sort. Holds no state of its own; one instance serves every agent and session."""
+    """The code of one type of agent. It has no state: one instance serves all agents and sessions."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def info(self) -> DriverInfo:
-        """What it can do; the same answer at any time, without looking at the machine."""
+        """What the driver can do. The result is constant and does not depend on the machine."""
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
-        """Which version of the program is there? By default the first version number that `--version` prints."""
+        """Find the program and its version: by default the first version number that `--version` prints."""
         if self.info().program is None:
             return Probe(version=self.info().version)
         try:
-            code, said = await run_to_end(Command((spec.program, "--version"), spec.cwd, spec.env, stdin=b""), spawner)
+            code, output = await run_to_end(Command((spec.program, "--version"), spec.cwd, spec.env, stdin=b""), spawner)
         except (DriverError, TimeoutError) as error:
             return Probe(problem=f"{spec.program} --version: {error or 'no answer'}")
-        found = VERSION.search(said)
+        found = VERSION.search(output)
         if code or not found:
-            return Probe(problem=f"{spec.program} --version gave exit code {code} and no version: {said[:200]!r}")
+            return Probe(problem=f"{spec.program} --version gave exit code {code} and no version: {output[:200]!r}")
         return Probe(version=found.group())
 
     @abstractmethod
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        """A live native session that takes prompts. Raises AgentUnavailable or ResumeFailed."""
+        """Start a native session that takes prompts. Raises AgentUnavailable or ResumeFailed."""
 
     @abstractmethod
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
-        """One task, already under way: `receive` until `session_end`. Raises AgentUnavailable."""
+        """Start a task. Its events follow by `receive` until `session_end`. Raises AgentUnavailable."""
 
 
 class CliDriver(Driver):
@@ -72,7 +72,7 @@ class CliDriver(Driver):
         if not (self.tools_by_mcp and spec.app_tools):
             return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
         if spec.tool_host is None:
-            raise AgentUnavailable("it takes application-side tools by MCP, and nobody serves them here")
+            raise AgentUnavailable("it calls application-side tools by MCP, and there is no MCP server here")
         server = await spec.tool_host(spec.app_tools, self.info().mcp_call_id_keys)
         try:
             return await CliAgent.start(self.session(replace(spec, tool_server=server)), spawner, limits, spec.services)

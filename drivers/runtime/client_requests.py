@@ -33,15 +33,15 @@ from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.process import Process, Spawner
 
-AT_ONCE = 1000
-"""How many requests may wait for a session's client: an agent that asks without end fills neither its memory nor ours."""
+MAX_PENDING = 1000
+"""Requests that may wait for a session's client, so that an agent cannot fill the memory of the client or the gateway."""
 MAX_FILE = 32 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
-"""Bytes of a terminal's output that are kept, at most; the oldest go first."""
+"""Bytes of a terminal's output that are kept; older output is dropped."""
 
 
-class Refused(Exception):
-    """A request that is not done, with a code of JSON-RPC."""
+class RequestError(Exception):
+    """A request that fails, with a code of JSON-RPC."""
 
     def __init__(self, message: str, code: int = INVALID_PARAMS) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 class Terminal:
-    """A command at work for the CLI, and the end of its output."""
+    """A command that runs for the CLI, and the end of its output."""
 
     def __init__(self, process: Process, limit: int) -> None:
         self.process, self.truncated = process, False
@@ -70,7 +70,7 @@ class Terminal:
 
     @property
     def output(self) -> str:
-        # A cut may have gone through a character: its rest is dropped.
+        # The first character may be cut: the rest of it is dropped.
         kept = self._output.lstrip(bytes(range(0x80, 0xC0))) if self.truncated else self._output
         return kept.decode("utf-8", "replace")
 
@@ -84,8 +84,14 @@ class Terminal:
 
 
 class ClientRequests:
-    """The services for one agent, in its working folder and the `others`. `close` ends every terminal, and takes back what
-    the client was asked."""
+    """The requests of one agent. `close` ends every terminal and cancels the requests that wait for the client.
+
+    Parameters:
+        folder: The working folder.
+        env: The environment of terminals.
+        others: Folders besides the working folder that requests may use.
+        client: Handles the requests that the session's client supports.
+    """
 
     def __init__(
         self,
@@ -99,53 +105,53 @@ class ClientRequests:
         self._folders = (folder, *others)
         self._terminals: dict[str, Terminal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waited: set[asyncio.Task[None]] = set()
-        self._asking: dict[asyncio.Task[ClientResponse], ClientRequest] = {}
+        self._in_run: set[asyncio.Task[None]] = set()
+        self._forwarded: dict[asyncio.Task[ClientResponse], ClientRequest] = {}
         self._closed = False
 
     @property
     def busy(self) -> bool:
         """Whether the CLI waits for a request of the run under way."""
-        return bool(self._waited)
+        return bool(self._in_run)
 
     def begin(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None]) -> None:
-        """Do one request beside others: a terminal may be waited for while a file is read."""
+        """Handle a request, concurrently with others. `answered` is called with the response."""
         if self._closed:
-            # The last lines of a CLI that is gone.
+            # From the last lines of a CLI that has ended.
             return
         task = asyncio.create_task(self._do(request, answered))
-        for held in (self._tasks, self._waited):
+        for held in (self._tasks, self._in_run):
             held.add(task)
             task.add_done_callback(held.discard)
 
     def end_run(self) -> None:
-        """Take back what the client is still asked, and tell the CLI so; but for the end of a terminal, which may outlive the run
-        that has made it."""
-        self._waited.clear()
-        for asking, request in self._asking.items():
+        """Cancel the requests that wait for the client, except for the end of a terminal, which may outlive its run. The CLI gets
+        a response."""
+        self._in_run.clear()
+        for task, request in self._forwarded.items():
             if request.method != WAIT:
-                asking.cancel()
+                task.cancel()
 
     async def _do(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None]) -> None:
         answer = await self.serve(request)
-        # It waits no more.
-        self._waited.discard(asyncio.current_task())
+        # The CLI does not wait any more.
+        self._in_run.discard(asyncio.current_task())
         if not self._closed:
             answered(request, answer)
 
     async def serve(self, request: ClientRequest) -> ClientResponse:
-        """Do one request; what goes wrong is an answer too."""
-        service = _SERVICES.get(request.method)
+        """The response to a request. Errors are responses too."""
+        handler = _HANDLERS.get(request.method)
         try:
-            if service is None:
-                raise Refused(f"{request.method}: not a service of this client", METHOD_NOT_FOUND)
+            if handler is None:
+                raise RequestError(f"{request.method}: not a method of this client", METHOD_NOT_FOUND)
             if self._client is not None and self._client.supports(request):
-                return await self._ask(self._client, self._confined(request))
+                return await self._forward(self._client, self._confined(request))
             if request.client_only:
-                raise Refused(f"{request.method}: the session's client does not offer it", METHOD_NOT_FOUND)
-            return ClientResponse(await service(self, request.params))
-        except Refused as refused:
-            return ClientResponse(error=str(refused), code=refused.code)
+                raise RequestError(f"{request.method}: the session's client does not support it", METHOD_NOT_FOUND)
+            return ClientResponse(await handler(self, request.params))
+        except RequestError as error:
+            return ClientResponse(error=str(error), code=error.code)
         except FileNotFoundError as error:
             return ClientResponse(error=f"{error.filename!r} does not exist", code=RESOURCE_NOT_FOUND)
         except (OSError, AgentUnavailable) as error:
@@ -156,44 +162,44 @@ class ClientRequests:
     async def close(self) -> None:
         """End every terminal. Idempotent."""
         closed, self._closed = self._closed, True
-        self._waited.clear()
-        for asking in self._asking:
-            asking.cancel()
+        self._in_run.clear()
+        for task in self._forwarded:
+            task.cancel()
         if self._client is not None and not closed:
-            # Once: the agent that comes after this one has the same client.
+            # Once: the next agent of the session has the same client.
             self._client.release_terminals()
         terminals, self._terminals = list(self._terminals.values()), {}
         await asyncio.gather(*(terminal.end() for terminal in terminals))
 
     def _confined(self, request: ClientRequest) -> ClientRequest:
-        """The request as the client gets it: for nothing that would not be done here. Raises Refused."""
+        """The request as it is sent to the client, with a path that is allowed here too. Raises RequestError."""
         name = "cwd" if request.method == CREATE else "path"
-        place = request.params.get(name)
+        path = request.params.get(name)
         if request.method == CREATE:
-            place = place or str(self._folder)
-        if place is None:
+            path = path or str(self._folder)
+        if path is None:
             return request
-        # Without `..`: many clients take it out before they follow links, and would come to another place than `_inside`.
-        place = os.path.normpath(place)
-        self._inside(place)
-        return replace(request, params={**request.params, name: place})
+        # Without `..`: many clients remove it before they follow links, and would open another file than `_inside` has checked.
+        path = os.path.normpath(path)
+        self._inside(path)
+        return replace(request, params={**request.params, name: path})
 
-    async def _ask(self, client: ClientServices, request: ClientRequest) -> ClientResponse:
-        """The client's answer; clients have many words for a file that is not there."""
-        if len(self._asking) >= AT_ONCE:
-            raise Refused(
-                f"{AT_ONCE} requests wait for the session's client already; wait until it has answered some", INTERNAL_ERROR
+    async def _forward(self, client: ClientServices, request: ClientRequest) -> ClientResponse:
+        """The client's response. Clients have various errors for a file that does not exist: they get one code."""
+        if len(self._forwarded) >= MAX_PENDING:
+            raise RequestError(
+                f"{MAX_PENDING} requests wait for the session's client already; wait until it has answered some", INTERNAL_ERROR
             )
-        asking = asyncio.create_task(client.serve(request))
-        self._asking[asking] = request
+        task = asyncio.create_task(client.serve(request))
+        self._forwarded[task] = request
         try:
-            await asyncio.wait([asking])
+            await asyncio.wait([task])
         finally:
-            del self._asking[asking]
-            asking.cancel()
-        if asking.cancelled():
+            del self._forwarded[task]
+            task.cancel()
+        if task.cancelled():
             return ClientResponse(error=f"{request.method}: the run is over", code=REQUEST_CANCELLED)
-        answer = asking.result()
+        answer = task.result()
         if answer.error is None or request.method != READ or await asyncio.to_thread(os.path.exists, request.params["path"]):
             return answer
         return replace(answer, code=RESOURCE_NOT_FOUND)
@@ -214,12 +220,12 @@ class ClientRequests:
         folder = self._inside(params["cwd"]) if params.get("cwd") else self._folder
         given = {variable["name"]: variable["value"] for variable in params.get("env") or ()}
         argv = _shell(params["command"], params.get("args") or ())
-        asked = params.get("outputByteLimit")
+        limit = params.get("outputByteLimit")
         process = await self._spawner.spawn(Command(argv, folder, {**self._env, **given}, stdin=b""))
-        terminal = Terminal(process, MAX_OUTPUT if asked is None else min(asked, MAX_OUTPUT))
+        terminal = Terminal(process, MAX_OUTPUT if limit is None else min(limit, MAX_OUTPUT))
         if self._closed:
             await terminal.end()
-            raise Refused("the session has ended", INTERNAL_ERROR)
+            raise RequestError("the session has ended", INTERNAL_ERROR)
         terminal_id = f"term_{uuid.uuid4().hex}"
         self._terminals[terminal_id] = terminal
         return {"terminalId": terminal_id}
@@ -244,38 +250,38 @@ class ClientRequests:
 
     def _terminal(self, params: Mapping[str, Any]) -> Terminal:
         if params["terminalId"] not in self._terminals:
-            raise Refused(f"there is no terminal {params['terminalId']!r}", RESOURCE_NOT_FOUND)
+            raise RequestError(f"there is no terminal {params['terminalId']!r}", RESOURCE_NOT_FOUND)
         return self._terminals[params["terminalId"]]
 
     def _inside(self, path: str) -> Path:
-        """The real path. Raises Refused for one that is not absolute or leads out of the folders."""
+        """The real path. Raises RequestError for one that is not absolute or not inside the folders."""
         if not os.path.isabs(path):
-            raise Refused(f"{path!r} is not an absolute path")
+            raise RequestError(f"{path!r} is not an absolute path")
         try:
             real = Path(path).resolve()
         except RuntimeError:
-            raise Refused(f"{path!r} leads through a link to itself") from None
+            raise RequestError(f"{path!r} contains a symbolic link to itself") from None
         if not any(real.is_relative_to(folder.resolve()) for folder in self._folders):
             others = f" or in {', '.join(map(str, self._folders[1:]))}" if self._folders[1:] else ""
-            raise Refused(f"{path!r} is not in the working folder {self._folder}{others}")
+            raise RequestError(f"{path!r} is not in the working folder {self._folder}{others}")
         return real
 
 
 def _shell(command: str, args: Any) -> tuple[str, ...]:
-    """Both outputs in one, as on a terminal; a command without arguments may be a whole shell line."""
+    """Both outputs combined, as on a terminal. A command without arguments may be a whole shell line."""
     if args:
         return "/bin/sh", "-c", 'exec "$0" "$@" 2>&1', command, *args
     return "/bin/sh", "-c", f"exec 2>&1\n{command}"
 
 
 def _read(path: Path) -> str:
-    # Not a FIFO, which would block, nor a link put there since the path was resolved.
+    # Neither a FIFO, which would block, nor a link that was created since the path was resolved.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"{str(path)!r} is not a regular file")
+            raise RequestError(f"{str(path)!r} is not a regular file")
         if found.st_size > MAX_FILE:
-            raise Refused(f"{str(path)!r} has more than {MAX_FILE // 1024 // 1024} MiB")
+            raise RequestError(f"{str(path)!r} has more than {MAX_FILE // 1024 // 1024} MiB")
         return file.read().decode("utf-8", "replace")
 
 
@@ -284,12 +290,12 @@ def _write(path: Path, content: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
     with open(os.open(path, flags, 0o666), "wb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Refused(f"{str(path)!r} is not a regular file")
+            raise RequestError(f"{str(path)!r} is not a regular file")
         file.truncate()
         file.write(content.encode())
 
 
-_SERVICES: dict[str, Callable[[ClientRequests, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
+_HANDLERS: dict[str, Callable[[ClientRequests, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
     "fs/read_text_file": ClientRequests._read_file,
     "fs/write_text_file": ClientRequests._write_file,
     "terminal/create": ClientRequests._create,

@@ -1,4 +1,4 @@
-"""The pipes of an agent's process: its output as lines, no faster than they are taken, and the end of its standard error."""
+"""The pipes of an agent's process: lines of its output, with back-pressure, and the last lines of its standard error."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from typing import cast
 from drivers.contract.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
 
 HIGH_WATER = 1024 * 1024
-"""Bytes of unread lines at which the agent's pipe is left to fill."""
+"""Bytes of unread lines at which reading the pipe stops."""
 STDERR_LINES, STDERR_BYTES = 500, 256 * 1024
 """How much of the end of standard error is kept."""
-PIPE_AT_MOST, READ = 1024 * 1024, 64 * 1024
-"""Bytes that a pipe may hold, and that are read of it at once."""
-DRAIN, DRAIN_AT_MOST = 0.25, 2.0
-"""Seconds after the exit, without output and at most, until output counts as ended though a grandchild holds the pipe."""
+PIPE_SIZE, READ_SIZE = 1024 * 1024, 64 * 1024
+"""Bytes: the largest buffer of a pipe, and what is read at once."""
+DRAIN_SECONDS, MAX_DRAIN_SECONDS = 0.25, 2.0
+"""Seconds after the exit, without output and in total, after which the output has ended even if a grandchild has the pipe."""
 
 
 class Pipes(asyncio.SubprocessProtocol):
-    """Collects lines as they come and stops reading when too many wait.
+    """Collects lines and stops reading while too many are unread.
 
-    `lines` that were not taken yet; `readable` while there are any or, with `eof`, there will be no more; `failure` says why the
-    output could not be read on.
+    Attributes:
+        lines: The unread lines.
+        readable: Set while there are unread lines, or with `eof`.
+        eof: Whether there will be no more lines.
+        failure: Why reading the output failed.
+        exited: Set when the process has exited.
     """
 
     def __init__(self) -> None:
@@ -33,7 +37,7 @@ class Pipes(asyncio.SubprocessProtocol):
         self.exited = asyncio.Event()
         self.readable = asyncio.Event()
         self._out, self._err = LineSplitter(), bytearray()
-        self._waiting = 0
+        self._unread = 0
         self._paused = False
         self._drain: asyncio.Handle | None = None
         self._drain_until = 0.0
@@ -46,7 +50,7 @@ class Pipes(asyncio.SubprocessProtocol):
         if fd == 2:
             return self._keep_stderr(data)
         self._keep_stdout(data)
-        if self._waiting > HIGH_WATER and not self._paused:
+        if self._unread > HIGH_WATER and not self._paused:
             self._paused = True
             self._pause(True)
         if self.exited.is_set() and asyncio.get_running_loop().time() < self._drain_until:
@@ -58,12 +62,12 @@ class Pipes(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self.exited.set()
-        self._drain_until = asyncio.get_running_loop().time() + DRAIN_AT_MOST
+        self._drain_until = asyncio.get_running_loop().time() + MAX_DRAIN_SECONDS
         self._await_rest()
 
     def take(self) -> list[bytes]:
-        """The lines that wait; reading goes on."""
-        lines, self.lines, self._waiting = self.lines, [], 0
+        """Take the unread lines; reading continues."""
+        lines, self.lines, self._unread = self.lines, [], 0
         if not self.eof:
             self.readable.clear()
         if self._paused:
@@ -84,14 +88,14 @@ class Pipes(asyncio.SubprocessProtocol):
             self._await_rest()
 
     def _await_rest(self) -> None:
-        # A grandchild that inherited stdout keeps the pipe open for as long as it lives; the process' own output is
+        # A grandchild that inherited stdout keeps the pipe open for as long as it lives. The process' own output is
         # all in the pipe already, so silence after the exit is the end.
         if self._drain:
             self._drain.cancel()
             self._drain = None
         if not self.eof and not self._paused:
             loop = asyncio.get_running_loop()
-            self._drain = loop.call_at(min(loop.time() + DRAIN, self._drain_until), self._drained)
+            self._drain = loop.call_at(min(loop.time() + DRAIN_SECONDS, self._drain_until), self._drained)
 
     def _drained(self) -> None:
         # After the data that this turn of the loop has read already: it may have been held up for longer than this.
@@ -101,8 +105,8 @@ class Pipes(asyncio.SubprocessProtocol):
         pipe = self._transport.get_pipe_transport(1)
         if pipe is not None and not pipe.is_closing():
             with suppress(OSError):
-                for _ in range(PIPE_AT_MOST // READ):
-                    self._keep_stdout(os.read(pipe.get_extra_info("pipe").fileno(), READ))
+                for _ in range(PIPE_SIZE // READ_SIZE):
+                    self._keep_stdout(os.read(pipe.get_extra_info("pipe").fileno(), READ_SIZE))
         self._finish()
 
     def _keep_stdout(self, data: bytes) -> None:
@@ -117,7 +121,7 @@ class Pipes(asyncio.SubprocessProtocol):
             return
         if lines:
             self.lines += lines
-            self._waiting += len(data)
+            self._unread += len(data)
             self.readable.set()
 
     def _keep_stderr(self, data: bytes) -> None:

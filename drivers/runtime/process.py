@@ -1,6 +1,6 @@
-"""The only spawner: starts an agent's process, moves lines both ways, and ends the whole tree.
+"""Starts the process of an agent, passes lines in both directions, and ends the whole process tree.
 
-What the lines mean is the codec's business (base.py), when a run has taken too long the agent's (agent.py).
+Codecs interpret the lines (drivers/contract/codec.py); the agent enforces time limits (drivers/runtime/cli_agent.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from drivers.runtime.traffic_recorder import TrafficRecorder
 
 
 class Ledger(Protocol):
-    """Where running agent processes are written down, so that a later daemon finds what this one left behind."""
+    """Stores which agent processes run, so that a later daemon finds those that this one has left running."""
 
     async def started(self, marker: str, pid: int, created: float) -> None: ...
 
@@ -42,7 +42,7 @@ class Process:
         self._marker, self._ledger = marker, ledger
         self._closing: asyncio.Task[None] | None = None
         self._input_ended = False
-        self._hurry = asyncio.Event()
+        self._kill_now = asyncio.Event()
         self.pid = transport.get_pid()
 
     @property
@@ -50,7 +50,7 @@ class Process:
         return not self._pipes.exited.is_set() and self._closing is None
 
     def is_there(self) -> bool:
-        """Whether it runs at this moment, asked of the system: the event loop hears of an exit a little later."""
+        """Whether it runs at this moment, by a system call: the event loop is notified of an exit a little later."""
         return self.alive and child_runs(self.pid)
 
     @property
@@ -62,7 +62,7 @@ class Process:
         return self._pipes.stderr_tail()
 
     def write(self, data: bytes | bytearray) -> None:
-        """Queue bytes for its standard input; a process that has gone takes nothing, and says so when it is read."""
+        """Queue bytes for its standard input. They are dropped if the process has ended, which the next read notices."""
         stdin = self._transport.get_pipe_transport(0)
         if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
             stdin.write(bytes(data))
@@ -84,10 +84,10 @@ class Process:
             self._recorder.received(self.pid, lines)
         return lines
 
-    async def exit_code(self, patience: float = 5.0) -> int:
-        """Its exit code, minus the signal that ended it; after its output has ended."""
+    async def exit_code(self, timeout: float = 5.0) -> int:
+        """The exit code, negative for a signal, after the output has ended. Ends the process after `timeout` seconds."""
         try:
-            await asyncio.wait_for(self._pipes.exited.wait(), patience)
+            await asyncio.wait_for(self._pipes.exited.wait(), timeout)
         except TimeoutError:
             await self.close(0.0)
         return self._transport.get_returncode() or 0
@@ -95,19 +95,19 @@ class Process:
     async def close(self, grace: float) -> None:
         """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between."""
         if not grace:
-            self._hurry.set()
+            self._kill_now.set()
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(grace))
         await asyncio.shield(self._closing)
 
     async def _close(self, grace: float) -> None:
-        # Looked up while the process lives: of a child without the marker only its parent tells whose it is.
+        # Searched while the process lives: a child without the marker is found by its parent only.
         known = await asyncio.to_thread(family, self._marker)
         if grace and not self._input_ended:
             self.end_input()
             await self._exited_within(grace)
         self.end_input()
-        # Not a walk over children alone: by now a stray may have lost its parent (measured with claude, codex, gemini).
+        # By the marker too, since an orphan has no parent any more (measured with claude, codex, gemini).
         await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0), known)
         await self._pipes.exited.wait()
         if self._recorder:
@@ -117,29 +117,29 @@ class Process:
             await self._ledger.ended(self._marker)
 
     async def _exited_within(self, seconds: float) -> None:
-        """Until it has exited, or somebody is in a hurry, or the time is over."""
-        waits = [asyncio.create_task(event.wait()) for event in (self._pipes.exited, self._hurry)]
+        """Wait until it has exited, a call of `close` without grace has come, or the time is over."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._pipes.exited, self._kill_now)]
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
 
 
 class Spawner:
-    """Starts processes; every one carries the marker of this gateway's `instance` and is written in the ledger."""
+    """Starts processes; each has the marker of this gateway's `instance` in its environment and is entered in the ledger."""
 
     def __init__(self, instance: str = "", ledger: Ledger | None = None, recorder: TrafficRecorder | None = None) -> None:
         self._instance = instance or uuid.uuid4().hex
         self._ledger, self._recorder = ledger, recorder
 
     def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
-        """The same, with a recorder on every process."""
+        """A spawner whose processes are recorded."""
         return Spawner(self._instance, self._ledger, recorder)
 
     async def spawn(self, command: Command) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started."""
         marker = f"{self._instance}.{uuid.uuid4().hex}"
         await asyncio.to_thread(_prepare, command)
-        # Not to be cancelled in the middle: asyncio would reap a child that its own watcher waits for.
+        # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
         starting = asyncio.ensure_future(self._start(command, marker))
         try:
             process = await asyncio.shield(starting)
@@ -173,7 +173,9 @@ async def _undo(starting: asyncio.Future[Process]) -> None:
 
 def _prepare(command: Command) -> None:
     if not command.cwd.is_dir():
-        raise AgentUnavailable(f"the working folder {command.cwd} is not there; make it, or set the agent's cwd to one that is")
+        raise AgentUnavailable(
+            f"the working folder {command.cwd} does not exist; create it, or set the agent's cwd to one that does"
+        )
     for path, content in command.files.items():
         try:
             _write_private(path, content)

@@ -1,7 +1,7 @@
-"""Finding and ending every process that an agent started, its strays in sessions of their own included.
+"""Finds and ends every process that an agent has started, also orphans and those in sessions of their own.
 
-An agent's process carries a marker in its environment, which all that it starts inherits; a child that was orphaned, or
-that moved into its own session and process group (as the shells of all the real CLIs do), is found by it.
+An agent's process has a marker in its environment, which its children inherit. By the marker a child is found that was orphaned,
+or that has a session and process group of its own (as the shells of all the real CLIs do).
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def child_runs(pid: int) -> bool:
 def end_marked(prefix: str, grace: float, known: Iterable[psutil.Process] = ()) -> int:
     """End every process with the marker, its descendants and the `known`: SIGTERM, up to `grace` seconds, SIGKILL.
 
-    Blocks. The number found.
+    Blocks. Returns the number found.
     """
     found = living({*known, *family(prefix)})
     signal_all(found, kill=False)
     _wait_gone(found, grace)
-    # Whatever was started in between is found by a second look, until nothing is left.
+    # Processes that were started in between are found by searching again.
     for _ in range(10):
         left = living({*found, *marked(prefix)})
         if not left:
@@ -109,7 +109,7 @@ def end_tree(pid: int, created: float, grace: float) -> int:
 
 
 def _wait_gone(processes: list[psutil.Process], seconds: float) -> None:
-    # psutil.wait_procs would reap children that asyncio waits for, and polls other people's processes anyhow.
+    # psutil.wait_procs would reap children that asyncio waits for, and polls other processes in any case.
     deadline = time.monotonic() + seconds
     while living(processes) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Tap: who is told what goes through a process' pipes. Nobody is, unless a transcript is wanted."""
+"""The interface of a recorder of what goes through the pipes of a process, such as a transcript."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class TrafficRecorder(Protocol):
-    """Each is called at once and must not raise."""
+    """Receives the traffic of processes. The methods are called on the event loop and must not raise."""
 
     def started(self, pid: int, argv: Sequence[str]) -> None: ...
 

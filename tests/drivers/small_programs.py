@@ -18,8 +18,8 @@ from drivers.runtime.process import Process
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
-def say(kind, **fields): print(json.dumps({"kind": kind, **fields}), flush=True)
-def hear():
+def emit(kind, **fields): print(json.dumps({"kind": kind, **fields}), flush=True)
+def read():
     line = sys.stdin.readline()
     return json.loads(line) if line else sys.exit(0)
 def child(code, **how): return subprocess.Popen([sys.executable, "-I", "-S", "-c", code], **how)

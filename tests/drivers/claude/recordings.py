@@ -1,4 +1,4 @@
-"""Plays recorded output of the claude CLI to the codec, as the README of the transcripts says it was made."""
+"""Plays recorded output of the claude CLI to the codec; the README of the transcripts has the actions between the lines."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ def main() -> None:
 def rewrite(folder: Path, events: dict[str, bytes]) -> None:
     """Make the folder hold exactly these events."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {folder / f"{name}.events.jsonl": lines for name, lines in events.items()}
+    expected = {folder / f"{name}.events.jsonl": lines for name, lines in events.items()}
     for path in sorted(folder.glob("*.events.jsonl")):
-        if path not in wanted:
+        if path not in expected:
             path.unlink()
             sys.stdout.write(f"removed {path.name}\n")
-    for path, lines in wanted.items():
+    for path, lines in expected.items():
         if not path.exists() or path.read_bytes() != lines:
             path.write_bytes(lines)
             sys.stdout.write(f"wrote {path.name}\n")

@@ -20,12 +20,12 @@ ABORTED = {"type": "result", "subtype": "error_during_execution", "is_error": Tr
 
 def ready(**how: Any) -> ClaudeCodec:
     codec = ClaudeCodec(**how)
-    say(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
+    feed(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
     codec.outbox.clear()
     return codec
 
 
-def say(codec: ClaudeCodec, native: dict[str, Any]) -> list[OutputEvent]:
+def feed(codec: ClaudeCodec, native: dict[str, Any]) -> list[OutputEvent]:
     return codec.receive(json.dumps(native).encode())
 
 
@@ -40,7 +40,7 @@ def test_a_session_begins_with_initialize() -> None:
     assert codec.phase == "starting"
     request = {"subtype": "initialize", "hooks": HOOKS, "appendSystemPrompt": "Be kind."}
     assert written(codec) == [{"type": "control_request", "request_id": "init", "request": request}]
-    say(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
+    feed(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
     assert codec.phase == "ready"
 
 
@@ -84,28 +84,28 @@ def test_a_slash_command_is_one_where_that_is_wanted() -> None:
 def test_a_slash_command_with_a_file_that_comes_along_stands_last(texts: tuple[str, str]) -> None:
     codec = ready(verbatim=False)
     codec.prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
-    said = written(codec)[0]["message"]["content"]
-    assert [block["text"] for block in said] == ["a file", "/fix it"]
+    text = written(codec)[0]["message"]["content"]
+    assert [block["text"] for block in text] == ["a file", "/fix it"]
 
 
 def test_the_session_is_told_once_and_again_when_it_changes() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
-    assert say(codec, INIT) == [NativeSession(native_id="s-1", model="m")]
+    assert feed(codec, INIT) == [NativeSession(native_id="s-1", model="m")]
     assert codec.native_id == "s-1"
-    assert say(codec, INIT) == []
-    assert say(codec, INIT | {"session_id": "s-2"}) == [NativeSession(native_id="s-2", model="m")]
+    assert feed(codec, INIT) == []
+    assert feed(codec, INIT | {"session_id": "s-2"}) == [NativeSession(native_id="s-2", model="m")]
 
 
 def test_an_interrupt_is_a_request() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
-    say(codec, INIT)
+    feed(codec, INIT)
     written(codec)
     assert codec.interrupt() is True
     request = {"type": "control_request", "request_id": "interrupt-1", "request": {"subtype": "interrupt"}}
     assert written(codec) == [request]
-    assert say(codec, ABORTED) == [SessionEnd(exit_code=130, stop_reason="cancelled")]
+    assert feed(codec, ABORTED) == [SessionEnd(exit_code=130, stop_reason="cancelled")]
     assert codec.phase == "ready"
 
 
@@ -115,49 +115,49 @@ def test_an_interrupt_before_the_turn_has_begun_is_sent_when_it_has() -> None:
     written(codec)
     assert codec.interrupt() is True
     assert written(codec) == []
-    say(codec, INIT)
+    feed(codec, INIT)
     assert [line["request"] for line in written(codec)] == [{"subtype": "interrupt"}]
 
 
 RESULT = {"type": "result", "subtype": "success", "result": "x", "usage": {}}
 
 
-def heard(codec: ClaudeCodec, text: str) -> list[OutputEvent]:
-    return say(codec, {"type": "user", "message": {"role": "user", "content": text}, "isReplay": True})
+def replayed(codec: ClaudeCodec, text: str) -> list[OutputEvent]:
+    return feed(codec, {"type": "user", "message": {"role": "user", "content": text}, "isReplay": True})
 
 
 @pytest.mark.parametrize("text", ["y", "x", "/clear"])
 def test_a_run_ends_when_what_was_said_in_the_middle_is_answered_too(text: str) -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
-    say(codec, INIT)
-    assert heard(codec, "x") == []
+    feed(codec, INIT)
+    assert replayed(codec, "x") == []
     written(codec)
     assert codec.steer(Prompt(text))
     assert [line["message"]["content"].strip() for line in written(codec)] == [text]
-    assert [event.kind for event in say(codec, RESULT)] == ["usage"]
+    assert [event.kind for event in feed(codec, RESULT)] == ["usage"]
     assert codec.phase == "running"
-    assert say(codec, INIT) == [] and heard(codec, text) == []
-    assert [event.kind for event in say(codec, RESULT)] == ["usage", "session_end"]
+    assert feed(codec, INIT) == [] and replayed(codec, text) == []
+    assert [event.kind for event in feed(codec, RESULT)] == ["usage", "session_end"]
     assert codec.phase == "ready"
 
 
 def test_what_was_taken_up_behind_a_tool_has_no_end_of_its_own() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
-    say(codec, INIT)
-    heard(codec, "x")
+    feed(codec, INIT)
+    replayed(codec, "x")
     codec.steer(Prompt("y"))
-    heard(codec, "y")
-    assert [event.kind for event in say(codec, RESULT)] == ["usage", "session_end"]
+    replayed(codec, "y")
+    assert [event.kind for event in feed(codec, RESULT)] == ["usage", "session_end"]
 
 
 def test_an_interrupt_with_something_unheard_is_none() -> None:
     """It would be answered in a turn behind the interrupt: the process is ended instead."""
     codec = ready()
     codec.prompt(Prompt("x"))
-    say(codec, INIT)
-    heard(codec, "x")
+    feed(codec, INIT)
+    replayed(codec, "x")
     codec.steer(Prompt("y"))
     assert codec.interrupt() is False
     assert not ClaudeCodec(once=True).steer(Prompt("x"))
@@ -167,14 +167,14 @@ def test_the_next_turn_is_not_interrupted() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     codec.interrupt()
-    say(codec, INIT)
-    say(codec, ABORTED)
+    feed(codec, INIT)
+    feed(codec, ABORTED)
     codec.prompt(Prompt("y"))
     written(codec)
-    say(codec, INIT)
+    feed(codec, INIT)
     assert written(codec) == []
-    # An end of this sort that nobody asked for is a failure.
-    assert [event.kind for event in say(codec, ABORTED)] == ["error", "session_end"]
+    # An end of this sort without a request is a failure.
+    assert [event.kind for event in feed(codec, ABORTED)] == ["error", "session_end"]
 
 
 def test_a_task_has_no_interrupt() -> None:
@@ -184,9 +184,9 @@ def test_a_task_has_no_interrupt() -> None:
 def test_a_turn_that_was_over_before_the_interrupt_came_is_not_cancelled() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
-    say(codec, INIT)
+    feed(codec, INIT)
     codec.interrupt()
-    assert say(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
+    assert feed(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
 
 
 @pytest.mark.parametrize("subtype", ["can_use_tool", "hook_callback", "mcp_message", None])
@@ -194,7 +194,7 @@ def test_every_request_of_the_cli_is_answered_and_none_is_granted(subtype: str |
     codec = ready()
     codec.prompt(Prompt("x"))
     written(codec)
-    assert say(codec, {"type": "control_request", "request_id": "r", "request": {"subtype": subtype}}) == []
+    assert feed(codec, {"type": "control_request", "request_id": "r", "request": {"subtype": subtype}}) == []
     (line,) = written(codec)
     assert line["type"] == "control_response"
     assert line["response"]["request_id"] == "r"
@@ -203,19 +203,19 @@ def test_every_request_of_the_cli_is_answered_and_none_is_granted(subtype: str |
 
 
 def test_a_session_that_is_not_there_is_a_failed_resume() -> None:
-    said = "No conversation found with session ID: x"
-    for tell in (
-        lambda codec: say(codec, {"type": "result", "is_error": True, "errors": [said]}),
-        lambda codec: codec.exited(1, [said]),
+    text = "No conversation found with session ID: x"
+    for refuse in (
+        lambda codec: feed(codec, {"type": "result", "is_error": True, "errors": [text]}),
+        lambda codec: codec.exited(1, [text]),
     ):
         codec = ClaudeCodec()
-        tell(codec)
+        refuse(codec)
         assert isinstance(codec.start_error, ResumeFailed)
 
 
 def test_another_refusal_is_told_and_is_none_of_a_resume() -> None:
     codec = ClaudeCodec()
-    assert say(codec, {"type": "result", "is_error": True, "errors": ["No disk", "left"]}) == [Error(message="No disk left")]
+    assert feed(codec, {"type": "result", "is_error": True, "errors": ["No disk", "left"]}) == [Error(message="No disk left")]
     assert codec.start_error is None
     assert codec.exited(1, []) == []
 
@@ -224,28 +224,28 @@ def test_what_comes_between_turns_is_not_a_turns() -> None:
     codec = ready()
     text = {"type": "stream_event", "event": {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}}
     hook = {"type": "system", "subtype": "hook_started", "hook_event": "PreToolUse", "hook_id": "h", "hook_name": "n"}
-    assert say(codec, text) == say(codec, hook) == say(codec, {"type": "result", "is_error": False}) == []
+    assert feed(codec, text) == feed(codec, hook) == feed(codec, {"type": "result", "is_error": False}) == []
     codec.prompt(Prompt("x"))
-    assert [event.kind for event in say(codec, text) + say(codec, hook)] == ["agent_token", "hook"]
+    assert [event.kind for event in feed(codec, text) + feed(codec, hook)] == ["agent_token", "hook"]
 
 
 def test_the_end_of_a_task_in_the_background_is_not_the_turns() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
-    say(codec, INIT)
-    assert say(codec, {"type": "result", "is_error": False, "origin": {"kind": "task-notification"}}) == []
+    feed(codec, INIT)
+    assert feed(codec, {"type": "result", "is_error": False, "origin": {"kind": "task-notification"}}) == []
     assert codec.phase == "running"
-    assert say(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
+    assert feed(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("success", "completed"), ("error", "failed"), ("cancelled", "cancelled")])
 def test_hooks(outcome: str, status: str) -> None:
     codec = ClaudeCodec(once=True)
     line = {"type": "system", "hook_event": "PostToolUse", "hook_id": "h", "hook_name": "lint"}
-    assert say(codec, line | {"subtype": "hook_started"}) == [Hook(id="h", name="lint", status="started")]
-    assert say(codec, line | {"subtype": "hook_response", "outcome": outcome}) == [Hook(id="h", name="lint", status=status)]
+    assert feed(codec, line | {"subtype": "hook_started"}) == [Hook(id="h", name="lint", status="started")]
+    assert feed(codec, line | {"subtype": "hook_response", "outcome": outcome}) == [Hook(id="h", name="lint", status=status)]
     for lifecycle in ("SessionStart", "Stop", "Notification"):
-        assert say(codec, line | {"subtype": "hook_started", "hook_event": lifecycle}) == []
+        assert feed(codec, line | {"subtype": "hook_started", "hook_event": lifecycle}) == []
 
 
 MODELS = {"a": {"inputTokens": 5, "outputTokens": 6}, "b": {"inputTokens": 7, "cacheReadInputTokens": 1}}
@@ -267,7 +267,7 @@ TURN = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3, "ca
     ],
 )
 def test_usage(result: dict[str, Any], usage: list[Usage]) -> None:
-    assert say(ClaudeCodec(once=True), {"type": "result", "is_error": False, **result}) == usage
+    assert feed(ClaudeCodec(once=True), {"type": "result", "is_error": False, **result}) == usage
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_usage(result: dict[str, Any], usage: list[Usage]) -> None:
 )  # fmt: skip
 def test_outputs_of_tools(content: Any, output: Any) -> None:
     block = {"type": "tool_result", "tool_use_id": "t", "content": content}
-    (result, _) = say(ClaudeCodec(once=True), {"type": "user", "message": {"content": [block]}})
+    (result, _) = feed(ClaudeCodec(once=True), {"type": "user", "message": {"content": [block]}})
     assert result == ToolResult(tool_call_id="t", output=output)
 
 

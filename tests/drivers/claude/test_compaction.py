@@ -1,4 +1,4 @@
-"""What the claude codec tells of a compaction, beside the golden events of its recordings."""
+"""Events of a compaction, beside the golden events of its recordings."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def test_a_task_whose_process_ends_without_a_result(fake: FakeCli, tmp_pat
 
 
 async def test_a_session(fake: FakeCli, tmp_path: Path) -> None:
-    # It answers the opening request, then the prompt.
+    # It answers the initialize request, then the prompt.
     lines = TRANSCRIPTS / "claude" / "plain.jsonl"
     program = fake("plain", before=f"read open; head -n 1 '{lines}'; read prompt; tail -n +2 '{lines}'; read more; exit 0")
     agent = await ClaudeDriver().open(session(program, tmp_path), Spawner(), LIMITS)

@@ -34,7 +34,7 @@ def value_of(argv: tuple[str, ...], flag: str) -> str:
     return argv[argv.index(flag) + 1]
 
 
-def opening(spec: SessionSpec) -> dict[str, Any]:
+def initialize_request(spec: SessionSpec) -> dict[str, Any]:
     """The request that opens the session."""
     (line,) = bytes(ClaudeDriver().session(spec).codec.outbox).splitlines()
     request: dict[str, Any] = json.loads(line)["request"]
@@ -135,12 +135,12 @@ def test_nothing_private_is_in_the_arguments() -> None:
 
 
 def test_the_system_prompt_is_in_the_opening_request() -> None:
-    assert opening(session()) == {"subtype": "initialize", "hooks": HOOKS}
-    assert opening(session(system="Be kind."))["appendSystemPrompt"] == "Be kind."
-    replaced = opening(session(system="Be kind.", options={"system_prompt": "replace"}))
+    assert initialize_request(session()) == {"subtype": "initialize", "hooks": HOOKS}
+    assert initialize_request(session(system="Be kind."))["appendSystemPrompt"] == "Be kind."
+    replaced = initialize_request(session(system="Be kind.", options={"system_prompt": "replace"}))
     assert replaced["systemPrompt"] == "Be kind."
     assert "appendSystemPrompt" not in replaced
-    assert opening(session(system=""))["appendSystemPrompt"] == ""
+    assert initialize_request(session(system=""))["appendSystemPrompt"] == ""
 
 
 # Which native session

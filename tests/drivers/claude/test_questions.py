@@ -30,8 +30,8 @@ def test_an_answer_before_the_question_is_kept() -> None:
     cli = Cli()
     cli.message(("a", "Bash"), ("b", "Bash"), ("c", "mcp__app__weather"))
     [handed] = cli.take(hook("a", "Bash"))
-    wanted = [("a", "permission"), ("b", "permission"), ("c", "result")]
-    assert handed == awaiting(*(AwaitedCall(id=i, wants=w) for i, w in wanted)) and cli.codec.phase == "waiting"  # type: ignore[arg-type]
+    expected = [("a", "permission"), ("b", "permission"), ("c", "result")]
+    assert handed == awaiting(*(AwaitedCall(id=i, wants=w) for i, w in expected)) and cli.codec.phase == "waiting"  # type: ignore[arg-type]
     cli.codec.reply(ToolReply("c", "rain"))
     cli.codec.reply(PermissionReply("b", False, "no"))
     assert cli.answers() == {} and cli.codec.phase == "waiting"
@@ -64,8 +64,8 @@ def test_a_running_trusted_call_is_waited_for() -> None:
     cli = Cli()
     cli.message(("a", "Read"), ("b", "Bash"))
     assert cli.take(hook("b", "Bash"), hook("a", "Read")) == []
-    told = cli.take(result_line("a"))
-    assert isinstance(told[0], ToolResult) and told[-1] == awaiting(AwaitedCall(id="b", wants="permission"))
+    events = cli.take(result_line("a"))
+    assert isinstance(events[0], ToolResult) and events[-1] == awaiting(AwaitedCall(id="b", wants="permission"))
 
 
 def test_a_trusted_call_that_does_not_begin_is_not() -> None:
@@ -77,7 +77,7 @@ def test_a_trusted_call_that_does_not_begin_is_not() -> None:
 
 
 def test_a_permission_request_asks_where_the_hook_did_not() -> None:
-    """The second wall: an ask rule, should the hook ever be left out."""
+    """Beside the hook there is an ask rule, should the hook ever be left out."""
     cli = Cli()
     cli.message(("a", "Bash"))
     assert isinstance(cli.take(permission("a", "Bash"))[-1], Awaiting)
@@ -108,8 +108,8 @@ def test_the_clients_denial_is_told_in_its_own_words() -> None:
     cli.message(("a", "Bash"))
     cli.take(hook("a", "Bash"))
     cli.codec.reply(PermissionReply("a", False, "no"))
-    told = cli.take(result_line("a", "PreToolUse:Bash hook error: Tool call denied: no", failed=True))
-    assert told[0] == ToolResult(tool_call_id="a", output="Tool call denied: no", is_error=True)
+    events = cli.take(result_line("a", "PreToolUse:Bash hook error: Tool call denied: no", failed=True))
+    assert events[0] == ToolResult(tool_call_id="a", output="Tool call denied: no", is_error=True)
 
 
 def test_an_application_side_call_has_no_result_of_ours() -> None:
@@ -138,8 +138,8 @@ def test_a_turn_that_ends_by_itself_is_over() -> None:
     cli = Cli()
     cli.message(("a", "Bash"))
     cli.take(hook("a", "Bash"))
-    told = cli.take(result_line("a", "gone", failed=True), RESULT)
-    assert isinstance(told[-1], SessionEnd) and cli.codec.phase == "ready"
+    events = cli.take(result_line("a", "gone", failed=True), RESULT)
+    assert isinstance(events[-1], SessionEnd) and cli.codec.phase == "ready"
     cli.codec.reply(PermissionReply("a", True))
     assert cli.answers() == {}
 
@@ -151,11 +151,11 @@ def test_an_interrupt_gives_the_calls_up() -> None:
     cli.take(hook("a", "Bash"), call("b", "weather"))
     assert cli.codec.interrupt() and cli.codec.phase == "running"
     cancel = {"type": "control_cancel_request", "request_id": "hook-a"}
-    note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
-    cancelled = control("c", subtype="mcp_message", server_name="app", message=note)
-    told = cli.take(cancel, cancelled, result_line("a", "stop", failed=True), result_line("b", "stop", failed=True), ABORTED)
-    assert not any(isinstance(event, ToolResult) for event in told)
-    assert told[-1] == SessionEnd(exit_code=130, stop_reason="cancelled")
+    notification = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+    cancelled = control("c", subtype="mcp_message", server_name="app", message=notification)
+    events = cli.take(cancel, cancelled, result_line("a", "stop", failed=True), result_line("b", "stop", failed=True), ABORTED)
+    assert not any(isinstance(event, ToolResult) for event in events)
+    assert events[-1] == SessionEnd(exit_code=130, stop_reason="cancelled")
 
 
 def test_a_process_that_ends_while_it_waits() -> None:
@@ -171,16 +171,16 @@ def test_a_subagents_call_is_asked_about_by_itself() -> None:
     cli.message(("a", "Agent"), ("b", "Bash"))
     cli.take(hook("a", "Agent"), hook("b", "Bash"))
     inner = {"id": "i", "content": [{"type": "tool_use", "id": "c", "name": "Bash", "input": {"n": "c"}}]}
-    told = cli.take(hook("c", "Bash", inner=True), {"type": "assistant", "message": inner, "parent_tool_use_id": "a"})
+    events = cli.take(hook("c", "Bash", inner=True), {"type": "assistant", "message": inner, "parent_tool_use_id": "a"})
     optional = AwaitedCall(id="a", wants="permission", optional=True)
-    assert told == [awaiting(optional, AwaitedCall(id="b", wants="permission"))]
+    assert events == [awaiting(optional, AwaitedCall(id="b", wants="permission"))]
     cli.codec.reply(PermissionReply("b", True))
     started, handed = [*cli.take(result_line("b")), *cli.exchange_pings()][-2:]
     assert started == ToolCall(id="c", name="Bash", status="started", input={"n": "c"})
     assert handed == awaiting(AwaitedCall(id="c", wants="permission"))
     cli.codec.reply(PermissionReply("c", True))
-    told = cli.take(result_line("c", parent="a"))
-    assert [event.parent_id for event in told if isinstance(event, ToolCall | ToolResult)] == [None, None]
+    events = cli.take(result_line("c", parent="a"))
+    assert [event.parent_id for event in events if isinstance(event, ToolCall | ToolResult)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -240,5 +240,5 @@ def test_going_on_is_nobodys_words() -> None:
     codec = ClaudeCodec()
     codec.outbox.clear()
     codec.prompt(Prompt("Continue", go_on=True))
-    said = json.loads(bytes(codec.outbox))["message"]["content"]
-    assert said.startswith("<system-reminder>") and said.endswith("</system-reminder>")
+    text = json.loads(bytes(codec.outbox))["message"]["content"]
+    assert text.startswith("<system-reminder>") and text.endswith("</system-reminder>")

@@ -1,4 +1,4 @@
-"""Slash commands and titles as claude tells them, where a `/` is a command."""
+"""Slash commands and titles as claude reports them, where a `/` is a command."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_they_come_with_the_opening_and_when_they_change() -> None:
     assert take(cli, type="system", subtype="commands_changed", commands=[COST]) == []
     fix = {"name": "fix", "description": "Mends.", "argumentHint": "[what]", "builtin": True}
     cli.prompt(Prompt("go"))
-    told = Commands(commands=(*KNOWN.commands, SlashCommand(name="fix", description="Mends.", hint="[what]")))
-    assert take(cli, type="system", subtype="commands_changed", commands=[COST, fix]) == [told]
+    event = Commands(commands=(*KNOWN.commands, SlashCommand(name="fix", description="Mends.", hint="[what]")))
+    assert take(cli, type="system", subtype="commands_changed", commands=[COST, fix]) == [event]
 
 
 def test_where_a_slash_is_text_there_are_none() -> None:
@@ -42,9 +42,9 @@ def test_where_a_slash_is_text_there_are_none() -> None:
 def test_a_recorded_opening() -> None:
     cli = ClaudeCodec(verbatim=False)
     first = (TRANSCRIPTS / "claude" / "plain.jsonl").read_bytes().splitlines()[0]
-    (told,) = cli.receive(first)
-    assert isinstance(told, Commands)
-    names = {command.name: command.hint for command in told.commands}
+    (event,) = cli.receive(first)
+    assert isinstance(event, Commands)
+    names = {command.name: command.hint for command in event.commands}
     assert names["compact"] == "<optional custom summarization instructions>" and names["context"] is None
     assert not any(name.startswith("_") for name in names)
 

@@ -37,7 +37,7 @@ def test_exactly_the_listed_tools(tmp_path: Path) -> None:
     assert json.loads(after(argv, "--settings")) == {"permissions": {"ask": ["Bash"]}}
     assert after(argv, "--permission-mode") == "default"
     assert json.loads(after(argv, "--mcp-config")) == {"mcpServers": {"app": {"type": "sdk", "name": "app"}}}
-    # Everybody can read the arguments, and what an application's tools are is nobody else's.
+    # Every user can read the arguments, which must not have the application's tools.
     assert "weather" not in str(argv)
 
 

@@ -1,4 +1,4 @@
-"""Recorded conversations about tools, played again: the codec writes the same lines and tells the same events.
+"""Recorded conversations about tools, played again: the codec writes the same lines and gives the same events.
 
 What those events are, in order, stands here; the lines are in tests/transcripts/claude_tools.
 """
@@ -26,7 +26,7 @@ def wire(name: str) -> list[Json]:
 
 
 def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
-    """What the codec writes and says when all that came from elsewhere comes again."""
+    """What the codec writes and gives when all that came from elsewhere comes again."""
     codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
     written: list[Json] = []
     events: list[Json] = []
@@ -72,7 +72,7 @@ def short(events: list[Json]) -> list[str]:
     return shown
 
 
-TOLD = {
+EVENTS = {
     "app": [
         "Asking. ",
         "started a get_weather",
@@ -203,7 +203,7 @@ TOLD = {
 
 @pytest.mark.parametrize("name", WIRES)
 def test_what_is_told(name: str) -> None:
-    assert short(play(wire(name))[1]) == TOLD[name]
+    assert short(play(wire(name))[1]) == EVENTS[name]
 
 
 @pytest.mark.parametrize("name", WIRES)

@@ -86,7 +86,7 @@ STREAMED_ONLY = {
 def test_the_text_is_the_models(transcript: Transcript) -> None:
     events = [event for turn in play(transcript) for event in turn]
     if transcript.name == "agent_background":
-        # Its second result is of a turn that nobody asked for.
+        # Its second result is of a turn that has no prompt.
         assert spoken(events, AgentToken) == "Delegating. The sub-agent was started."
         return
     streamed_only = STREAMED_ONLY.get(transcript.name, "")
@@ -158,7 +158,7 @@ def test_how_the_turns_end(transcript: Transcript) -> None:
     ends = [(end_of(turn).exit_code, end_of(turn).stop_reason) for turn in turns]
     assert ends == ENDS.get(transcript.name, [(0, "end_turn")] * len(turns))
     for turn, (_, reason) in zip(turns, ends, strict=True):
-        # Why a turn failed is told; that it was interrupted is known.
+        # A failed turn has an error; one that was interrupted needs none.
         assert [event.kind for event in turn].count("error") == (reason in ("error", "max_tokens", "refusal"))
 
 

@@ -13,12 +13,12 @@ from tests.drivers.codex.recordings import ALL, GOLDEN, golden_lines
 def main() -> None:
     """Rewrite, and name what has changed."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
-    wanted = {GOLDEN / f"{transcript.name}.events.jsonl": golden_lines(transcript) for transcript in ALL}
+    expected = {GOLDEN / f"{transcript.name}.events.jsonl": golden_lines(transcript) for transcript in ALL}
     for path in sorted(GOLDEN.glob("*.events.jsonl")):
-        if path not in wanted:
+        if path not in expected:
             path.unlink()
             sys.stdout.write(f"removed {path.name}\n")
-    for path, lines in wanted.items():
+    for path, lines in expected.items():
         if not path.exists() or path.read_bytes() != lines:
             path.write_bytes(lines)
             sys.stdout.write(f"wrote {path.name}\n")

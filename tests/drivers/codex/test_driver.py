@@ -103,7 +103,7 @@ def test_the_additional_directories_are_roots_of_the_workspace() -> None:
     assert asked["params"]["runtimeWorkspaceRoots"] == [str(FOLDER), "/more", "/and/more", "/users"]
     _, asked = opened(SPEC, users)
     assert "runtimeWorkspaceRoots" not in asked["params"]
-    # A thread keeps those of before unless it is told others.
+    # A thread keeps its former folders unless the request has others.
     _, asked = opened(replace(SPEC, resume="T"), {"sandbox_workspace_write": None})
     assert asked["params"]["runtimeWorkspaceRoots"] == [str(FOLDER)]
 
@@ -204,14 +204,14 @@ def test_rules_files_are_refused_where_the_client_is_to_be_asked(tmp_path: Path)
     rules = tmp_path / ".codex" / "rules"
     rules.mkdir(parents=True)
     (rules / "default.rules").write_text("")
-    asks = replace(SPEC, env={"HOME": str(tmp_path)}, tools=(ToolGrant("shell"),))
+    untrusted = replace(SPEC, env={"HOME": str(tmp_path)}, tools=(ToolGrant("shell"),))
     with pytest.raises(AgentUnavailable, match=r"default\.rules"):
-        CodexDriver().session(asks)
+        CodexDriver().session(untrusted)
     with pytest.raises(AgentUnavailable, match=r"default\.rules"):
-        CodexDriver().session(replace(asks, env={"HOME": "/nowhere", "CODEX_HOME": str(tmp_path / ".codex")}))
-    CodexDriver().session(replace(asks, options={"rules": "apply"}))
-    CodexDriver().session(replace(asks, tools=(ToolGrant("shell", trust=True),)))
-    CodexDriver().session(replace(asks, tools=()))
+        CodexDriver().session(replace(untrusted, env={"HOME": "/nowhere", "CODEX_HOME": str(tmp_path / ".codex")}))
+    CodexDriver().session(replace(untrusted, options={"rules": "apply"}))
+    CodexDriver().session(replace(untrusted, tools=(ToolGrant("shell", trust=True),)))
+    CodexDriver().session(replace(untrusted, tools=()))
 
 
 def test_the_native_binary_behind_the_wrapper(tmp_path: Path) -> None:
@@ -258,16 +258,16 @@ def test_what_the_cli_says_of_itself() -> None:
 def at_work() -> Codec:
     """A codec whose CLI works on a turn."""
     codec, asked = opened(SPEC)
-    told(codec, {"id": asked["id"], "result": {"thread": {"id": "th"}, "model": "m"}})
+    feed(codec, {"id": asked["id"], "result": {"thread": {"id": "th"}, "model": "m"}})
     assert codec.phase == "ready"
     codec.prompt(Prompt("x"))
     (start,) = written(codec)
-    told(codec, {"id": start["id"], "result": {"turn": {"id": "t1"}}})
-    told(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t1"}}})
+    feed(codec, {"id": start["id"], "result": {"turn": {"id": "t1"}}})
+    feed(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t1"}}})
     return codec
 
 
-def told(codec: Codec, native: dict[str, Any]) -> list[str]:
+def feed(codec: Codec, native: dict[str, Any]) -> list[str]:
     return [event.kind for event in codec.receive(json.dumps(native).encode())]
 
 
@@ -281,8 +281,8 @@ def test_it_is_told_something_in_mid_turn() -> None:
     (steer,) = written(codec)
     assert steer["method"] == "turn/steer"
     assert (steer["params"]["expectedTurnId"], steer["params"]["input"][0]["text"]) == ("t1", "y")
-    assert told(codec, {"id": steer["id"], "result": {}}) == []
-    assert told(codec, completed("t1")) == ["session_end"]
+    assert feed(codec, {"id": steer["id"], "result": {}}) == []
+    assert feed(codec, completed("t1")) == ["session_end"]
     assert not codec.steer(Prompt("z"))
 
 
@@ -293,12 +293,12 @@ def test_what_came_too_late_for_a_turn_is_said_in_another_of_the_same_run(end_fi
     (steer,) = written(codec)
     refused = {"id": steer["id"], "error": {"message": "no active turn to steer"}}
     for line in (completed("t1"), refused) if end_first else (refused, completed("t1")):
-        assert "session_end" not in told(codec, line)
+        assert "session_end" not in feed(codec, line)
     (start,) = written(codec)
     assert (start["method"], start["params"]["input"][0]["text"]) == ("turn/start", "y")
-    told(codec, {"id": start["id"], "result": {"turn": {"id": "t2"}}})
-    told(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t2"}}})
-    assert told(codec, completed("t2")) == ["session_end"]
+    feed(codec, {"id": start["id"], "result": {"turn": {"id": "t2"}}})
+    feed(codec, {"method": "turn/started", "params": {"threadId": "th", "turn": {"id": "t2"}}})
+    assert feed(codec, completed("t2")) == ["session_end"]
 
 
 SERVERS = (
@@ -312,15 +312,15 @@ def test_a_clients_servers_are_settings_of_the_thread_and_none_is_mixed_with_the
     assert "t0p" not in str(launch.command)
     for spec in (replace(SPEC, mcp_servers=SERVERS), replace(SPEC, mcp_servers=SERVERS, resume="T")):
         _, asked = opened(spec, {"mcp_servers": {"my_server": {"tools": {"x": {"approval_mode": "approve"}}}}})
-        told = asked["params"]["config"]["mcp_servers"]
-        assert told["my_server"] == {"enabled": False}
-        assert {name: told["my_server-2"][name] for name in ("command", "args", "env")} == {
+        settings = asked["params"]["config"]["mcp_servers"]
+        assert settings["my_server"] == {"enabled": False}
+        assert {name: settings["my_server-2"][name] for name in ("command", "args", "env")} == {
             "command": "serve",
             "args": ["-v"],
             "env": {"TOKEN": "t0p"},
         }
-        assert (told["far"]["url"], told["far"]["http_headers"]) == ("https://far.example", {"Authorization": "t0p"})
-        assert {told[name]["default_tools_approval_mode"] for name in ("my_server-2", "far")} == {"prompt"}
+        assert (settings["far"]["url"], settings["far"]["http_headers"]) == ("https://far.example", {"Authorization": "t0p"})
+        assert {settings[name]["default_tools_approval_mode"] for name in ("my_server-2", "far")} == {"prompt"}
 
 
 def test_calls_of_a_clients_servers_are_asked_about_where_everything_else_is_trusted() -> None:
@@ -345,7 +345,7 @@ def calling(*tools: ToolGrant) -> Codec:
 
 
 def question(codec: Codec, request_id: int = 0, **about: Any) -> list[dict[str, Any]]:
-    """What the codec writes when the CLI asks, at once and when it is silent."""
+    """What the codec writes when the CLI untrusted, at once and when it is silent."""
     meta = {"codex_approval_kind": "mcp_tool_call", "tool_name": "get", "tool_params": {"x": 1}, **about}
     params = {"threadId": "T", "turnId": "U", "serverName": "far", "mode": "form", "_meta": meta, "message": "Allow?"}
     codec.receive(json.dumps({"method": "mcpServer/elicitation/request", "id": request_id, "params": params}).encode())

@@ -141,9 +141,9 @@ def test_a_compaction_is_noticed_though_not_what_is_left() -> None:
             params = json.loads(line)["params"]
             break
     item = {"type": "contextCompaction", "id": "1"}
-    told = {"item": item, "threadId": params["threadId"], "turnId": params["turn"]["id"]}
-    assert codec.receive(json.dumps({"method": "item/started", "params": told}).encode()) == []
-    assert codec.receive(json.dumps({"method": "item/completed", "params": told}).encode()) == [Compacted()]
+    item_params = {"item": item, "threadId": params["threadId"], "turnId": params["turn"]["id"]}
+    assert codec.receive(json.dumps({"method": "item/started", "params": item_params}).encode()) == []
+    assert codec.receive(json.dumps({"method": "item/completed", "params": item_params}).encode()) == [Compacted()]
     # And so is a name that the thread is given; another thread's is not.
     for thread, events in ((params["threadId"], [Title(text="A name")]), ("another", [])):
         named = {"method": "thread/name/updated", "params": {"threadId": thread, "threadName": "A name"}}

@@ -9,13 +9,13 @@ from drivers.contract.events import Awaiting, OutputEvent
 from tests.drivers.small_programs import OpenAgent, to_end, until
 
 TWO_CALLS = """
-hear(); say("native_session", native_id="n"); hear()
-say("awaiting", calls=[{"id": "a", "wants": "result"}])
+read(); emit("native_session", native_id="n"); read()
+emit("awaiting", calls=[{"id": "a", "wants": "result"}])
 time.sleep(0.02)
-say("awaiting", calls=[{"id": "b", "wants": "result"}])
-hear(); hear()
-say("agent_token", text="on"); say("session_end", exit_code=0, duration_ms=0)
-hear()
+emit("awaiting", calls=[{"id": "b", "wants": "result"}])
+read(); read()
+emit("agent_token", text="on"); emit("session_end", exit_code=0, duration_ms=0)
+read()
 """
 
 

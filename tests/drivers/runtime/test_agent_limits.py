@@ -14,12 +14,13 @@ from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import TIMED_OUT
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
-AWAIT = "say('awaiting', calls=[{'id': 'a', 'wants': 'result'}])"
+AWAIT = "emit('awaiting', calls=[{'id': 'a', 'wants': 'result'}])"
 
 
 async def test_silence(open_agent: OpenAgent) -> None:
     agent = await open_agent(
-        "say('native_session'); hear(); say('agent_token', text='a'); stray(); time.sleep(600)", Limits(idle=0.5, grace=30)
+        "emit('native_session'); read(); emit('agent_token', text='a'); stray(); time.sleep(600)",
+        Limits(idle=0.5, grace=30),
     )
     events = await ask(agent)
     assert shown(events)[-2:] == [
@@ -33,7 +34,7 @@ async def test_silence(open_agent: OpenAgent) -> None:
 
 
 async def test_a_run_that_takes_too_long(open_agent: OpenAgent) -> None:
-    code = "say('native_session'); hear()\nwhile True: say('agent_token', text='.'); time.sleep(0.05)"
+    code = "emit('native_session'); read()\nwhile True: emit('agent_token', text='.'); time.sleep(0.05)"
     agent = await open_agent(code, Limits(idle=30, total=0.7, grace=30))
     events = await ask(agent)
     assert shown(events)[-2:] == [
@@ -78,17 +79,17 @@ class Slow(ClientServices):
         self.left = True
 
 
-ASKS = """
-say('native_session'); hear()
-say('client_request', id=1, method='fs/read_text_file', params={})
-say('agent_token', text=hear()['result']['content']); say('session_end', exit_code=0)
-hear()
+REQUESTS_A_FILE = """
+emit('native_session'); read()
+emit('client_request', id=1, method='fs/read_text_file', params={})
+emit('agent_token', text=read()['result']['content']); emit('session_end', exit_code=0)
+read()
 """
 
 
 async def test_an_agent_that_waits_for_its_clients_file_may_be_silent(open_agent: OpenAgent) -> None:
     slow = Slow()
-    agent = await open_agent(ASKS, Limits(idle=2, total=60), services=slow)
+    agent = await open_agent(REQUESTS_A_FILE, Limits(idle=2, total=60), services=slow)
     await agent.prompt(Prompt("go"))
     reading = asyncio.create_task(to_end(agent))
     await slow.asked.wait()
@@ -101,7 +102,7 @@ async def test_an_agent_that_waits_for_its_clients_file_may_be_silent(open_agent
 
 async def test_what_the_client_is_asked_is_taken_back_with_the_agent(open_agent: OpenAgent) -> None:
     slow = Slow()
-    agent = await open_agent(ASKS, services=slow)
+    agent = await open_agent(REQUESTS_A_FILE, services=slow)
     await agent.prompt(Prompt("go"))
     reading = asyncio.create_task(to_end(agent))
     await slow.asked.wait()
@@ -112,27 +113,27 @@ async def test_what_the_client_is_asked_is_taken_back_with_the_agent(open_agent:
 
 async def test_every_line_is_a_sign_of_life(open_agent: OpenAgent) -> None:
     lines = "for _ in range(15): print('.', flush=True); time.sleep(0.2)"
-    code = f"say('native_session'); hear()\n{lines}\nsay('session_end', exit_code=0)"
+    code = f"emit('native_session'); read()\n{lines}\nsay('session_end', exit_code=0)"
     agent = await open_agent(code, Limits(idle=2, total=60))
     assert end_of(await ask(agent)).exit_code == 0
 
 
 async def test_the_total_is_of_one_run(open_agent: OpenAgent) -> None:
-    code = "say('native_session')\nwhile True: hear(); time.sleep(0.4); say('session_end', exit_code=0)"
+    code = "emit('native_session')\nwhile True: read(); time.sleep(0.4); emit('session_end', exit_code=0)"
     agent = await open_agent(code, Limits(idle=30, total=1.5))
     for _ in range(5):
         assert end_of(await ask(agent)).exit_code == 0
 
 
 async def test_none_at_all(open_agent: OpenAgent) -> None:
-    code = "say('native_session'); hear(); time.sleep(0.3); say('session_end', exit_code=0)"
+    code = "emit('native_session'); read(); time.sleep(0.3); emit('session_end', exit_code=0)"
     assert end_of(await ask(await open_agent(code, Limits(start=0, idle=0, total=0)))).exit_code == 0
 
 
 async def test_they_rest_while_the_client_is_waited_for(open_agent: OpenAgent) -> None:
     limits = Limits(idle=0.6, total=0.8)
-    turn = f"hear(); {AWAIT}; say('agent_token', text=hear()['content']); say('session_end', exit_code=0)"
-    agent = await open_agent(f"say('native_session')\nwhile True: {turn}", limits)
+    turn = f"read(); {AWAIT}; emit('agent_token', text=read()['content']); emit('session_end', exit_code=0)"
+    agent = await open_agent(f"emit('native_session')\nwhile True: {turn}", limits)
     for _ in range(2):
         await agent.prompt(Prompt("go"))
         await until(agent, "awaiting")
@@ -149,7 +150,7 @@ async def test_they_rest_while_the_client_is_waited_for(open_agent: OpenAgent) -
 
 @pytest.mark.parametrize("limits", [Limits(idle=0.5, total=60), Limits(idle=60, total=0.5)], ids=["idle", "total"])
 async def test_they_hold_again_after_the_reply(open_agent: OpenAgent, limits: Limits, request: pytest.FixtureRequest) -> None:
-    agent = await open_agent("say('native_session'); hear(); AWAIT; hear(); time.sleep(600)".replace("AWAIT", AWAIT), limits)
+    agent = await open_agent("emit('native_session'); read(); AWAIT; read(); time.sleep(600)".replace("AWAIT", AWAIT), limits)
     await agent.prompt(Prompt("go"))
     await until(agent, "awaiting")
     # A read that is under way since before the reply, and that no line wakes.
@@ -162,7 +163,7 @@ async def test_they_hold_again_after_the_reply(open_agent: OpenAgent, limits: Li
 
 
 async def test_a_limit_that_passes_while_nobody_listens_is_told_to_the_next(open_agent: OpenAgent) -> None:
-    agent = await open_agent("say('native_session'); hear(); time.sleep(600)", Limits(idle=0.4))
+    agent = await open_agent("emit('native_session'); read(); time.sleep(600)", Limits(idle=0.4))
     await agent.prompt(Prompt("go"))
     events: list[OutputEvent] = []
     for _ in range(10_000):

@@ -10,15 +10,15 @@ from drivers.contract.agent import PermissionReply, Prompt, ToolReply
 from drivers.contract.errors import AgentGone
 from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, Stdout
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.pipes import DRAIN_AT_MOST
+from drivers.runtime.pipes import MAX_DRAIN_SECONDS
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
 SAYS_BACK = """
-hear_open = say("native_session", native_id="n-1", model="m")
+session_open = emit("native_session", native_id="n-1", model="m")
 while True:
-    asked = hear()
-    say("agent_token", text=asked["content"])
-    say("session_end", exit_code=0)
+    asked = read()
+    emit("agent_token", text=asked["content"])
+    emit("session_end", exit_code=0)
 """
 
 
@@ -37,7 +37,7 @@ async def test_a_run_after_the_other_in_one_process(open_agent: OpenAgent) -> No
 
 async def test_the_duration_counts_from_the_prompt(open_agent: OpenAgent) -> None:
     agent = await open_agent(
-        "say('native_session'); hear(); time.sleep(0.3); say('session_end', exit_code=0, duration_ms=99_999_999)"
+        "emit('native_session'); read(); time.sleep(0.3); emit('session_end', exit_code=0, duration_ms=99_999_999)"
     )
     await asyncio.sleep(0.5)
     took = end_of(await ask(agent)).duration_ms
@@ -45,7 +45,9 @@ async def test_the_duration_counts_from_the_prompt(open_agent: OpenAgent) -> Non
 
 
 async def test_lines_that_are_no_events_are_shown(open_agent: OpenAgent) -> None:
-    agent = await open_agent("print('hello'); say('native_session'); hear(); print('a\\n\\n{}'); say('session_end', exit_code=0)")
+    agent = await open_agent(
+        "print('hello'); emit('native_session'); read(); print('a\\n\\n{}'); emit('session_end', exit_code=0)"
+    )
     events = await ask(agent)
     assert [event.line for event in events if isinstance(event, Stdout)] == ["hello", "a", "{}"]
 
@@ -53,9 +55,9 @@ async def test_lines_that_are_no_events_are_shown(open_agent: OpenAgent) -> None
 async def test_after_its_end_a_run_has_no_more_events(open_agent: OpenAgent) -> None:
     agent = await open_agent(
         """
-say("native_session")
+emit("native_session")
 for n in range(2):
-    hear()
+    read()
     print(json.dumps({"kind": "session_end", "exit_code": 0}), "a raw line", json.dumps({"kind": "agent_token", "text": "late"}),
           json.dumps({"kind": "session_end", "exit_code": 9}), sep="\\n", flush=True)
 """
@@ -72,7 +74,8 @@ for n in range(2):
 @pytest.mark.parametrize(("crash", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("sys.exit(0)", 1)])
 async def test_a_crash_in_the_middle_of_a_run(open_agent: OpenAgent, crash: str, code: int) -> None:
     agent = await open_agent(
-        f"say('native_session'); hear(); say('agent_token', text='half'); print('oh\\nno', file=sys.stderr, flush=True); {crash}"
+        "emit('native_session'); read(); emit('agent_token', text='half'); "
+        f"print('oh\\nno', file=sys.stderr, flush=True); {crash}"
     )
     events = await ask(agent)
     stderr = [] if crash == "sys.exit(0)" else [{"kind": "stderr", "line": "oh"}, {"kind": "stderr", "line": "no"}]
@@ -91,7 +94,7 @@ async def test_a_crash_in_the_middle_of_a_run(open_agent: OpenAgent, crash: str,
 
 
 async def test_a_process_that_ends_between_runs_is_gone(open_agent: OpenAgent) -> None:
-    agent = await open_agent("say('native_session'); hear(); say('session_end', exit_code=0); sys.exit(1)")
+    agent = await open_agent("emit('native_session'); read(); emit('session_end', exit_code=0); sys.exit(1)")
     end_of(await ask(agent))
     with pytest.raises(AgentGone):
         while True:
@@ -101,7 +104,7 @@ async def test_a_process_that_ends_between_runs_is_gone(open_agent: OpenAgent) -
 
 async def test_a_line_that_is_too_long_ends_the_run(open_agent: OpenAgent) -> None:
     agent = await open_agent(
-        "say('native_session'); hear(); sys.stdout.write('x' * 70_000_000); sys.stdout.flush(); time.sleep(600)"
+        "emit('native_session'); read(); sys.stdout.write('x' * 70_000_000); sys.stdout.flush(); time.sleep(600)"
     )
     assert shown(await ask(agent))[1:] == [
         {"kind": "error", "message": "the agent wrote a line of more than 64 MiB; the run was stopped"},
@@ -113,9 +116,9 @@ async def test_a_line_that_is_too_long_ends_the_run(open_agent: OpenAgent) -> No
 async def test_receiving_may_be_cancelled(open_agent: OpenAgent) -> None:
     agent = await open_agent(
         """
-say("native_session")
-hear()
-for n in range(200): say("agent_token", text=f"{n} "); time.sleep(0.002)
+emit("native_session")
+read()
+for n in range(200): emit("agent_token", text=f"{n} "); time.sleep(0.002)
 sys.exit(5)
 """
     )
@@ -135,13 +138,13 @@ sys.exit(5)
 async def test_replies_reach_the_process(open_agent: OpenAgent) -> None:
     agent = await open_agent(
         """
-say("native_session")
-hear()
-say("tool_call", id="a", name="weather", status="started", input={})
-say("tool_call", id="b", name="shell", status="started", input={})
-say("awaiting", calls=[{"id": "a", "wants": "result"}, {"id": "b", "wants": "permission"}])
-for n in range(2): say("agent_token", text=json.dumps(hear()) + "\\n")
-say("session_end", exit_code=0)
+emit("native_session")
+read()
+emit("tool_call", id="a", name="weather", status="started", input={})
+emit("tool_call", id="b", name="shell", status="started", input={})
+emit("awaiting", calls=[{"id": "a", "wants": "result"}, {"id": "b", "wants": "permission"}])
+for n in range(2): emit("agent_token", text=json.dumps(read()) + "\\n")
+emit("session_end", exit_code=0)
 """
     )
     await agent.prompt(Prompt("go"))
@@ -165,9 +168,9 @@ async def finish(agent: CliAgent) -> SessionEnd:
     ("code", "exit_code", "stop_reason"),
     [
         ("sys.exit(0)", 0, "end_turn"),
-        ("say('session_end', exit_code=0, stop_reason='refusal')", 0, "refusal"),
-        ("say('session_end', exit_code=0); sys.exit(6)", 6, "end_turn"),
-        ("say('session_end', exit_code=4, stop_reason='error')", 4, "error"),
+        ("emit('session_end', exit_code=0, stop_reason='refusal')", 0, "refusal"),
+        ("emit('session_end', exit_code=0); sys.exit(6)", 6, "end_turn"),
+        ("emit('session_end', exit_code=4, stop_reason='error')", 4, "error"),
         ("sys.exit(6)", 6, "error"),
     ],
 )
@@ -177,7 +180,7 @@ async def test_a_task_ends_as_its_process_does(open_agent: OpenAgent, code: str,
 
 
 async def test_a_task_is_on_standard_input_which_ends(open_agent: OpenAgent) -> None:
-    agent = await open_agent("say('agent_token', text=sys.stdin.read())", task="-x\n\u00e9\u0000")
+    agent = await open_agent("emit('agent_token', text=sys.stdin.read())", task="-x\n\u00e9\u0000")
     assert shown(await to_end(agent))[0] == {"kind": "agent_token", "text": "-x\n\u00e9\u0000"}
 
 
@@ -189,8 +192,8 @@ async def test_what_a_task_leaves_behind_ends_with_it(open_agent: OpenAgent) -> 
 
 
 async def test_a_task_does_not_wait_for_what_it_leaves_behind(open_agent: OpenAgent) -> None:
-    agent = await open_agent("child('import time; time.sleep(600)'); say('agent_token', text='done')", task="do")
-    async with asyncio.timeout(DRAIN_AT_MOST + 20):
+    agent = await open_agent("child('import time; time.sleep(600)'); emit('agent_token', text='done')", task="do")
+    async with asyncio.timeout(MAX_DRAIN_SECONDS + 20):
         events = await to_end(agent)
     assert isinstance(events[0], AgentToken)
     assert end_of(events).exit_code == 0

@@ -1,4 +1,4 @@
-"""Opening an agent: refusals are told, and the limit of the start holds for tasks too."""
+"""Starting an agent: errors, and the time limit of the start, which holds for tasks too."""
 
 from __future__ import annotations
 

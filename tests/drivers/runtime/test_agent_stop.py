@@ -17,14 +17,14 @@ from drivers.contract.specs import Limits
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
 OBEYS = """
-say("native_session")
+emit("native_session")
 while True:
-    asked = hear()
+    asked = read()
     if asked["type"] == "prompt":
-        say("agent_token", text=asked["content"])
-        if asked["content"] == "short": say("session_end", exit_code=0)
+        emit("agent_token", text=asked["content"])
+        if asked["content"] == "short": emit("session_end", exit_code=0)
     else:
-        say("session_end", exit_code=130, stop_reason="cancelled")
+        emit("session_end", exit_code=130, stop_reason="cancelled")
 """
 
 
@@ -55,7 +55,7 @@ async def test_an_interrupt_twice_is_one(open_agent: OpenAgent) -> None:
 
 @pytest.mark.parametrize("reading", [False, True], ids=["before the read", "while a read is under way"])
 async def test_an_interrupt_that_is_not_obeyed(open_agent: OpenAgent, reading: bool) -> None:
-    code = "signal.signal(15, signal.SIG_IGN); say('native_session'); hear(); stray(); time.sleep(600)"
+    code = "signal.signal(15, signal.SIG_IGN); emit('native_session'); read(); stray(); time.sleep(600)"
     agent = await open_agent(code, Limits(grace=0.5))
     await agent.prompt(Prompt("go"))
     (stray,) = [event.line for event in await until(agent, "stdout") if isinstance(event, Stdout)]
@@ -70,7 +70,7 @@ async def test_an_interrupt_that_is_not_obeyed(open_agent: OpenAgent, reading: b
 
 
 async def test_a_program_without_an_interrupt_is_ended(open_agent: OpenAgent) -> None:
-    agent = await open_agent("say('agent_token', text='a'); stray(); print('oh', file=sys.stderr); time.sleep(600)", task="do")
+    agent = await open_agent("emit('agent_token', text='a'); stray(); print('oh', file=sys.stderr); time.sleep(600)", task="do")
     (stray,) = [event.line for event in await until(agent, "stdout") if isinstance(event, Stdout)]
     await agent.interrupt()
     events = await to_end(agent)
@@ -81,7 +81,7 @@ async def test_a_program_without_an_interrupt_is_ended(open_agent: OpenAgent) ->
 
 
 async def test_an_interrupt_while_the_client_is_waited_for(open_agent: OpenAgent) -> None:
-    code = "say('native_session'); hear(); say('awaiting', calls=[{'id': 'a', 'wants': 'result'}]); hear(); time.sleep(600)"
+    code = "emit('native_session'); read(); emit('awaiting', calls=[{'id': 'a', 'wants': 'result'}]); read(); time.sleep(600)"
     agent = await open_agent(code, Limits(grace=0.3))
     await agent.prompt(Prompt("go"))
     await until(agent, "awaiting")
@@ -92,7 +92,7 @@ async def test_an_interrupt_while_the_client_is_waited_for(open_agent: OpenAgent
 
 
 async def test_a_program_that_exits_by_itself_when_it_is_interrupted(open_agent: OpenAgent) -> None:
-    agent = await open_agent("say('native_session'); hear(); say('agent_token', text='a'); hear(); sys.exit(2)")
+    agent = await open_agent("emit('native_session'); read(); emit('agent_token', text='a'); read(); sys.exit(2)")
     await agent.prompt(Prompt("go"))
     await until(agent, "agent_token")
     await agent.interrupt()
@@ -100,7 +100,7 @@ async def test_a_program_that_exits_by_itself_when_it_is_interrupted(open_agent:
 
 
 async def test_closing_ends_a_run_that_is_under_way(open_agent: OpenAgent) -> None:
-    agent = await open_agent("say('native_session'); hear(); say('agent_token', text='a'); time.sleep(600)", Limits(grace=0.2))
+    agent = await open_agent("emit('native_session'); read(); emit('agent_token', text='a'); time.sleep(600)", Limits(grace=0.2))
     await agent.prompt(Prompt("go"))
     await until(agent, "agent_token")
     reading = asyncio.create_task(to_end(agent))
@@ -112,7 +112,7 @@ async def test_closing_ends_a_run_that_is_under_way(open_agent: OpenAgent) -> No
 
 
 async def test_an_idle_agent_ends_on_the_end_of_its_input(open_agent: OpenAgent) -> None:
-    agent = await open_agent("say('native_session'); stray(); hear()", Limits(grace=60))
+    agent = await open_agent("emit('native_session'); stray(); read()", Limits(grace=60))
     await asyncio.wait_for(agent.close(), 30)
     assert gone(agent.pid)
 
@@ -127,27 +127,27 @@ async def refusal(open_agent: OpenAgent, code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("print('no login:\\nrun login first', file=sys.stderr); sys.exit(1)", "no login: run login first"),
-        ("print('usage', file=sys.stderr); say('error', message='the key is wrong'); sys.exit(1)", "the key is wrong"),
-        ("sys.exit(1)", "it said nothing"),
-        ("sys.exit(0)", "it said nothing"),
+        ("print('usage', file=sys.stderr); emit('error', message='the key is wrong'); sys.exit(1)", "the key is wrong"),
+        ("sys.exit(1)", "it wrote no message"),
+        ("sys.exit(0)", "it wrote no message"),
         ("print('warning', file=sys.stderr); sys.exit(0)", "warning"),
     ],
 )
-async def test_a_program_that_ends_before_it_takes_a_prompt(open_agent: OpenAgent, code: str, said: str) -> None:
-    assert await refusal(open_agent, code) == f"the agent ended before it took a prompt: {said}"
+async def test_a_program_that_ends_before_it_takes_a_prompt(open_agent: OpenAgent, code: str, message: str) -> None:
+    assert await refusal(open_agent, code) == f"the agent ended before it took a prompt: {message}"
 
 
 async def test_what_it_said_is_told_up_to_a_length(open_agent: OpenAgent) -> None:
-    said = await refusal(open_agent, "sys.stderr.write('x' * 100_000 + 'the reason'); sys.exit(1)")
-    assert len(said) < 3000 and said.endswith("the reason")
+    message = await refusal(open_agent, "sys.stderr.write('x' * 100_000 + 'the reason'); sys.exit(1)")
+    assert len(message) < 3000 and message.endswith("the reason")
 
 
 async def test_what_a_failed_start_leaves_behind_is_ended(open_agent: OpenAgent) -> None:
-    said = await refusal(open_agent, "os.dup2(2, 1); stray(); sys.exit(1)")
-    assert gone(int(said.rpartition(" ")[2]))
+    message = await refusal(open_agent, "os.dup2(2, 1); stray(); sys.exit(1)")
+    assert gone(int(message.rpartition(" ")[2]))
 
 
 class Picky(EventLineCodec):

@@ -20,7 +20,7 @@ from drivers.contract.client_services import (
     ClientResponse,
     ClientServices,
 )
-from drivers.runtime.client_requests import AT_ONCE, ClientRequests
+from drivers.runtime.client_requests import MAX_PENDING, ClientRequests
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import living, marked
 
@@ -122,7 +122,7 @@ async def test_a_killed_terminal_is_gone_with_all_it_started(host: ClientRequest
     terminal = created.result["terminalId"]
     await ask(host, "terminal/kill", terminalId=terminal)
     ended = (await ask(host, "terminal/wait_for_exit", terminalId=terminal)).result
-    # The shell's child may get the signal first; then the shell tells of it by its exit code.
+    # The shell's child may get the signal first; then it is in the exit code of the shell.
     assert ended["signal"] is not None or ended["exitCode"] == 128 + signal.SIGTERM
     assert not living(marked("hosttest"))
 
@@ -143,7 +143,7 @@ async def test_a_terminal_starts_in_the_folder_only(host: ClientRequests, tmp_pa
 
 
 class Editor(ClientServices):
-    """Does everything, and answers when it is told to."""
+    """Does everything, and answers when the test lets it."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[ClientRequest] = asyncio.Queue()
@@ -187,7 +187,7 @@ async def edited(tmp_path: Path, editor: Editor) -> AsyncIterator[ClientRequests
 async def test_the_client_is_asked_for_the_place_that_was_looked_at(
     edited: ClientRequests, editor: Editor, tmp_path: Path
 ) -> None:
-    """A client that takes `..` out of a path before it follows links must not come to another place."""
+    """A client that takes `..` out of a path before it follows links must not open another file."""
     editor.may_answer.set()
     work = tmp_path / "work"
     (work / "deep" / "deeper").mkdir(parents=True)
@@ -246,7 +246,7 @@ async def test_nothing_is_asked_for_a_cli_that_is_gone(edited: ClientRequests, e
 
 
 class Silent(ClientServices):
-    """A client that offers everything and answers nothing."""
+    """A client that supports every method and never answers."""
 
     def supported_methods(self) -> frozenset[str]:
         return frozenset({"fs/read_text_file"})
@@ -264,7 +264,7 @@ class Silent(ClientServices):
 async def test_an_agent_does_not_flood_the_client(tmp_path: Path) -> None:
     host = ClientRequests(tmp_path, {}, Spawner("hosttest"), client=Silent())
     answers: asyncio.Queue[ClientResponse] = asyncio.Queue()
-    for n in range(AT_ONCE + 1):
+    for n in range(MAX_PENDING + 1):
         host.begin(
             ClientRequest(n, "fs/read_text_file", {"path": str(tmp_path / "a")}), lambda _, answer: answers.put_nowait(answer)
         )

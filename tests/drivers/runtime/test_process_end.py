@@ -124,7 +124,7 @@ async def test_close_ends_all_that_it_started(start: StartProcess, name: str) ->
     assert gone(pid) and gone(process.pid)
 
 
-# Of a process that has no marker and whose parent has gone, nothing tells whose it is.
+# Of a process that has no marker and whose parent has ended, nothing links it to the agent.
 @pytest.mark.parametrize("name", [name for name in STRAYS if name != "a child without our environment"])
 async def test_also_when_it_has_gone_itself(start: StartProcess, name: str) -> None:
     process = await start(STRAYS[name] + "; time.sleep(0.2)")
@@ -162,38 +162,38 @@ async def test_a_tree_is_ended_by_pid_and_start_time(start: StartProcess) -> Non
     assert await process.exit_code() == -15
 
 
-class Notes:
-    """A ledger that keeps what it was told, in order."""
+class RecordingLedger:
+    """A ledger that records its calls, in order."""
 
     def __init__(self, *, broken: bool = False) -> None:
-        self.told: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
         self._broken = broken
 
     async def started(self, marker: str, pid: int, created: float) -> None:
-        self.told.append(("started", marker, pid, created))
+        self.calls.append(("started", marker, pid, created))
         if self._broken:
             raise OSError("the disk is full")
 
     async def ended(self, marker: str) -> None:
-        self.told.append(("ended", marker))
+        self.calls.append(("ended", marker))
 
 
 async def test_the_ledger_is_told(start: StartProcess) -> None:
-    notes = Notes()
-    process: Process = await start(IGNORES_EOF, ledger=notes)
-    ((_, marker, pid, created),) = notes.told
+    ledger = RecordingLedger()
+    process: Process = await start(IGNORES_EOF, ledger=ledger)
+    ((_, marker, pid, created),) = ledger.calls
     assert isinstance(marker, str) and marker.startswith("test.")
     assert (pid, created) == (process.pid, started_at(process.pid))
     await process.close(0.0)
     await process.close(0.0)
-    assert notes.told[1:] == [("ended", marker)]
+    assert ledger.calls[1:] == [("ended", marker)]
 
 
 async def test_what_cannot_be_written_down_does_not_run(start: StartProcess) -> None:
-    notes = Notes(broken=True)
+    ledger = RecordingLedger(broken=True)
     with pytest.raises(OSError, match="disk is full"):
-        await start(IGNORES_EOF, ledger=notes)
-    pid = notes.told[0][2]
+        await start(IGNORES_EOF, ledger=ledger)
+    pid = ledger.calls[0][2]
     assert isinstance(pid, int) and gone(pid)
 
 

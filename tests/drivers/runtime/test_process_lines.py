@@ -1,4 +1,4 @@
-"""A process' lines, both ways: whole, in order, without a deadlock, and never more of them in memory than is wanted."""
+"""A process' lines, both ways: whole, in order, without a deadlock, and never more of them in memory than the limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from drivers.runtime.pipes import DRAIN_AT_MOST, HIGH_WATER, STDERR_BYTES, STDERR_LINES
+from drivers.runtime.pipes import HIGH_WATER, MAX_DRAIN_SECONDS, STDERR_BYTES, STDERR_LINES
 from drivers.runtime.process import Process
 from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of
 
@@ -83,14 +83,14 @@ for n in range({LEFT_OVER}): print(f"{{n:09d}}" + "x" * 90)
 
 
 async def test_output_that_is_read_long_after_the_exit_is_whole(left_over: Process) -> None:
-    await asyncio.sleep(DRAIN_AT_MOST + 0.5)
+    await asyncio.sleep(MAX_DRAIN_SECONDS + 0.5)
     lines = await lines_of(left_over)
     assert lines == [b"%09d" % n + b"x" * 90 for n in range(LEFT_OVER)]
 
 
 async def test_output_is_whole_though_the_reader_holds_up_the_loop(left_over: Process) -> None:
     lines = await left_over.read_lines()
-    time.sleep(DRAIN_AT_MOST + 0.5)  # noqa: ASYNC251
+    time.sleep(MAX_DRAIN_SECONDS + 0.5)  # noqa: ASYNC251
     lines += await lines_of(left_over)
     assert lines == [b"%09d" % n + b"x" * 90 for n in range(LEFT_OVER)]
 
@@ -150,7 +150,7 @@ async def test_a_grandchild_that_holds_the_output_does_not_hold_up_the_end(start
 
 async def test_a_grandchild_that_goes_on_writing_does_not_either(start: StartProcess) -> None:
     process = await start("child('while True: print(1, flush=True); import time; time.sleep(0.02)'); print('done')")
-    assert b"done" in await asyncio.wait_for(lines_of(process), DRAIN_AT_MOST + 20)
+    assert b"done" in await asyncio.wait_for(lines_of(process), MAX_DRAIN_SECONDS + 20)
 
 
 async def test_the_last_words_on_standard_error_are_there_at_the_exit(start: StartProcess) -> None:

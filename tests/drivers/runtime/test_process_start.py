@@ -1,4 +1,4 @@
-"""How a process is started, and what is said where it cannot be."""
+"""How a process is started, and the errors where it cannot be."""
 
 from __future__ import annotations
 
@@ -65,25 +65,25 @@ async def refusal(command: Command) -> str:
 
 
 async def test_a_missing_program_is_told(tmp_path: Path) -> None:
-    said = await refusal(Command(("no-such-program", "--version"), tmp_path, {}))
-    assert said == f"cannot start 'no-such-program' in {tmp_path}: [Errno 2] No such file or directory: 'no-such-program'"
+    message = await refusal(Command(("no-such-program", "--version"), tmp_path, {}))
+    assert message == f"cannot start 'no-such-program' in {tmp_path}: [Errno 2] No such file or directory: 'no-such-program'"
 
 
 async def test_a_missing_folder_is_told(tmp_path: Path) -> None:
-    said = await refusal(Command(python(""), tmp_path / "gone", {}))
-    assert said == f"the working folder {tmp_path}/gone is not there; make it, or set the agent's cwd to one that is"
+    message = await refusal(Command(python(""), tmp_path / "gone", {}))
+    assert message == f"the working folder {tmp_path}/gone does not exist; create it, or set the agent's cwd to one that does"
 
 
 async def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "is not there" in await refusal(Command(python(""), tmp_path / "file", {}))
+    assert "does not exist" in await refusal(Command(python(""), tmp_path / "file", {}))
 
 
 async def test_a_program_that_is_not_executable_is_told(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
-    said = await refusal(Command((str(program),), tmp_path, {}))
-    assert said == f"cannot start '{program}' in {tmp_path}: [Errno 13] Permission denied: '{program}'"
+    message = await refusal(Command((str(program),), tmp_path, {}))
+    assert message == f"cannot start '{program}' in {tmp_path}: [Errno 13] Permission denied: '{program}'"
 
 
 async def test_a_program_of_no_known_format_is_told(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ async def test_what_is_not_offered_is_not_asked(acp: Open, portico: Running, sce
     session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
     await client.prompt(session)
     assert client.services.empty()
-    assert client.text().count("the session's client does not offer it") == 2
+    assert client.text().count("the session's client does not support it") == 2
 
 
 @pytest.mark.parametrize("granted", [True, False])
