@@ -280,6 +280,8 @@ class Session:
             self._agent.now = None
         elif self.live is not None and not self.live.alive:
             self._agent.forget()
+        else:
+            self._agent.record_native_id()
         if not run.suspended:
             self.open_calls.stop_watching()
         self._places.changed(self)
