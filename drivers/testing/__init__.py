@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from drivers.runtime.cli_driver import Driver
-from drivers.testing import check_codecs, check_info, check_runs
+from drivers.testing import check_codecs, check_info, check_runs, check_tools
 from drivers.testing.outcome import Check, Outcome, outcome_of
-from drivers.testing.setup import PROMPT, Setup
+from drivers.testing.setup import PROMPT, Setup, ToolCases
 
-__all__ = ["CHECKS", "PROMPT", "DriverCheckFailed", "Outcome", "Setup", "check_driver", "examine"]
+__all__ = ["CHECKS", "PROMPT", "DriverCheckFailed", "Outcome", "Setup", "ToolCases", "check_driver", "examine"]
 
-CHECKS: tuple[Check, ...] = (*check_info.CHECKS, *check_runs.CHECKS, *check_codecs.CHECKS)
+CHECKS: tuple[Check, ...] = (*check_info.CHECKS, *check_runs.CHECKS, *check_tools.CHECKS, *check_codecs.CHECKS)
 
 
 class DriverCheckFailed(AssertionError):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from drivers.contract.agent import Agent, Prompt
+from drivers.contract.codec import Command
 from drivers.contract.errors import AgentGone, AgentUnavailable, ResumeFailed
 from drivers.contract.events import NativeSession, OutputEvent, SessionEnd
 from drivers.contract.messages import AssistantMessage, UserMessage
 from drivers.runtime.cli_driver import CliDriver
+from drivers.runtime.turn_process import TurnProcessDriver
 from drivers.testing.outcome import Check, Failed, Skipped
 from drivers.testing.runs import ask, kinds, to_end
 from drivers.testing.setup import Setup
@@ -44,17 +46,19 @@ async def probe(setup: Setup) -> None:
 
 async def arguments(setup: Setup) -> None:
     """Everybody on the machine can read them."""
-    if not isinstance(setup.driver, CliDriver):
-        raise Skipped("the driver starts its processes by itself")
     secrets = {option.name: SECRET for option in setup.info.options if option.secret}
     options = {**setup.task().options, **secrets}
     history = (UserMessage(content=SAID), AssistantMessage(content=ANSWERED))
     seed = {"history": history} if setup.info.seeds else {}
     system = {"system": TOLD} if setup.info.system else {}
-    commands = {
-        "task": setup.driver.task(setup.task(task=SAID, options=options)).command,
-        "session": setup.driver.session(setup.session(options=options, **seed, **system)).command,
-    }
+    commands: dict[str, Command] = {}
+    if isinstance(setup.driver, CliDriver):
+        commands["task"] = setup.driver.task(setup.task(task=SAID, options=options)).command
+        commands["session"] = setup.driver.session(setup.session(options=options, **seed, **system)).command
+    elif isinstance(setup.driver, TurnProcessDriver):
+        commands["turn"] = setup.driver.turn(setup.session(options=options, **seed, **system), Prompt(SAID)).command
+    else:
+        raise Skipped("the driver starts its processes by itself")
     what = {SAID: "the prompt or the history", ANSWERED: "the history", TOLD: "the system prompt", SECRET: "a secret option"}
     for form, command in commands.items():
         for mark, meaning in what.items():
@@ -81,6 +85,9 @@ async def session(setup: Setup) -> None:
 async def second_turn(setup: Setup) -> None:
     async with setup.opened() as (agent, watched):
         _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn")
+        turn_process = isinstance(setup.driver, TurnProcessDriver)
+        if turn_process and agent.native_id is None and setup.info.seeds:
+            raise Skipped("the program reports no id of its session; each turn is seeded with the history")
         if not agent.alive:
             raise Failed("the agent is not alive after its first turn; a session takes one prompt after the other")
         processes = len(watched.started)
@@ -89,7 +96,7 @@ async def second_turn(setup: Setup) -> None:
         except AgentGone as gone:
             raise Failed(f"the agent takes no second prompt: {gone}") from gone
         _refuse_failure(events, "the second turn")
-        if len(watched.started) > processes:
+        if len(watched.started) > processes and not turn_process:
             raise Failed("the second turn started another process; a live session is one that stays warm")
 
 
@@ -112,9 +119,13 @@ async def native_session(setup: Setup) -> None:
         raise Failed(f"the program did not resume its own session, and the driver says seeds=False: {error}") from error
     try:
         async with setup.opened(resume=NO_SUCH):
+            how = (
+                "Override has_session()"
+                if isinstance(setup.driver, TurnProcessDriver)
+                else "Set codec.start_error to ResumeFailed"
+            )
             raise Failed(
-                f"resuming {NO_SUCH!r}, which does not exist, opened a session: the conversation would be lost unseen. "
-                "Set codec.start_error to ResumeFailed"
+                f"resuming {NO_SUCH!r}, which does not exist, opened a session: the conversation would be lost unseen. {how}"
             )
     except ResumeFailed:
         return
@@ -169,6 +180,9 @@ async def killed(setup: Setup) -> None:
             raise Failed(
                 f"a process that is killed in mid-turn is an `error` and a session_end that fails; it gave {kinds(events)}"
             )
+        if agent.alive and isinstance(setup.driver, TurnProcessDriver):
+            _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the turn after a killed one")
+            return
         if agent.alive:
             raise Failed("the process was killed, and the agent says that it is alive")
         try:
@@ -195,11 +209,16 @@ async def close(setup: Setup) -> None:
 
 
 async def _suspended(agent: Agent, watched: Watched, setup: Setup) -> None:
-    """A run under way that cannot end: the processes are stopped before they hear of the prompt."""
-    if not await watched.running():
+    """A run under way that cannot end: the processes are stopped before they receive the prompt, or as soon as they start."""
+    if isinstance(setup.driver, TurnProcessDriver):
+        watched.suspends = True
+        await agent.prompt(Prompt(setup.prompt))
+        watched.suspends = False
+    elif await watched.running():
+        await watched.suspend()
+        await agent.prompt(Prompt(setup.prompt))
+    else:
         raise Skipped("no process runs that was started with the spawner")
-    await watched.suspend()
-    await agent.prompt(Prompt(setup.prompt))
 
 
 async def _refuse_leftovers(watched: Watched, after: str) -> None:
@@ -221,7 +240,7 @@ CHECKS = (
     Check("arguments", "no prompt, history, system prompt or secret stands in a process' arguments", arguments),
     Check("task", "a task ends with one session_end, last, and leaves nothing running", task),
     Check("session", "a session answers a prompt with events and one session_end, last", session),
-    Check("second turn", "the same process answers a second prompt", second_turn),
+    Check("second turn", "a second prompt is answered, by the same process where the driver keeps one", second_turn),
     Check(
         "native session", "the program's own session can be resumed, and ResumeFailed tells of one that is gone", native_session
     ),

@@ -33,9 +33,14 @@ class Watched(Spawner):
         self._mark = uuid.uuid4().hex
         super().__init__(self._mark)
         self.started: list[Started] = []
+        self.suspends = False
+        """Whether a process is stopped as soon as it has started."""
 
     async def spawn(self, command: Command) -> Process:
         process = await super().spawn(command)
+        if self.suspends:
+            with suppress(psutil.Error):
+                psutil.Process(process.pid).suspend()
         started = Started(command, process, written=bytearray(command.stdin or b""))
         read, write = process.read_lines, process.write
 
