@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.event_lines import EventLineCodec, open_request, request
+from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codecs.tool_calls import Call, CallTracker
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
 from drivers.contract.capabilities import (
     SupportsClientRequests,
@@ -22,6 +24,7 @@ from drivers.contract.capabilities import (
 )
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Command, Launch
+from drivers.contract.denials import denied
 from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import (
     AgentToken,
@@ -93,6 +96,8 @@ __all__ = [
     "AssistantMessage",
     "AwaitedCall",
     "Awaiting",
+    "Call",
+    "CallTracker",
     "CliDriver",
     "ClientRequest",
     "ClientResponse",
@@ -110,6 +115,7 @@ __all__ = [
     "DriverInfo",
     "Error",
     "EventLineCodec",
+    "HeldEvents",
     "Hook",
     "ImageBlock",
     "JsonLineCodec",
@@ -166,6 +172,7 @@ __all__ = [
     "Usage",
     "UserMessage",
     "blocks",
+    "denied",
     "open_request",
     "parse_object",
     "pending_tool_calls",
