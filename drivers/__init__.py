@@ -78,11 +78,9 @@ from drivers.runtime.process import Spawner
 from drivers.runtime.turn_process import TurnCodec, TurnProcessDriver
 
 if TYPE_CHECKING:
-    from drivers.acp.codec import AcpCodec
-    from drivers.acp.driver import AcpDriver
-    from drivers.acp.profile import AgentProfile
+    from drivers.acp import AcpCodec, AcpDriver, AgentProfile
 
-_LAZY = {"AcpCodec": "drivers.acp.codec", "AcpDriver": "drivers.acp.driver", "AgentProfile": "drivers.acp.profile"}
+_FROM_ACP = ("AcpCodec", "AcpDriver", "AgentProfile")
 
 __all__ = [
     "AcpCodec",
@@ -184,6 +182,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _FROM_ACP:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    return getattr(import_module("drivers.acp"), name)
