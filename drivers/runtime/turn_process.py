@@ -61,7 +61,7 @@ class TurnProcessDriver(Driver):
         return True
 
     def task_tools(self, spec: TaskSpec) -> tuple[ToolGrant, ...]:
-        """The tools that a task of `/v1/execute` may use; by default none, since nobody can be asked for permission."""
+        """The tools that a task of `/v1/execute` may use; by default none, since a task has no client to ask for permission."""
         return ()
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:

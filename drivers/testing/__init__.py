@@ -25,10 +25,10 @@ class DriverCheckFailed(AssertionError):
     """The text has every check that failed, and why."""
 
 
-async def examine(setup: Setup, wanted: Callable[[Check], bool] = lambda check: True) -> AsyncIterator[Outcome]:
+async def examine(setup: Setup, selects: Callable[[Check], bool] = lambda check: True) -> AsyncIterator[Outcome]:
     """The outcomes as they come. Without its program, or with an `info()` that raises, nothing else is tried."""
     for check in CHECKS:
-        if wanted(check) or check.name in ("info", "program"):
+        if selects(check) or check.name in ("info", "program"):
             outcome = await outcome_of(check, setup)
             yield outcome
             if outcome.status == "failed" and check.name in ("info", "program"):
@@ -36,7 +36,7 @@ async def examine(setup: Setup, wanted: Callable[[Check], bool] = lambda check: 
 
 
 def check_driver(driver: Driver, *, folder: Path | None = None, **setup: Any) -> list[Outcome]:
-    """Check a driver; the fields of `Setup` say with what. Raises DriverCheckFailed. Call it outside of an event loop."""
+    """Check a driver; the keyword arguments are fields of `Setup`. Raises DriverCheckFailed. Call it outside of an event loop."""
     with tempfile.TemporaryDirectory(prefix="portico-check-") as temporary:
         outcomes = asyncio.run(_all(Setup(driver, folder or Path(temporary), **setup)))
     failed = [f"{outcome.check}: {outcome.text}" for outcome in outcomes if outcome.status == "failed"]

@@ -9,7 +9,7 @@ from drivers.contract.agent import Prompt
 from drivers.contract.codec import Codec
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.turn_process import TurnProcessDriver
-from drivers.testing.codecs import Player, shown
+from drivers.testing.codecs import Player, contains
 from drivers.testing.damage import KINDS, Damage, damaged
 from drivers.testing.outcome import Check, Failed, Skipped
 from drivers.testing.runs import ask, to_end
@@ -49,7 +49,7 @@ async def junk(setup: Setup) -> None:
             player = await _running(setup, form, codec)
             player.feed(line)
             player.exit(0)
-            if MARK.encode() in line and not shown(player.events, MARK):
+            if MARK.encode() in line and not contains(player.events, MARK):
                 raise Failed(f"{form}(): the line {line!r} is lost; a line that is not understood is a Stdout event")
 
 
@@ -123,13 +123,13 @@ async def _running(setup: Setup, form: str, codec: Callable[[], Codec]) -> Playe
             player.prompt()
         if player.codec.phase == "running":
             return player
-    raise Skipped("the codec was not ready after the recorded lines; its opening has ids that are never the same")
+    raise Skipped("the codec was not ready after the recorded lines; its handshake has ids that differ in each run")
 
 
 CHECKS = (
     Check("ends", "a codec ends a run under way with one session_end when its process exits", ends),
     Check("recorded lines", "what the program printed, read again by a fresh codec: every run ends once, last", again),
-    Check("unknown lines", "a line that is not understood is shown, and nothing raises", junk),
+    Check("unknown lines", "a line that is not understood is contains, and nothing raises", junk),
     Check(
         "damaged lines", f"{ROUNDS} ways to damage what the program printed: nothing raises, every run ends once, last", damage
     ),

@@ -55,7 +55,7 @@ async def permission(setup: Setup) -> None:
 
 async def application(setup: Setup) -> None:
     if not setup.info.app_tools:
-        raise Skipped("info() says app_tools=False")
+        raise Skipped("info() declares app_tools=False")
     if setup.tools.application is None:
         raise Skipped("no prompt is given on which the program calls the tool `portico_check` (--app-tool-prompt)")
     if getattr(setup.driver, "tools_by_mcp", False):

@@ -70,11 +70,11 @@ def refuse_odd(events: Sequence[object], where: str) -> None:
 def refuse_broken(events: Sequence[OutputEvent]) -> None:
     """Raises Failed for a run whose events contradict each other."""
     end = events[-1]
-    told = any(isinstance(event, Error) for event in events)
-    if isinstance(end, SessionEnd) and end.exit_code and end.stop_reason == "error" and not told:
-        raise Failed(f"a run that fails (exit code {end.exit_code}) says why in an `error` event; it gave {kinds(events)}")
+    explained = any(isinstance(event, Error) for event in events)
+    if isinstance(end, SessionEnd) and end.exit_code and end.stop_reason == "error" and not explained:
+        raise Failed(f"a run that fails (exit code {end.exit_code}) has the reason in an `error` event; it gave {kinds(events)}")
     if isinstance(end, SessionEnd) and not end.exit_code and end.stop_reason == "error":
-        raise Failed("session_end says stop_reason `error` with exit code 0; one of the two is not so")
+        raise Failed("session_end has stop_reason `error` and exit code 0, which contradict each other")
     started: set[str] = set()
     for event in events:
         if isinstance(event, ToolCall) and event.status == "started":

@@ -62,10 +62,10 @@ class Setup:
 
     def found_program(self) -> str | None:
         """The path of the program; empty for a driver that brings its own, None where it is not found."""
-        wanted = self.program or self.info.program
-        if wanted is None:
+        program = self.program or self.info.program
+        if program is None:
             return ""
-        found = shutil.which(os.path.expanduser(wanted), path=self.env.get("PATH"))
+        found = shutil.which(os.path.expanduser(program), path=self.env.get("PATH"))
         return os.path.abspath(found) if found else None
 
     def session(self, **more: Any) -> SessionSpec:

@@ -132,8 +132,8 @@ def test_the_api_does_not_import_the_package_of_a_protocol() -> None:
 
 async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon: Daemon) -> None:
     async with daemon.client() as client:
-        offered = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
-        assert offered["tom"]["title"] == "Cat"
+        agents = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
+        assert agents["tom"]["title"] == "Cat"
         made = await create(client, "tom", "hello")
         assert made["messages"] == [{"role": "assistant", "content": "hello"}]
         again = await say(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")

@@ -85,7 +85,7 @@ class DeniesAll(EventLineCodec):
 
 
 class LosesResults(EventLineCodec):
-    """Passes an empty text on in place of a result."""
+    """Passes an empty text on instead of a result."""
 
     def reply(self, reply: Reply) -> None:
         super().reply(replace(reply, content="") if isinstance(reply, ToolReply) else reply)

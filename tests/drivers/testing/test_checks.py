@@ -98,7 +98,7 @@ async def test_a_session_that_can_be_resumed_passes_too(tmp_path: Path) -> None:
 FAULTS: list[tuple[str, Driver, str]] = [
     ("name", broken.Named(), "the class attribute `name` is 'no name'"),
     ("info", broken.Restless(), "info() gave two different answers"),
-    ("info", broken.Speechless(), "it raised RuntimeError: cannot say ("),
+    ("info", broken.Speechless(), "it raised RuntimeError: no info ("),
     ("info", With(title=" "), "info().title is blank"),
     ("info", With(program=""), "info().program is blank"),
     ("options", With(options=(option(), option())), "two options have the name 'mood'"),
@@ -120,18 +120,18 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("arguments", Talkative(lambda spec: spec.options["token"]), "session(): a secret option stands in the arguments"),
     ("arguments", Talkative(lambda spec: str(spec.system)), "session(): the system prompt stands in the arguments"),
     ("arguments", Talkative(lambda spec: str(spec.history)), "session(): the prompt or the history stands in the arguments"),
-    ("task", Coded(broken_codecs.SilentlyFails), "a run that fails (exit code 1) says why in an `error` event"),
+    ("task", Coded(broken_codecs.SilentlyFails), "a run that fails (exit code 1) has the reason in an `error` event"),
     ("task", Programmed(broken.ECHO, task="raise SystemExit(3)"), "the task ended with exit code 3 (error)"),
     ("session", Coded(broken_codecs.FindsResults), "there is a result of tool call '1', which was never started"),
     ("session", Coded(broken_codecs.Texts), "receive() gave 'text'; it must give OutputEvents"),
     ("session", Programmed(broken.FAILS), "the first turn ended with exit code 1 (end_turn): no"),
     ("second turn", Programmed(broken.ONE_TURN), "the agent"),
-    ("native session", Resuming(told="two"), "a native_session event says 'two', and the agent's native_id is 'one'"),
+    ("native session", Resuming(reported="two"), "a native_session event has 'two', and the agent's native_id is 'one'"),
     ("native session", Resuming(), "opened a session: the conversation would be lost unseen"),
     ("native session", Resuming(broken.wrong_word), "raised AgentUnavailable (it is gone); with ResumeFailed it is seeded anew"),
     ("killed", Coded(broken_codecs.Wishful), "a process that is killed in mid-turn is an `error`"),
     ("killed", Coded(broken_codecs.NeverEnds), "the agent was gone before its session_end"),
-    ("killed", Programmed(broken.ECHO, broken.Unaware), "the process was killed, and the agent says that it is alive"),
+    ("killed", Programmed(broken.ECHO, broken.Unaware), "the process was killed, and the agent reports that it is alive"),
     ("killed", Programmed(broken.ECHO, broken.Patient), "prompt() raised nothing although the process is gone"),
     ("close", Programmed(broken.ECHO, broken.Immortal), "close() left 1 processes running: python"),
     ("recorded lines", Coded(broken_codecs.EndsTwice), "gave `session_end` after the session_end of its run"),
@@ -146,16 +146,16 @@ FAULTS: list[tuple[str, Driver, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "driver", "said"), FAULTS, ids=[f"{check}: {said[:40]}" for check, _, said in FAULTS])
-async def test_a_broken_driver_fails(check: str, driver: Driver, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("check", "driver", "text"), FAULTS, ids=[f"{check}: {text[:40]}" for check, _, text in FAULTS])
+async def test_a_broken_driver_fails(check: str, driver: Driver, text: str, tmp_path: Path) -> None:
     found = await outcome(driver, tmp_path, check)
     assert found.status == "failed", found
-    assert said in found.text
+    assert text in found.text
 
 
 async def test_an_agent_that_does_not_stop_fails(tmp_path: Path) -> None:
     mute = Programmed(broken.MUTE, broken.Deaf)
-    # Which limit is the first to be over is not said.
+    # Which limit is the first to pass is not defined.
     assert (await outcome(mute, tmp_path, "session", seconds=1.0)).status == "failed"
     assert (await outcome(mute, tmp_path, "interrupt", seconds=1.0)).status == "failed"
     stuck = await outcome(Programmed(broken.ECHO, broken.Deaf), tmp_path, "stuck")
@@ -170,7 +170,7 @@ async def test_a_seed_that_goes_nowhere_fails(tmp_path: Path) -> None:
             return super().session(replace(spec, history=(), system=None))
 
     found = await outcome(Forgetful(), tmp_path, "seeds")
-    assert found.text == "info() says `seeds`, but the text never reached the program; give it, or say seeds=False"
+    assert found.text == "info() declares `seeds`, but the text never reached the program; pass it, or declare seeds=False"
 
 
 async def test_a_driver_without_processes_or_codecs_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
