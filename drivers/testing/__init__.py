@@ -1,4 +1,4 @@
-"""The conformance check of a driver: what the gateway relies on, tried with the driver's own program.
+"""The conformance check of a driver: what the gateway relies on, checked with the driver's own program.
 
 In a test: `check_driver(MyDriver(), program="…")`; by hand: `python -m drivers.testing my_package:MyDriver`.
 """
@@ -26,7 +26,7 @@ class DriverCheckFailed(AssertionError):
 
 
 async def examine(setup: Setup, selects: Callable[[Check], bool] = lambda check: True) -> AsyncIterator[Outcome]:
-    """The outcomes as they come. Without its program, or with an `info()` that raises, nothing else is tried."""
+    """Yield the outcomes as they come. After a failure of `info` or `program` no other check is made."""
     for check in CHECKS:
         if selects(check) or check.name in ("info", "program"):
             outcome = await outcome_of(check, setup)

@@ -1,4 +1,4 @@
-"""Checks of a driver's codecs on lines that no program should print, made of the lines that this one did print."""
+"""Checks of a driver's codecs with lines that the program printed: as they are, damaged, and mixed with unknown ones."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ToolCases:
 
 @dataclass(frozen=True)
 class Setup:
-    """`folder` is an empty one of its own. `seconds` is how long one answer of the agent may take."""
+    """`folder` is an empty one of its own. `seconds` is the time limit of one answer of the agent."""
 
     driver: Driver
     folder: Path
