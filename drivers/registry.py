@@ -1,4 +1,4 @@
-"""Names to drivers, by the entry-point group `portico.drivers`; the built-in ones register there as third parties do."""
+"""Loads drivers by name from the entry-point group `portico.drivers`, in which the built-in ones are registered too."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ log = logging.getLogger(__name__)
 
 GROUP = "portico.drivers"
 OUT_OF_THE_BOX = ("echo", "claude", "codex", "gemini")
-"""The drivers that are agents of the same name without any configuration, where their program is found."""
+"""The drivers that are agents of the same name without any configuration, if their program is found."""
 
 
 def load() -> dict[str, Driver]:
-    """Every driver that loads; one that does not is left out with a warning."""
+    """Return every driver that loads, by name. One that raises is left out with a warning."""
     drivers: dict[str, Driver] = {}
     for point in entry_points(group=GROUP):
         try:

@@ -1,4 +1,4 @@
-"""The echo agent: the prompt as its answer. The driver, and the process that it starts."""
+"""The echo agent, which answers with the prompt: the driver, and the program that it starts."""
 
 from drivers.echo.driver import EchoDriver
 

@@ -1,4 +1,4 @@
-"""The echo driver: the task verbatim as one `agent_token`, through the same path as a real CLI. For tests and first steps."""
+"""The echo driver: repeats each prompt as one `agent_token`, through the same path as a real CLI."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PROGRAM = Path(__file__).with_name("program.py")
 
 
 class EchoDriver(CliDriver):
-    """Says back what it is told."""
+    """Repeats each prompt."""
 
     name = "echo"
 
     def info(self) -> DriverInfo:
-        return DriverInfo(title="Echo", description="Says back what it is told; for tests and first steps.", version="1.0.0")
+        return DriverInfo(title="Echo", description="Repeats each prompt; for tests and first steps.", version="1.0.0")
 
     def session(self, spec: SessionSpec) -> Launch:
         command = Command((*_python(), *spec.args), spec.cwd, spec.env)

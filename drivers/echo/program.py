@@ -1,10 +1,10 @@
-"""The program behind the echo driver: says back what it is told. Standard library only, so that it starts in 10 ms."""
+"""The program of the echo driver: repeats each prompt. Standard library only, so that it starts in 10 ms."""
 
 import json
 import sys
 
 
-def say(**event: object) -> None:
+def emit(**event: object) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -16,16 +16,16 @@ def text_of(content: object) -> str:
 
 
 def task() -> None:
-    say(kind="agent_token", text=sys.stdin.buffer.read().decode("utf-8", "replace"))
+    emit(kind="agent_token", text=sys.stdin.buffer.read().decode("utf-8", "replace"))
 
 
 def session() -> None:
-    say(kind="native_session")
+    emit(kind="native_session")
     for line in sys.stdin.buffer:
         request = json.loads(line)
         if request["type"] == "prompt":
-            say(kind="agent_token", text=text_of(request["content"]))
-            say(kind="session_end", exit_code=0)
+            emit(kind="agent_token", text=text_of(request["content"]))
+            emit(kind="session_end", exit_code=0)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -71,17 +72,23 @@ class CliDriver(Driver):
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if not (self.tools_by_mcp and spec.app_tools):
             return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
-        if spec.tool_host is None:
-            raise AgentUnavailable("it calls application-side tools by MCP, and there is no MCP server here")
-        server = await spec.tool_host(spec.app_tools, self.info().mcp_call_id_keys)
+        spec = await with_tool_server(spec, self.info().mcp_call_id_keys)
         try:
-            return await CliAgent.start(self.session(replace(spec, tool_server=server)), spawner, limits, spec.services)
+            return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
         except BaseException:
-            await asyncio.shield(server.close())
+            if spec.tool_server is not None:
+                await asyncio.shield(spec.tool_server.close())
             raise
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         return await CliAgent.start(self.task(spec), spawner, limits)
+
+
+async def with_tool_server(spec: SessionSpec, call_id_keys: Sequence[str]) -> SessionSpec:
+    """The spec with a server of its application-side tools, which the caller closes. Raises AgentUnavailable."""
+    if spec.tool_host is None:
+        raise AgentUnavailable("it calls application-side tools by MCP, and there is no MCP server here")
+    return replace(spec, tool_server=await spec.tool_host(spec.app_tools, call_id_keys))
 
 
 async def run_to_end(command: Command, spawner: Spawner, seconds: float = PROBE_SECONDS) -> tuple[int, str]:

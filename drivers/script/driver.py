@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parent / "program" / "main.py"
 def _tool(name: str, kind: ToolKind, description: str, **fields: str) -> ToolSpec:
     properties = {field: {"type": "string", "description": meaning} for field, meaning in fields.items()}
     schema = {"type": "object", "properties": properties, "required": [*fields], "additionalProperties": False}
-    return ToolSpec(name, f"{description} Nothing is done but what the scenario says.", schema, kind=kind)
+    return ToolSpec(name, f"{description} A call does only what the scenario defines.", schema, kind=kind)
 
 
 TOOLS = (
@@ -57,7 +57,7 @@ class ScriptDriver(CliDriver):
         return Launch(command, EventLineCodec(open_request(spec)))
 
     def task(self, spec: TaskSpec) -> Launch:
-        # Nobody can be asked while a task runs, so its own tools are all trusted.
+        # A task has no client that could grant permission, so its own tools are all trusted.
         tools = [{"name": tool.name, "trust": True} for tool in TOOLS]
         stdin = request("open", options=dict(spec.options), model=spec.model, tools=tools)
         stdin += request("prompt", content=spec.task)

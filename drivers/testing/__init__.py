@@ -1,4 +1,4 @@
-"""The conformance check of a driver: what the gateway relies on, tried with the driver's own program.
+"""The conformance check of a driver: what the gateway relies on, checked with the driver's own program.
 
 In a test: `check_driver(MyDriver(), program="…")`; by hand: `python -m drivers.testing my_package:MyDriver`.
 """
@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from drivers.runtime.cli_driver import Driver
-from drivers.testing import check_codecs, check_info, check_runs
+from drivers.testing import check_codecs, check_info, check_runs, check_tools
 from drivers.testing.outcome import Check, Outcome, outcome_of
-from drivers.testing.setup import PROMPT, Setup
+from drivers.testing.setup import PROMPT, Setup, ToolCases
 
-__all__ = ["CHECKS", "PROMPT", "DriverCheckFailed", "Outcome", "Setup", "check_driver", "examine"]
+__all__ = ["CHECKS", "PROMPT", "DriverCheckFailed", "Outcome", "Setup", "ToolCases", "check_driver", "examine"]
 
-CHECKS: tuple[Check, ...] = (*check_info.CHECKS, *check_runs.CHECKS, *check_codecs.CHECKS)
+CHECKS: tuple[Check, ...] = (*check_info.CHECKS, *check_runs.CHECKS, *check_tools.CHECKS, *check_codecs.CHECKS)
 
 
 class DriverCheckFailed(AssertionError):
     """The text has every check that failed, and why."""
 
 
-async def examine(setup: Setup, wanted: Callable[[Check], bool] = lambda check: True) -> AsyncIterator[Outcome]:
-    """The outcomes as they come. Without its program, or with an `info()` that raises, nothing else is tried."""
+async def examine(setup: Setup, selects: Callable[[Check], bool] = lambda check: True) -> AsyncIterator[Outcome]:
+    """Yield the outcomes as they come. After a failure of `info` or `program` no other check is made."""
     for check in CHECKS:
-        if wanted(check) or check.name in ("info", "program"):
+        if selects(check) or check.name in ("info", "program"):
             outcome = await outcome_of(check, setup)
             yield outcome
             if outcome.status == "failed" and check.name in ("info", "program"):
@@ -36,7 +36,7 @@ async def examine(setup: Setup, wanted: Callable[[Check], bool] = lambda check: 
 
 
 def check_driver(driver: Driver, *, folder: Path | None = None, **setup: Any) -> list[Outcome]:
-    """Check a driver; the fields of `Setup` say with what. Raises DriverCheckFailed. Call it outside of an event loop."""
+    """Check a driver; the keyword arguments are fields of `Setup`. Raises DriverCheckFailed. Call it outside of an event loop."""
     with tempfile.TemporaryDirectory(prefix="portico-check-") as temporary:
         outcomes = asyncio.run(_all(Setup(driver, folder or Path(temporary), **setup)))
     failed = [f"{outcome.check}: {outcome.text}" for outcome in outcomes if outcome.status == "failed"]

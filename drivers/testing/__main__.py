@@ -13,7 +13,7 @@ import click
 
 from drivers import registry
 from drivers.runtime.cli_driver import Driver
-from drivers.testing import CHECKS, PROMPT, Setup, examine
+from drivers.testing import CHECKS, PROMPT, Setup, ToolCases, examine
 
 COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
 
@@ -24,6 +24,9 @@ COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
 @click.option("--program", help="The program's path, where it is not on PATH under its usual name.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the driver.")
 @click.option("--prompt", default=PROMPT, show_default=True, help="What the agent is asked; about 15 times.")
+@click.option("--tool-prompt", "tools", multiple=True, metavar="NAME=PROMPT", help="On this prompt the agent calls that tool.")
+@click.option("--app-tool-prompt", help="On this prompt the agent calls the application-side tool portico_check.")
+@click.option("--never-asks", is_flag=True, help="The CLI cannot ask for permission while it runs.")
 @click.option("--seconds", default=60.0, show_default=True, help="How long one answer may take.")
 @click.option("--only", multiple=True, type=click.Choice([check.name for check in CHECKS]), help="Just this check.")
 def main(
@@ -32,6 +35,9 @@ def main(
     program: str | None,
     options: Sequence[str],
     prompt: str,
+    tools: Sequence[str],
+    app_tool_prompt: str | None,
+    never_asks: bool,
     seconds: float,
     only: Sequence[str],
 ) -> None:
@@ -39,10 +45,13 @@ def main(
 
     ARGS (after `--`) go to the program. The exit code is the number of checks that failed.
     """
-    given = dict(_pair(option) for option in options)
+    given = dict(_pair("--option", option) for option in options)
+    cases = ToolCases(dict(_pair("--tool-prompt", tool) for tool in tools), app_tool_prompt, not never_asks)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="portico-check-") as folder:
-        setup = Setup(_load(driver), Path(folder), program, tuple(args), options=given, prompt=prompt, seconds=seconds)
+        setup = Setup(
+            _load(driver), Path(folder), program, tuple(args), options=given, prompt=prompt, tools=cases, seconds=seconds
+        )  # fmt: skip
         failed = asyncio.run(_show(setup, only))
     sys.exit(failed)
 
@@ -70,14 +79,16 @@ def _load(name: str) -> Driver:
     except (ImportError, AttributeError, TypeError) as error:
         raise click.UsageError(f"cannot make a driver of {name!r}: {type(error).__name__}: {error}") from error
     if not isinstance(found, Driver):
-        raise click.UsageError(f"{name!r} is no driver; it must be a subclass of drivers.Driver or drivers.CliDriver")
+        raise click.UsageError(
+            f"{name!r} is no driver; it must be a subclass of drivers.Driver, drivers.CliDriver or drivers.TurnProcessDriver"
+        )
     return found
 
 
-def _pair(option: str) -> tuple[str, str]:
+def _pair(flag: str, option: str) -> tuple[str, str]:
     name, equals, value = option.partition("=")
     if not equals:
-        raise click.UsageError(f"--option {option!r}: write NAME=VALUE")
+        raise click.UsageError(f"{flag} {option!r}: write NAME=VALUE")
     return name, value
 
 

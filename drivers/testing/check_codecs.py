@@ -1,13 +1,15 @@
-"""Checks of a driver's codecs on lines that no program should print, made of the lines that this one did print."""
+"""Checks of a driver's codecs with lines that the program printed: as they are, damaged, and mixed with unknown ones."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
+from drivers.contract.agent import Prompt
 from drivers.contract.codec import Codec
 from drivers.runtime.cli_driver import CliDriver
-from drivers.testing.codecs import Player, shown
+from drivers.runtime.turn_process import TurnProcessDriver
+from drivers.testing.codecs import Player, contains
 from drivers.testing.damage import KINDS, Damage, damaged
 from drivers.testing.outcome import Check, Failed, Skipped
 from drivers.testing.runs import ask, to_end
@@ -47,13 +49,13 @@ async def junk(setup: Setup) -> None:
             player = await _running(setup, form, codec)
             player.feed(line)
             player.exit(0)
-            if MARK.encode() in line and not shown(player.events, MARK):
+            if MARK.encode() in line and not contains(player.events, MARK):
                 raise Failed(f"{form}(): the line {line!r} is lost; a line that is not understood is a Stdout event")
 
 
 async def again(setup: Setup) -> None:
     for form, codec, lines in await _forms(setup):
-        player = Player(codec(), most_prompts=2, task=form == "task", strict=True)
+        player = Player(codec(), most_prompts=2, task=form != "session", strict=True)
         player.play(lines)
         player.exit(0)
 
@@ -65,7 +67,7 @@ async def damage(setup: Setup) -> None:
             wrong: list[Damage] = [
                 (chance.choice(KINDS), chance.randrange(2**32), chance.randrange(2**32)) for _ in range(chance.randint(1, 6))
             ]
-            player, stop = Player(codec(), task=form == "task"), chance.randrange(100)
+            player, stop = Player(codec(), task=form != "session"), chance.randrange(100)
             try:
                 player.play(damaged(lines, wrong), lambda index, stop=stop: index == stop)  # type: ignore[misc]
                 player.exit(chance.choice((0, 1, -9)))
@@ -76,10 +78,12 @@ async def damage(setup: Setup) -> None:
 
 
 async def _forms(setup: Setup) -> list[Form]:
-    """The task's codec and the session's, each with the lines of two turns with the real program."""
+    """The codecs of a task and of a session, or of a turn, each with lines of the real program."""
     driver = setup.driver
+    if isinstance(driver, TurnProcessDriver):
+        return [("turn", lambda: driver.turn(setup.session(), Prompt(setup.prompt)).codec, await _task_lines(setup))]
     if not isinstance(driver, CliDriver):
-        raise Skipped("the driver has no codec (it is not a CliDriver)")
+        raise Skipped("the driver has no codec (it is neither a CliDriver nor a TurnProcessDriver)")
     return [
         ("task", lambda: driver.task(setup.task()).codec, await _task_lines(setup)),
         ("session", lambda: driver.session(setup.session()).codec, await _session_lines(setup)),
@@ -110,8 +114,8 @@ async def _session_lines(setup: Setup) -> list[bytes]:
 
 async def _running(setup: Setup, form: str, codec: Callable[[], Codec]) -> Player:
     """A codec in the middle of a run: fed what the program printed before that."""
-    lines = await (_task_lines(setup) if form == "task" else _session_lines(setup))
-    player = Player(codec(), most_prompts=0, task=form == "task")
+    lines = await (_session_lines(setup) if form == "session" else _task_lines(setup))
+    player = Player(codec(), most_prompts=0, task=form != "session")
     for line in [None, *lines]:
         if line is not None:
             player.feed(line)
@@ -119,13 +123,13 @@ async def _running(setup: Setup, form: str, codec: Callable[[], Codec]) -> Playe
             player.prompt()
         if player.codec.phase == "running":
             return player
-    raise Skipped("the codec was not ready after the recorded lines; its opening has ids that are never the same")
+    raise Skipped("the codec was not ready after the recorded lines; its handshake has ids that differ in each run")
 
 
 CHECKS = (
     Check("ends", "a codec ends a run under way with one session_end when its process exits", ends),
     Check("recorded lines", "what the program printed, read again by a fresh codec: every run ends once, last", again),
-    Check("unknown lines", "a line that is not understood is shown, and nothing raises", junk),
+    Check("unknown lines", "a line that is not understood is contains, and nothing raises", junk),
     Check(
         "damaged lines", f"{ROUNDS} ways to damage what the program printed: nothing raises, every run ends once, last", damage
     ),

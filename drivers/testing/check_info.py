@@ -1,4 +1,4 @@
-"""Checks of what a driver says of itself: nothing in `info()` that a client could stumble over."""
+"""Checks of what `info()` declares: names, options, tools and environment variables that clients can use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def info(setup: Setup) -> None:
     if not isinstance(found, DriverInfo):
         raise Failed(f"info() gave {type(found).__name__}; it must be a DriverInfo")
     if setup.driver.info() != found:
-        raise Failed("info() gave two different answers; it must be the same at any time (what is installed is `probe`'s to say)")
+        raise Failed("info() gave two different answers; it must be the same at any time (`probe` reports what is installed)")
     for field in ("title", "description"):
         if not str(getattr(found, field)).strip():
             raise Failed(f"info().{field} is blank; clients show it to people")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 
 from drivers.contract.agent import Agent, Prompt
+from drivers.contract.codec import Command
 from drivers.contract.errors import AgentGone, AgentUnavailable, ResumeFailed
 from drivers.contract.events import NativeSession, OutputEvent, SessionEnd
 from drivers.contract.messages import AssistantMessage, UserMessage
 from drivers.runtime.cli_driver import CliDriver
+from drivers.runtime.turn_process import TurnProcessDriver
 from drivers.testing.outcome import Check, Failed, Skipped
 from drivers.testing.runs import ask, kinds, to_end
 from drivers.testing.setup import Setup
 from drivers.testing.watching import Watched
 
 SECRET = "portico-check-secret-5e1f"
-SAID, ANSWERED, TOLD = "portico-check-said-81c2", "portico-check-answered-81c2", "portico-check-told-81c2"
+PROMPT_MARK, ANSWER_MARK, SYSTEM_MARK = "portico-check-prompt-81c2", "portico-check-answer-81c2", "portico-check-system-81c2"
 NO_SUCH = "00000000-0000-4000-8000-000000000000"
 GOING = 2.0
 """Seconds that ended processes have to be gone."""
@@ -23,8 +25,8 @@ GOING = 2.0
 
 async def program(setup: Setup) -> None:
     if setup.found_program() is None:
-        wanted, hint = setup.program or setup.info.program, setup.info.install
-        raise Failed(f"the program {wanted!r} is not on PATH; " + (f"install it with `{hint}`" if hint else "give --program"))
+        expected, hint = setup.program or setup.info.program, setup.info.install
+        raise Failed(f"the program {expected!r} is not on PATH; " + (f"install it with `{hint}`" if hint else "give --program"))
 
 
 async def probe(setup: Setup) -> None:
@@ -44,18 +46,25 @@ async def probe(setup: Setup) -> None:
 
 async def arguments(setup: Setup) -> None:
     """Everybody on the machine can read them."""
-    if not isinstance(setup.driver, CliDriver):
-        raise Skipped("the driver starts its processes by itself")
     secrets = {option.name: SECRET for option in setup.info.options if option.secret}
     options = {**setup.task().options, **secrets}
-    history = (UserMessage(content=SAID), AssistantMessage(content=ANSWERED))
+    history = (UserMessage(content=PROMPT_MARK), AssistantMessage(content=ANSWER_MARK))
     seed = {"history": history} if setup.info.seeds else {}
-    system = {"system": TOLD} if setup.info.system else {}
-    commands = {
-        "task": setup.driver.task(setup.task(task=SAID, options=options)).command,
-        "session": setup.driver.session(setup.session(options=options, **seed, **system)).command,
+    system = {"system": SYSTEM_MARK} if setup.info.system else {}
+    commands: dict[str, Command] = {}
+    if isinstance(setup.driver, CliDriver):
+        commands["task"] = setup.driver.task(setup.task(task=PROMPT_MARK, options=options)).command
+        commands["session"] = setup.driver.session(setup.session(options=options, **seed, **system)).command
+    elif isinstance(setup.driver, TurnProcessDriver):
+        commands["turn"] = setup.driver.turn(setup.session(options=options, **seed, **system), Prompt(PROMPT_MARK)).command
+    else:
+        raise Skipped("the driver starts its processes by itself")
+    what = {
+        PROMPT_MARK: "the prompt or the history",
+        ANSWER_MARK: "the history",
+        SYSTEM_MARK: "the system prompt",
+        SECRET: "a secret option",
     }
-    what = {SAID: "the prompt or the history", ANSWERED: "the history", TOLD: "the system prompt", SECRET: "a secret option"}
     for form, command in commands.items():
         for mark, meaning in what.items():
             if any(mark in argument for argument in command.argv):
@@ -81,6 +90,9 @@ async def session(setup: Setup) -> None:
 async def second_turn(setup: Setup) -> None:
     async with setup.opened() as (agent, watched):
         _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn")
+        turn_process = isinstance(setup.driver, TurnProcessDriver)
+        if turn_process and agent.native_id is None and setup.info.seeds:
+            raise Skipped("the program reports no id of its session; each turn is seeded with the history")
         if not agent.alive:
             raise Failed("the agent is not alive after its first turn; a session takes one prompt after the other")
         processes = len(watched.started)
@@ -89,7 +101,7 @@ async def second_turn(setup: Setup) -> None:
         except AgentGone as gone:
             raise Failed(f"the agent takes no second prompt: {gone}") from gone
         _refuse_failure(events, "the second turn")
-        if len(watched.started) > processes:
+        if len(watched.started) > processes and not turn_process:
             raise Failed("the second turn started another process; a live session is one that stays warm")
 
 
@@ -97,9 +109,9 @@ async def native_session(setup: Setup) -> None:
     async with setup.opened() as (agent, _):
         events = await ask(agent, setup.prompt, setup.seconds)
         native_id = agent.native_id
-        told = [event.native_id for event in events if isinstance(event, NativeSession) and event.native_id]
-        if told and told[-1] != native_id:
-            raise Failed(f"a native_session event says {told[-1]!r}, and the agent's native_id is {native_id!r}")
+        reported = [event.native_id for event in events if isinstance(event, NativeSession) and event.native_id]
+        if reported and reported[-1] != native_id:
+            raise Failed(f"a native_session event has {reported[-1]!r}, and the agent's native_id is {native_id!r}")
         await agent.close()
     if native_id is None:
         raise Skipped("the program has no session of its own that could be resumed (native_id is None)")
@@ -109,12 +121,16 @@ async def native_session(setup: Setup) -> None:
     except ResumeFailed as error:
         if setup.info.seeds:
             raise Skipped(f"the program did not resume its own session ({error}); a fresh one is seeded then") from error
-        raise Failed(f"the program did not resume its own session, and the driver says seeds=False: {error}") from error
+        raise Failed(f"the program did not resume its own session, and the driver declares seeds=False: {error}") from error
     try:
         async with setup.opened(resume=NO_SUCH):
+            how = (
+                "Override has_session()"
+                if isinstance(setup.driver, TurnProcessDriver)
+                else "Set codec.start_error to ResumeFailed"
+            )
             raise Failed(
-                f"resuming {NO_SUCH!r}, which does not exist, opened a session: the conversation would be lost unseen. "
-                "Set codec.start_error to ResumeFailed"
+                f"resuming {NO_SUCH!r}, which does not exist, opened a session: the conversation would be lost unseen. {how}"
             )
     except ResumeFailed:
         return
@@ -126,18 +142,20 @@ async def native_session(setup: Setup) -> None:
 
 async def seeds(setup: Setup) -> None:
     if not setup.info.seeds and not setup.info.system:
-        raise Skipped("info() says neither `seeds` nor `system`")
-    history = (UserMessage(content=SAID), AssistantMessage(content=ANSWERED)) if setup.info.seeds else ()
-    async with setup.opened(history=history, system=TOLD if setup.info.system else None) as (agent, watched):
+        raise Skipped("info() declares neither `seeds` nor `system`")
+    history = (UserMessage(content=PROMPT_MARK), AssistantMessage(content=ANSWER_MARK)) if setup.info.seeds else ()
+    async with setup.opened(history=history, system=SYSTEM_MARK if setup.info.system else None) as (agent, watched):
         _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn after a seed")
         if not watched.started:
             raise Skipped("the driver starts its processes by itself")
         environment = "\n".join(value for started in watched.started for value in started.command.env.values()).encode()
         given = watched.given + environment
-        marks = [(SAID, "seeds"), (ANSWERED, "seeds")] if setup.info.seeds else []
-        for mark, promise in [*marks, *([(TOLD, "system")] if setup.info.system else [])]:
+        marks = [(PROMPT_MARK, "seeds"), (ANSWER_MARK, "seeds")] if setup.info.seeds else []
+        for mark, promise in [*marks, *([(SYSTEM_MARK, "system")] if setup.info.system else [])]:
             if mark.encode() not in given:
-                raise Failed(f"info() says `{promise}`, but the text never reached the program; give it, or say {promise}=False")
+                raise Failed(
+                    f"info() declares `{promise}`, but the text never reached the program; pass it, or declare {promise}=False"
+                )
 
 
 async def interrupt(setup: Setup) -> None:
@@ -169,8 +187,11 @@ async def killed(setup: Setup) -> None:
             raise Failed(
                 f"a process that is killed in mid-turn is an `error` and a session_end that fails; it gave {kinds(events)}"
             )
+        if agent.alive and isinstance(setup.driver, TurnProcessDriver):
+            _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the turn after a killed one")
+            return
         if agent.alive:
-            raise Failed("the process was killed, and the agent says that it is alive")
+            raise Failed("the process was killed, and the agent reports that it is alive")
         try:
             await agent.prompt(Prompt(setup.prompt))
         except AgentGone:
@@ -185,7 +206,7 @@ async def close(setup: Setup) -> None:
         await asyncio.wait_for(agent.close(), 5.0)
         await _refuse_leftovers(watched, "close()")
         if agent.alive:
-            raise Failed("the agent says that it is alive after close()")
+            raise Failed("the agent reports that it is alive after close()")
     async with setup.opened() as (agent, watched):
         await _suspended(agent, watched, setup)
         reading = asyncio.create_task(to_end(agent, setup.grace + 20.0))
@@ -195,11 +216,16 @@ async def close(setup: Setup) -> None:
 
 
 async def _suspended(agent: Agent, watched: Watched, setup: Setup) -> None:
-    """A run under way that cannot end: the processes are stopped before they hear of the prompt."""
-    if not await watched.running():
+    """A run under way that cannot end: the processes are stopped before they receive the prompt, or as soon as they start."""
+    if isinstance(setup.driver, TurnProcessDriver):
+        watched.suspends = True
+        await agent.prompt(Prompt(setup.prompt))
+        watched.suspends = False
+    elif await watched.running():
+        await watched.suspend()
+        await agent.prompt(Prompt(setup.prompt))
+    else:
         raise Skipped("no process runs that was started with the spawner")
-    await watched.suspend()
-    await agent.prompt(Prompt(setup.prompt))
 
 
 async def _refuse_leftovers(watched: Watched, after: str) -> None:
@@ -211,8 +237,8 @@ async def _refuse_leftovers(watched: Watched, after: str) -> None:
 def _refuse_failure(events: list[OutputEvent], what: str) -> None:
     end = events[-1]
     if isinstance(end, SessionEnd) and end.exit_code:
-        said = " ".join(str(getattr(event, "message", "")) for event in events if event.kind == "error")
-        raise Failed(f"{what} ended with exit code {end.exit_code} ({end.stop_reason}): {said[:500]}")
+        messages = " ".join(str(getattr(event, "message", "")) for event in events if event.kind == "error")
+        raise Failed(f"{what} ended with exit code {end.exit_code} ({end.stop_reason}): {messages[:500]}")
 
 
 CHECKS = (
@@ -221,11 +247,11 @@ CHECKS = (
     Check("arguments", "no prompt, history, system prompt or secret stands in a process' arguments", arguments),
     Check("task", "a task ends with one session_end, last, and leaves nothing running", task),
     Check("session", "a session answers a prompt with events and one session_end, last", session),
-    Check("second turn", "the same process answers a second prompt", second_turn),
+    Check("second turn", "a second prompt is answered, by the same process where the driver keeps one", second_turn),
     Check(
-        "native session", "the program's own session can be resumed, and ResumeFailed tells of one that is gone", native_session
+        "native session", "the program's own session can be resumed, and ResumeFailed reports one that is gone", native_session
     ),
-    Check("seeds", "a history and a system prompt reach the program where info() says so", seeds),
+    Check("seeds", "a history and a system prompt reach the program where info() declares them", seeds),
     Check("interrupt", "an interrupted run ends once, and the agent goes on or is gone", interrupt),
     Check("stuck", "an interrupted run ends within the grace time though the program does not react", stuck),
     Check("killed", "a process that is killed in mid-turn is an error and a session_end", killed),

@@ -59,7 +59,7 @@ class Player:
 
     def exit(self, code: int) -> None:
         """The process ends. Raises Failed unless every run has had its one end, last."""
-        self._take(self.codec.exited(code, ["said on standard error"]), f"exited({code})")
+        self._take(self.codec.exited(code, ["a line of standard error"]), f"exited({code})")
         if self.ends != self.prompts:
             raise Failed(f"{self.prompts} runs had {self.ends} session_end events; each must have one: {kinds(self.events)}")
         if again := self.codec.exited(code, []):
@@ -89,6 +89,6 @@ class Player:
                     self._take([], "reply()")
 
 
-def shown(events: Iterable[OutputEvent], mark: str) -> bool:
+def contains(events: Iterable[OutputEvent], mark: str) -> bool:
     """Whether a text stands in any of the events."""
     return any(mark in json.dumps(json.loads(event.encode()), ensure_ascii=False) for event in events)

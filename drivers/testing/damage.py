@@ -34,8 +34,8 @@ def _damage(lines: Sequence[bytes], how: Kind, at: int, other: int) -> list[byte
             return [*before, line, line, *after]
         case "move":
             rest = [*before, *after]
-            place = other % (len(rest) + 1)
-            return [*rest[:place], line, *rest[place:]]
+            position = other % (len(rest) + 1)
+            return [*rest[:position], line, *rest[position:]]
         case "remove":
             return [*before, *after]
         case "end here":
@@ -49,10 +49,10 @@ def _changed(line: bytes, odd: Any, other: int, how: Kind) -> bytes:
         native = json.loads(line)
     except ValueError:
         return line
-    places = list(_places(native))
-    if not places:
+    positions = list(_positions(native))
+    if not positions:
         return line
-    container, key = places[other % len(places)]
+    container, key = positions[other % len(positions)]
     if how == "lose":
         del container[key]
     else:
@@ -60,9 +60,9 @@ def _changed(line: bytes, odd: Any, other: int, how: Kind) -> bytes:
     return json.dumps(native).encode()
 
 
-def _places(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Every place in a JSON value: its container and its key or index."""
+def _positions(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Every position in a JSON value: its container and its key or index."""
     keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
         yield value, key
-        yield from _places(value[key])
+        yield from _positions(value[key])

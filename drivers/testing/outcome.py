@@ -1,4 +1,4 @@
-"""What a check says: it passed, it failed and why, or it could not be made."""
+"""The outcome of a check: it passed, it failed and why, or it could not be made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Status = Literal["passed", "failed", "skipped"]
 
 
 class Failed(Exception):
-    """The driver does not do what the contract says; the text says what it does instead."""
+    """The driver violates the contract. The text describes what it does instead."""
 
 
 class Skipped(Exception):
-    """This cannot be checked on this driver; the text says why."""
+    """The check cannot be made on this driver. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Outcome:
 
 
 async def outcome_of(check: Check, setup: Setup) -> Outcome:
-    """Make one check; whatever the driver raises is a failure, with its place."""
+    """Make one check; whatever the driver raises is a failure, with its position in the code."""
     try:
         await check.run(setup)
     except Failed as failed:
@@ -47,7 +47,7 @@ async def outcome_of(check: Check, setup: Setup) -> Outcome:
     except Skipped as skipped:
         return Outcome(check.name, "skipped", str(skipped))
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"{type(error).__name__}: {error}"
-        return Outcome(check.name, "failed", f"it raised {said} ({place.filename}:{place.lineno}, in {place.name})")
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raised = f"{type(error).__name__}: {error}"
+        return Outcome(check.name, "failed", f"it raised {raised} ({frame.filename}:{frame.lineno}, in {frame.name})")
     return Outcome(check.name, "passed", check.promise)

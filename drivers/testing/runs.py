@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from drivers.contract.agent import Agent, PermissionReply, Prompt, ToolReply
+from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
 from drivers.contract.errors import AgentGone
-from drivers.contract.events import Awaiting, Error, Event, OutputEvent, SessionEnd, ToolCall, ToolResult, decode
+from drivers.contract.events import AwaitedCall, Awaiting, Error, Event, OutputEvent, SessionEnd, ToolCall, ToolResult, decode
 from drivers.testing.outcome import Failed
 
 REFUSED = "refused by the conformance check"
 
 
-async def ask(agent: Agent, text: str, seconds: float) -> list[OutputEvent]:
+Answer = Callable[[AwaitedCall], Reply]
+"""The reply to a call that waits."""
+
+
+def refuse(call: AwaitedCall) -> Reply:
+    """No permission, or an error text as the result."""
+    return PermissionReply(call.id, False, REFUSED) if call.wants == "permission" else ToolReply(call.id, REFUSED)
+
+
+async def ask(agent: Agent, text: str, seconds: float, answer: Answer = refuse) -> list[OutputEvent]:
     """The events of a run on this prompt."""
     await agent.prompt(Prompt(text))
-    return await to_end(agent, seconds)
+    return await to_end(agent, seconds, answer)
 
 
-async def to_end(agent: Agent, seconds: float) -> list[OutputEvent]:
-    """The events up to `session_end`; calls that wait are refused. Raises Failed for a run that does not end, or not well."""
+async def to_end(agent: Agent, seconds: float, answer: Answer = refuse) -> list[OutputEvent]:
+    """The events up to `session_end`; calls that wait get this answer. Raises Failed for a run without a well-formed end."""
     events: list[OutputEvent] = []
     try:
         async with asyncio.timeout(seconds):
@@ -28,7 +37,7 @@ async def to_end(agent: Agent, seconds: float) -> list[OutputEvent]:
                 batch = list(await agent.receive())
                 events += batch
                 refuse_odd(batch, "receive()")
-                await _refuse_calls(agent, batch)
+                await _answer_calls(agent, batch, answer)
                 if any(isinstance(event, SessionEnd) for event in events[:-1]):
                     raise Failed(f"session_end must be the last event of a run, once; it gave {kinds(events)}")
     except TimeoutError:
@@ -61,11 +70,11 @@ def refuse_odd(events: Sequence[object], where: str) -> None:
 def refuse_broken(events: Sequence[OutputEvent]) -> None:
     """Raises Failed for a run whose events contradict each other."""
     end = events[-1]
-    told = any(isinstance(event, Error) for event in events)
-    if isinstance(end, SessionEnd) and end.exit_code and end.stop_reason == "error" and not told:
-        raise Failed(f"a run that fails (exit code {end.exit_code}) says why in an `error` event; it gave {kinds(events)}")
+    explained = any(isinstance(event, Error) for event in events)
+    if isinstance(end, SessionEnd) and end.exit_code and end.stop_reason == "error" and not explained:
+        raise Failed(f"a run that fails (exit code {end.exit_code}) has the reason in an `error` event; it gave {kinds(events)}")
     if isinstance(end, SessionEnd) and not end.exit_code and end.stop_reason == "error":
-        raise Failed("session_end says stop_reason `error` with exit code 0; one of the two is not so")
+        raise Failed("session_end has stop_reason `error` and exit code 0, which contradict each other")
     started: set[str] = set()
     for event in events:
         if isinstance(event, ToolCall) and event.status == "started":
@@ -76,8 +85,7 @@ def refuse_broken(events: Sequence[OutputEvent]) -> None:
             raise Failed(f"there is a result of tool call {event.tool_call_id!r}, which was never started")
 
 
-async def _refuse_calls(agent: Agent, events: Sequence[OutputEvent]) -> None:
+async def _answer_calls(agent: Agent, events: Sequence[OutputEvent], answer: Answer) -> None:
     for event in events:
         for call in event.calls if isinstance(event, Awaiting) else ():
-            wants_permission = call.wants == "permission"
-            await agent.reply(PermissionReply(call.id, False, REFUSED) if wants_permission else ToolReply(call.id, REFUSED))
+            await agent.reply(answer(call))

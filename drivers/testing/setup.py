@@ -22,8 +22,22 @@ PROMPT = "Answer with one word: hello."
 
 
 @dataclass(frozen=True)
+class ToolCases:
+    """Prompts that make the program call tools, for the checks of grants.
+
+    `own`: by the name of one of the driver's tools, a prompt on which the program calls it. `application`: a prompt on which it
+    calls the application-side tool `portico_check`. `asks`: the CLI can ask for permission while it runs; without it, a tool
+    that is not trusted must not run at all.
+    """
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    application: str | None = None
+    asks: bool = True
+
+
+@dataclass(frozen=True)
 class Setup:
-    """`folder` is an empty one of its own. `seconds` is how long one answer of the agent may take."""
+    """`folder` is an empty one of its own. `seconds` is the time limit of one answer of the agent."""
 
     driver: Driver
     folder: Path
@@ -32,6 +46,7 @@ class Setup:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     options: Mapping[str, str] = field(default_factory=dict)
     prompt: str = PROMPT
+    tools: ToolCases = ToolCases()
     seconds: float = 60.0
     grace: float = 3.0
     recorded: dict[str, list[bytes]] = field(default_factory=dict)
@@ -47,10 +62,10 @@ class Setup:
 
     def found_program(self) -> str | None:
         """The path of the program; empty for a driver that brings its own, None where it is not found."""
-        wanted = self.program or self.info.program
-        if wanted is None:
+        program = self.program or self.info.program
+        if program is None:
             return ""
-        found = shutil.which(os.path.expanduser(wanted), path=self.env.get("PATH"))
+        found = shutil.which(os.path.expanduser(program), path=self.env.get("PATH"))
         return os.path.abspath(found) if found else None
 
     def session(self, **more: Any) -> SessionSpec:

@@ -1,4 +1,4 @@
-"""A spawner that remembers: which commands were started, what went in and out, and what still runs."""
+"""A spawner that records which commands were started, what they read and wrote, and which processes still run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,14 @@ class Watched(Spawner):
         self._mark = uuid.uuid4().hex
         super().__init__(self._mark)
         self.started: list[Started] = []
+        self.suspends = False
+        """Whether a process is stopped as soon as it has started."""
 
     async def spawn(self, command: Command) -> Process:
         process = await super().spawn(command)
+        if self.suspends:
+            with suppress(psutil.Error):
+                psutil.Process(process.pid).suspend()
         started = Started(command, process, written=bytearray(command.stdin or b""))
         read, write = process.read_lines, process.write
 
@@ -44,11 +49,11 @@ class Watched(Spawner):
             started.printed += lines
             return lines
 
-        def note_and_write(data: bytes | bytearray) -> None:
+        def record_and_write(data: bytes | bytearray) -> None:
             started.written += data
             write(data)
 
-        process.read_lines, process.write = read_lines, note_and_write  # type: ignore[method-assign]
+        process.read_lines, process.write = read_lines, record_and_write  # type: ignore[method-assign]
         self.started.append(started)
         return process
 
@@ -75,7 +80,7 @@ class Watched(Spawner):
         return found
 
     async def suspend(self) -> None:
-        """Stop them as they are: what they are told now they do not hear."""
+        """Stop the processes (SIGSTOP), so that they read nothing of what is written to them."""
         for process in await self.running():
             with suppress(psutil.Error):
                 process.suspend()

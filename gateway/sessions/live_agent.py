@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 from drivers.contract.agent import Agent
 from drivers.contract.client_services import ClientServices
@@ -35,6 +36,7 @@ class LiveAgent:
         self._started_before = native_id is not None
         self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent)
         self._forgetting: asyncio.Task[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
 
     def ready(self, settings: SessionSettings) -> Agent | None:
         """The process, where it can take a prompt as it is: it lives, and was started with these settings and client services."""
@@ -73,12 +75,21 @@ class LiveAgent:
         """
         if self._agent.info.seeds and self._forgetting is None:
             self._native_id = None
-            self._forgetting = asyncio.create_task(self._shared.store.sessions.update(self._session_id, native_id=None))
+            update = self._shared.store.sessions.update(self._session_id, native_id=None)
+            self._forgetting = asyncio.create_task(_after(self._recording, update))
+
+    def record_native_id(self) -> None:
+        """Store the native id as it is after a run: a CLI with one process a turn reports it in its first."""
+        if self._forgetting is None and self.current is not None and self.current.native_id not in (None, self._native_id):
+            self._native_id = self.current.native_id
+            update = self._shared.store.sessions.update(self._session_id, native_id=self._native_id)
+            self._recording = asyncio.create_task(_after(self._recording, update))
 
     async def forgotten(self) -> None:
-        """Wait until the store has what `forget` changed."""
-        if self._forgetting is not None:
-            await self._forgetting
+        """Wait until the store has what `forget` and `record_native_id` changed."""
+        for storing in (self._recording, self._forgetting):
+            if storing is not None:
+                await storing
 
     async def _store_native_id(self, agent: Agent) -> None:
         if self._forgetting is None and agent.native_id and agent.native_id != self._native_id:
@@ -123,3 +134,9 @@ class LiveAgent:
             services=self._services,
             additional_directories=self._agent.additional_directories(settings.additional_directories),
         )
+
+
+async def _after(earlier: asyncio.Task[None] | None, update: Coroutine[Any, Any, None]) -> None:
+    if earlier is not None:
+        await asyncio.wait([earlier])
+    await update

@@ -444,6 +444,8 @@ class Session:
             self._agent.current = None
         elif self.live is not None and not self.live.alive:
             self._agent.forget()
+        else:
+            self._agent.record_native_id()
         self._changed(self)
         self.queue.advance()
 

@@ -1,7 +1,8 @@
-"""The driver that docs/writing-a-driver.md walks through: built as a wheel, installed, run by a daemon, and conforming."""
+"""The drivers on the page docs/writing-a-driver.md: built as wheels, installed, run by a daemon, and conforming."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import re
@@ -10,15 +11,18 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+import drivers
 from tests.conftest import write_config
 from tests.daemon import Daemon, table
-from tests.gateway.talk import create, execute, say
+from tests.gateway.talk import create, execute, say, until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
-CHECKS = 21
+FAKE_OPENCODE = Path(__file__).with_name("fake_opencode.py")
+CHECKS = 25
 BROKEN_PROJECT = """
 [project]
 name = "portico-broken"
@@ -36,6 +40,9 @@ def block(language: str, number: int = 0) -> str:
     return found
 
 
+CAT, OPENCODE, TEST = (block("python", number) for number in range(3))
+
+
 def installed(project: Path, target: Path) -> None:
     """Build a wheel of a project and install just that; without the network, by the setuptools that is here."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -47,39 +54,86 @@ def installed(project: Path, target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the page's package and one beside it that does not load, both installed from their wheels."""
+    """A folder with the page's packages and one beside them that does not load, all installed from their wheels."""
     folder = tmp_path_factory.mktemp("packages")
+    project = block("toml")
     sources = {
-        "cat": (block("toml"), "portico_cat.py", block("python")),
-        "broken": (BROKEN_PROJECT, "portico_broken.py", "raise RuntimeError('half a driver')\n"),
+        "cat": (project, CAT),
+        "opencode": (project.replace("cat", "opencode").replace("Cat", "Opencode"), OPENCODE),
+        "broken": (BROKEN_PROJECT, "raise RuntimeError('half a driver')\n"),
     }
-    for name, (project, module, code) in sources.items():
+    for name, (pyproject, code) in sources.items():
         (folder / name).mkdir()
-        (folder / name / "pyproject.toml").write_text(project)
-        (folder / name / module).write_text(code)
+        (folder / name / "pyproject.toml").write_text(pyproject)
+        (folder / name / f"portico_{name}.py").write_text(code)
         installed(folder / name, folder / "target")
     return folder / "target"
 
 
 @pytest.fixture
-async def daemon(tmp_path: Path, target: Path) -> AsyncIterator[Daemon]:
-    """A daemon that finds the packages, with the page's agent."""
-    config = write_config(tmp_path, table(tmp_path, agents={"tom": {"driver": "cat"}}))
-    found = await Daemon(config, tmp_path, {"PYTHONPATH": str(target)}).start()
+def programs(tmp_path: Path) -> Path:
+    """A folder with the program `opencode`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "opencode"
+    program.write_text(f"#!{sys.executable} -IS\n{FAKE_OPENCODE.read_text()}")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path, target: Path, programs: Path) -> dict[str, str]:
+    """For a process that finds the packages and the program."""
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "HOME": str(tmp_path), "PYTHONPATH": f"{target}{os.pathsep}{ROOT}", "LANG": "C.UTF-8"}
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path, environment: dict[str, str]) -> AsyncIterator[Daemon]:
+    """A daemon that finds the packages, with the page's agents."""
+    work = tmp_path / "work"
+    work.mkdir()
+    agents = {"tom": {"driver": "cat"}, "opencode": {"driver": "opencode", "cwd": str(work), "env": {"HOME": str(tmp_path)}}}
+    config = write_config(tmp_path, table(tmp_path, agents=agents))
+    found = await Daemon(config, tmp_path, environment).start()
     yield found
     if found.process is not None and found.process.returncode is None:
         await found.stop()
 
 
-def test_the_page_has_all_of_it_in_less_than_60_lines() -> None:
-    assert len(block("python").splitlines()) < 60
+def test_the_drivers_of_the_page_are_short() -> None:
+    assert len(CAT.splitlines()) < 60
+    assert len(OPENCODE.splitlines()) < 100
     assert 'driver = "cat"' in block("toml", 1)
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_the_code_of_the_page_imports_the_api_only(code: str) -> None:
+    imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)}
+    assert {module for module in imported if str(module).startswith(("drivers", "gateway"))} <= {"drivers", "drivers.testing"}
+
+
+@pytest.mark.parametrize("name", drivers.__all__)
+def test_each_name_of_the_api_is_there_and_on_the_page(name: str) -> None:
+    assert getattr(drivers, name) is not None
+    prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+    assert re.search(rf"`{name}[`(.]", prose)
+
+
+def test_the_api_has_no_other_names() -> None:
+    with pytest.raises(AttributeError, match="module 'drivers' has no attribute 'Nothing'"):
+        _ = drivers.Nothing
+
+
+def test_the_api_does_not_import_the_package_of_a_protocol() -> None:
+    code = "import sys, drivers; print(*[name for name in ('acp', 'mcp', 'drivers.acp.codec') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT).stdout.split() == []
 
 
 async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon: Daemon) -> None:
     async with daemon.client() as client:
-        offered = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
-        assert offered["tom"]["title"] == "Cat"
+        agents = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
+        assert agents["tom"]["title"] == "Cat"
         made = await create(client, "tom", "hello")
         assert made["messages"] == [{"role": "assistant", "content": "hello"}]
         again = await say(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")
@@ -87,31 +141,76 @@ async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon
         events = await execute(client, "-task", "tom")
         assert [event["kind"] for event in events] == ["agent_token", "session_end"]
         drivers = {driver["driver"] for driver in (await client.get("/v1/drivers")).json()["drivers"]}
-        assert "cat" in drivers and "broken" not in drivers
+        assert {"cat", "opencode"} <= drivers and "broken" not in drivers
     await daemon.stop()
     left_out = "the driver 'broken' of portico_broken:BrokenDriver is left out: RuntimeError: half a driver"
     assert left_out in daemon.stderr.decode()
 
 
-async def test_it_passes_the_conformance_check_by_the_pages_command(target: Path) -> None:
+async def test_a_session_of_turn_processes_goes_on_after_interrupts_crashes_and_restarts(daemon: Daemon) -> None:
+    async with daemon.client() as client:
+        made = await create(client, "opencode", "one", options={"model": "a/b"})
+        session = made["sessionId"]
+        assert made["messages"] == [{"role": "assistant", "content": "a/b: one"}]
+        assert (await say(client, session, "two"))["messages"][-1]["content"] == "a/b: one | two"
+        turn = asyncio.create_task(say(client, session, "sleep"))
+        await until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / "fake-opencode").iterdir()))
+        await client.post(f"/session/{session}/cancel")
+        await turn
+        await until(lambda: not _is_running(daemon.pid, "opencode"))
+        assert (await say(client, session, "three"))["messages"][-1]["content"] == "a/b: one | two | sleep | three"
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client:
+        assert (await say(client, session, "four"))["messages"][-1]["content"].endswith("| three | four")
+    await daemon.stop()
+    await daemon.start()
+    async with daemon.client() as client:
+        assert (await say(client, session, "five"))["messages"][-1]["content"].endswith("| four | five")
+
+
+async def test_a_task_is_a_turn_too(daemon: Daemon) -> None:
+    async with daemon.client() as client:
+        events = await execute(client, "go", "opencode", model="c/d")
+    assert [event["kind"] for event in events] == ["agent_token", "usage", "session_end"]
+    assert events[0]["text"] == "c/d: go"
+
+
+@pytest.mark.parametrize(
+    ("driver", "arguments", "skipped"),
+    [
+        (
+            "cat",
+            [],
+            {"native session", "seeds", "tool not enabled", "trusted tool", "tool permission", "application tool"},
+        ),
+        ("opencode", ["--tool-prompt", "bash=call bash", "--never-asks"], {"seeds", "application tool"}),
+    ],
+)
+async def test_they_pass_the_conformance_check_by_the_pages_command(
+    environment: dict[str, str], driver: str, arguments: list[str], skipped: set[str]
+) -> None:
     # The page's command ends with the driver; the block has nothing else.
-    python, *arguments = block("sh", 1).split()
-    assert python == "python"
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(target), "LANG": "C.UTF-8"}
+    python, *page = block("sh", 1).split()
+    assert python == "python" and page[-1] == "portico_cat:CatDriver"
+    command = [*page[:-1], f"portico_{driver}:{driver.capitalize()}Driver", *arguments]
     check = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=ROOT
+        sys.executable, *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=ROOT
     )
-    said = (await asyncio.wait_for(check.communicate(), 120))[0].decode()
-    assert check.returncode == 0, said
-    lines = [line.split(maxsplit=1) for line in said.splitlines()]
+    printed = (await asyncio.wait_for(check.communicate(), 120))[0].decode()
+    assert check.returncode == 0, printed
+    lines = [line.split(maxsplit=1) for line in printed.splitlines()]
     assert len(lines) == CHECKS and f"{CHECKS} checks" in PAGE
-    skipped = {rest.partition(":")[0] for status, rest in lines if status == "skipped"}
-    assert skipped == {"native session", "seeds"}
+    assert {rest.partition(":")[0] for status, rest in lines if status == "skipped"} == skipped
 
 
-def test_the_pages_test_passes(target: Path, tmp_path: Path) -> None:
-    (tmp_path / "test_cat.py").write_text(block("python", 1))
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{target}{os.pathsep}{ROOT}", "LANG": "C.UTF-8"}
+def test_the_pages_test_passes(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "test_opencode.py").write_text(TEST)
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
-    done = subprocess.run(pytest_, env=env, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(pytest_, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def _is_running(daemon: int, program: str) -> bool:
+    children = psutil.Process(daemon).children()
+    return any(program in " ".join(child.cmdline()) for child in children if child.status() != psutil.STATUS_ZOMBIE)

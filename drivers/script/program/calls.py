@@ -33,7 +33,7 @@ class Call:
 
 
 def play_calls(play: Play, steps: list[Step]) -> None:
-    """All of them start, those that need nobody end, then the client is asked about the rest at once."""
+    """Start all calls, end those that wait for no reply, then ask the client about all others at once."""
     begun = [_go_on(play, kind, fields) if play.earlier else _start(play, kind, fields) for kind, fields in steps]
     calls = [call for call in begun if call is not None]
     for call in calls:
@@ -42,24 +42,24 @@ def play_calls(play: Play, steps: list[Step]) -> None:
     asked = [call for call in calls if call.wants]
     if not asked:
         return
-    play.wire.say("awaiting", calls=[{"id": call.id, "wants": call.wants} for call in asked])
+    play.wire.emit("awaiting", calls=[{"id": call.id, "wants": call.wants} for call in asked])
     for call, reply in zip(asked, play.wire.replies(call.id for call in asked), strict=True):
-        _settle(play, call, reply)
+        _resolve(play, call, reply)
 
 
 def _refusal(play: Play, kind: str, fields: Fields) -> str | None:
     name = fields["name"]
     if kind == "app_tool":
-        return None if name in play.app_tools else f"The application does not offer a tool {name}."
+        return None if name in play.app_tools else f"The application has no tool {name}."
     if name in OWN_TOOLS and name not in play.trusted:
         return f"The tool {name} is not enabled in this session."
     if fields.get("ask") and play.wire.once:
-        return "Tool call denied: a one-shot task has nobody to ask."
+        return "Tool call denied: a one-shot task cannot ask for permission."
     return None
 
 
 def _go_on(play: Play, kind: str, fields: Fields) -> Call | None:
-    """A call that an earlier process has made; it is made again only if its result says so."""
+    """A call that an earlier process has made; it is repeated only if its result requires it."""
     earlier, result = play.earlier.pop(0)
     while AGAIN in result and (later := [made for made in play.earlier if made[0] == f"{earlier}_again"]):
         play.earlier.remove(later[0])
@@ -80,17 +80,17 @@ def _say_started(play: Play, call: Call) -> Call:
     fields = call.fields
     detail = play.fill(fields["detail"]) if "detail" in fields else None
     given = play.fill_all(fields.get("input", {}))
-    play.wire.say("tool_call", id=call.id, name=call.name, status="started", detail=detail, input=given, parent_id=call.parent)
+    play.wire.emit("tool_call", id=call.id, name=call.name, status="started", detail=detail, input=given, parent_id=call.parent)
     return call
 
 
-def _settle(play: Play, call: Call, reply: dict[str, Any]) -> None:
+def _resolve(play: Play, call: Call, reply: dict[str, Any]) -> None:
     if reply.get("granted") is False:
         reason = reply.get("reason")
         return _end(play, call, f"Tool call denied: {reason}" if reason else "Tool call denied", failed=True)
     if call.wants == "permission":
         return _run(play, call)
-    # The client knows the result that it sent; nothing but the end of the call is said of it.
+    # The client knows the result that it sent; only the end of the call is sent.
     play.keep_result(call.key, reply.get("content", ""))
     _close(play, call, "completed")
 
@@ -111,9 +111,9 @@ def _run(play: Play, call: Call) -> None:
 
 def _end(play: Play, call: Call, output: Any, *, failed: bool) -> None:
     play.keep_result(call.key, output)
-    play.wire.say("tool_result", tool_call_id=call.id, output=output, is_error=failed)
+    play.wire.emit("tool_result", tool_call_id=call.id, output=output, is_error=failed)
     _close(play, call, "failed" if failed else "completed")
 
 
 def _close(play: Play, call: Call, status: str) -> None:
-    play.wire.say("tool_call", id=call.id, name=call.name, status=status, parent_id=call.parent)
+    play.wire.emit("tool_call", id=call.id, name=call.name, status=status, parent_id=call.parent)

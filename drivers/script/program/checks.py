@@ -19,7 +19,7 @@ DAY, GIB = 86_400, 1024**3
 
 
 class ScenarioError(Exception):
-    """The scenario cannot be played; the text says where and why."""
+    """The scenario cannot be played. The text has the path in the file and the reason."""
 
 
 def described(value: Any) -> str:
@@ -44,8 +44,8 @@ def keys_of(value: Any, path: str, allowed: Collection[str], needs: Collection[s
     return value
 
 
-def _refuse(path: str, wanted: str, value: Any) -> ScenarioError:
-    return ScenarioError(f"{path}: must be {wanted}; it is {described(value)}")
+def _refuse(path: str, expected: str, value: Any) -> ScenarioError:
+    return ScenarioError(f"{path}: must be {expected}; it is {described(value)}")
 
 
 def _is_number(value: Any) -> bool:
@@ -58,12 +58,12 @@ def seconds(value: Any, path: str) -> float:
     return float(value)
 
 
-def exactly(low: int, high: int, wanted: str = "a whole number") -> Callable[[Any, str], int]:
+def exactly(low: int, high: int, expected: str = "a whole number") -> Callable[[Any, str], int]:
     """The check for a whole number in these bounds."""
 
     def check(value: Any, path: str) -> int:
         if not _is_number(value) or value != value // 1 or not low <= value <= high:
-            raise _refuse(path, f"{wanted}, {low} to {high}", value)
+            raise _refuse(path, f"{expected}, {low} to {high}", value)
         return int(value)
 
     return check

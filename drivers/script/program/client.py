@@ -15,41 +15,41 @@ if TYPE_CHECKING:
 
 
 class ClientRefused(Exception):
-    """The client has not done it; the text says why."""
+    """The client has refused a request. The text is its reason."""
 
 
 def ask_client(play: Play, call_id: str, fields: Fields) -> tuple[str, bool]:
     """What a call gives that the client does, and whether it failed. Raises Interrupted or InputEnded."""
-    [(kind, wanted)] = fields.items()
+    [(kind, request)] = fields.items()
     try:
-        return _DEEDS[kind](play, call_id, wanted)
+        return _DEEDS[kind](play, call_id, request)
     except ClientRefused as refused:
         return str(refused), True
 
 
-def _read(play: Play, _: str, wanted: Fields) -> tuple[str, bool]:
-    lines = {name: wanted[name] for name in ("line", "limit") if name in wanted}
-    return str(_ask(play, "fs/read_text_file", path=_path(play, wanted["path"]), **lines)["content"]), False
+def _read(play: Play, _: str, fields: Fields) -> tuple[str, bool]:
+    lines = {name: fields[name] for name in ("line", "limit") if name in fields}
+    return str(_ask(play, "fs/read_text_file", path=_path(play, fields["path"]), **lines)["content"]), False
 
 
-def _write(play: Play, _: str, wanted: Fields) -> tuple[str, bool]:
-    _ask(play, "fs/write_text_file", path=_path(play, wanted["path"]), content=play.fill(wanted["text"]))
+def _write(play: Play, _: str, fields: Fields) -> tuple[str, bool]:
+    _ask(play, "fs/write_text_file", path=_path(play, fields["path"]), content=play.fill(fields["text"]))
     return "done", False
 
 
-def _terminal(play: Play, call_id: str, wanted: Fields) -> tuple[str, bool]:
+def _terminal(play: Play, call_id: str, fields: Fields) -> tuple[str, bool]:
     """The whole life of a terminal: made, shown in the call, waited for or killed, read, released."""
-    params: dict[str, Any] = {"command": play.fill(wanted["command"]), "args": [play.fill(arg) for arg in wanted.get("args", ())]}
-    if "env" in wanted:
-        params["env"] = [{"name": name, "value": play.fill(value)} for name, value in wanted["env"].items()]
-    if "output_bytes" in wanted:
-        params["outputByteLimit"] = wanted["output_bytes"]
-    terminal = _ask(play, "terminal/create", cwd=_path(play, wanted.get("cwd", "")), **params)["terminalId"]
-    play.wire.say("terminal", tool_call_id=call_id, terminal_id=terminal)
+    params: dict[str, Any] = {"command": play.fill(fields["command"]), "args": [play.fill(arg) for arg in fields.get("args", ())]}
+    if "env" in fields:
+        params["env"] = [{"name": name, "value": play.fill(value)} for name, value in fields["env"].items()]
+    if "output_bytes" in fields:
+        params["outputByteLimit"] = fields["output_bytes"]
+    terminal = _ask(play, "terminal/create", cwd=_path(play, fields.get("cwd", "")), **params)["terminalId"]
+    play.wire.emit("terminal", tool_call_id=call_id, terminal_id=terminal)
     try:
         ended = play.wire.ask("terminal/wait_for_exit", terminalId=terminal)
-        if "kill_after" in wanted:
-            play.delay(wanted["kill_after"])
+        if "kill_after" in fields:
+            play.delay(fields["kill_after"])
             _ask(play, "terminal/kill", terminalId=terminal)
         [exit_status] = _results(play, [ended])
         output = _ask(play, "terminal/output", terminalId=terminal)["output"]

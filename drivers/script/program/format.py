@@ -1,4 +1,4 @@
-"""The scenario format: every step with its fields, and what to say of a file that does not follow it."""
+"""The scenario format: every step with its fields, and the errors of a file that does not follow it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ CLIENT = {
 
 def _client(value: Any, path: str) -> Fields:
     known = keys_of(value, path, tuple(CLIENT), needs=("|".join(CLIENT),))
-    return {name: _fields(CLIENT[name], wanted, f"{path}.{name}") for name, wanted in known.items()}
+    return {name: _fields(CLIENT[name], value, f"{path}.{name}") for name, value in known.items()}
 
 
 SHAPES: dict[str, Shape] = {
@@ -209,7 +209,7 @@ def _fields(shape: Shape, value: Any, path: str) -> Fields:
         return _bare(shape, value, path)
     known = keys_of(value, path, tuple(shape.fields), needs=shape.needs)
     fields = {key: shape.fields[key](item, f"{path}.{key}") for key, item in known.items()}
-    ends = [told for told in ("a result", "an error", "a client") if told.split()[1] in fields]
+    ends = [end for end in ("a result", "an error", "a client") if end.split()[1] in fields]
     if len(ends) > 1:
         raise ScenarioError(f"{path}: has {' and '.join(ends)}; a call ends in one of them")
     if "message" in fields and fields["reason"] != "error":
@@ -222,9 +222,9 @@ def _bare(shape: Shape, value: Any, path: str) -> Fields:
         return {shape.main: shape.fields[shape.main](value, path)}
     if value is True and not shape.needs:
         return {}
-    wanted = f"an object with {', '.join(shape.fields)}" if shape.fields else "true"
+    expected = f"an object with {', '.join(shape.fields)}" if shape.fields else "true"
     also = " (or true)" if shape.fields and not shape.needs else ""
-    raise ScenarioError(f"{path}: must be {wanted}{also}; it is {described(value)}")
+    raise ScenarioError(f"{path}: must be {expected}{also}; it is {described(value)}")
 
 
 def _ids(steps: list[Step]) -> list[str]:

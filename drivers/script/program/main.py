@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Started as a file with -I, so there is no search path to its own modules; the last place, so that nothing is shadowed.
+# Started as a file with -I, so its own modules are not on the search path; appended last, so that nothing is shadowed.
 if not __package__:
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     __package__ = "program"

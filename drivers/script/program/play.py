@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .wire import Wire
 
 DELTA = 20
-"""Characters of one delta where the scenario does not say."""
+"""Characters of one delta where the scenario does not set it."""
 
 
 class TurnOver(Exception):
@@ -56,8 +56,8 @@ class Play:
     def begin(self, content: Any, *, go_on: bool = False) -> None:
         """A prompt has come, or the turn that the history ends in is to go on."""
         self.earlier = self._open_turn if go_on else []
-        # What was said in the turn before is in its history: a process that is started anew is given it so.
-        self.texts += [text_of(said) for said in self.wire.steered]
+        # Messages steered into the turn before are in the history that a new process is given, so they count here too.
+        self.texts += [text_of(content) for content in self.wire.steered]
         self.wire.steered.clear()
         if not go_on or not self.texts:
             self.texts.append(text_of(content))
@@ -71,7 +71,7 @@ class Play:
         return f"{kind}_{len(self.texts)}_{self._calls}"
 
     def delay(self, seconds: float) -> None:
-        """Wait as the scenario says. Raises Interrupted or InputEnded."""
+        """Wait for so many seconds, unless the pace is fast. Raises Interrupted or InputEnded."""
         if seconds and not self.fast:
             self.wire.pause(seconds)
 
@@ -80,7 +80,7 @@ class Play:
         for start in range(0, len(text), chunk):
             if start:
                 self.delay(every)
-            self.wire.say(kind, text=text[start : start + chunk])
+            self.wire.emit(kind, text=text[start : start + chunk])
 
     def keep_result(self, key: str, output: Any) -> None:
         """What a call gave, for the texts that follow."""
@@ -112,7 +112,7 @@ class Play:
         return {
             "prompt": self.texts[-1] if self.texts else "",
             "turn": str(len(self.texts)),
-            "steered": " ".join(text_of(said) for said in self.wire.steered),
+            "steered": " ".join(text_of(content) for content in self.wire.steered),
             "images": str(self.images),
             "system": self.system,
             "model": self.model,

@@ -62,7 +62,7 @@ def _serve(wire: Wire, once: bool) -> int:
         play_steps(play, scenario.start)
     except TurnOver as over:
         raise ScenarioError(f"start: {over.message}") from None
-    wire.say("native_session", model=play.model)
+    wire.emit("native_session", model=play.model)
     code = 0
     while (request := wire.next_request()) is not None:
         if request.get("type") == "prompt":
@@ -86,7 +86,7 @@ def _answer(play: Play, scenario: Scenario, request: dict[str, Any]) -> int:
     except Interrupted:
         reason, code = "cancelled", CANCELLED
     if message:
-        play.wire.say("error", message=message)
-    play.wire.say("session_end", exit_code=code, stop_reason=reason)
+        play.wire.emit("error", message=message)
+    play.wire.emit("session_end", exit_code=code, stop_reason=reason)
     play.wire.flush()
     return code

@@ -41,27 +41,27 @@ def _thinking(play: Play, fields: Fields) -> None:
 
 
 def _message_end(play: Play, fields: Fields) -> None:
-    play.wire.say("message_end", **fields)
+    play.wire.emit("message_end", **fields)
 
 
 def _compact(play: Play, fields: Fields) -> None:
-    play.wire.say("compacted", **{**fields, "summary": play.fill(fields["summary"])}, trigger="manual")
+    play.wire.emit("compacted", **{**fields, "summary": play.fill(fields["summary"])}, trigger="manual")
 
 
 def _usage(play: Play, fields: Fields) -> None:
-    play.wire.say("usage", **fields)
+    play.wire.emit("usage", **fields)
 
 
 def _plan(play: Play, fields: Fields) -> None:
-    play.wire.say("plan", entries=play.fill_all(fields["entries"]))
+    play.wire.emit("plan", entries=play.fill_all(fields["entries"]))
 
 
 def _commands(play: Play, fields: Fields) -> None:
-    play.wire.say("commands", commands=play.fill_all(fields["commands"]))
+    play.wire.emit("commands", commands=play.fill_all(fields["commands"]))
 
 
 def _title(play: Play, fields: Fields) -> None:
-    play.wire.say("title", text=play.fill(fields["text"]) or None)
+    play.wire.emit("title", text=play.fill(fields["text"]) or None)
 
 
 def _tool_call(play: Play, fields: Fields) -> None:
@@ -79,16 +79,16 @@ def _parallel(play: Play, fields: Fields) -> None:
 def _subagent(play: Play, fields: Fields) -> None:
     label = play.fill(fields["label"])
     name = play.fill(fields["id"]) if "id" in fields else play.new_id("subagent")
-    play.wire.say("subagent", id=name, status="started", label=label)
+    play.wire.emit("subagent", id=name, status="started", label=label)
     play.parent = name
     play_steps(play, fields.get("steps", []))
     play.parent = None
-    play.wire.say("subagent", id=name, status=fields.get("status", "completed"), label=label)
+    play.wire.emit("subagent", id=name, status=fields.get("status", "completed"), label=label)
 
 
 def _hook(play: Play, fields: Fields) -> None:
     name = play.fill(fields["id"]) if "id" in fields else play.new_id("hook")
-    play.wire.say("hook", id=name, name=play.fill(fields["name"]), status=play.fill(fields.get("status", "completed")))
+    play.wire.emit("hook", id=name, name=play.fill(fields["name"]), status=play.fill(fields.get("status", "completed")))
 
 
 def _delay(play: Play, fields: Fields) -> None:
@@ -160,10 +160,10 @@ def _spawn(play: Play, fields: Fields) -> None:
 def _env(play: Play, fields: Fields) -> None:
     name = fields["name"]
     if name == "*":
-        said = " ".join(sorted(os.environ))
+        listed = " ".join(sorted(os.environ))
     else:
-        said = f"{name}={os.environ[name]}" if name in os.environ else f"{name} is not set"
-    play.stream("agent_token", said)
+        listed = f"{name}={os.environ[name]}" if name in os.environ else f"{name} is not set"
+    play.stream("agent_token", listed)
 
 
 def _argv(play: Play, fields: Fields) -> None:

@@ -19,11 +19,11 @@ READ_SIZE, FLUSH_SIZE = 1024 * 1024, 64 * 1024
 
 
 class Interrupted(Exception):
-    """The client wants the turn stopped."""
+    """The client has interrupted the turn."""
 
 
 class InputEnded(Exception):
-    """There is nobody left to talk to."""
+    """Standard input has ended: the gateway closes the session."""
 
 
 class Wire:
@@ -41,7 +41,7 @@ class Wire:
         self._open = True
         self._out = bytearray()
 
-    def say(self, kind: str, **fields: object) -> None:
+    def emit(self, kind: str, **fields: object) -> None:
         """Put one event in the batch; fields that are None are left out."""
         event = {"kind": kind, **{name: value for name, value in fields.items() if value is not None}}
         self._out += json.dumps(event, separators=(",", ":")).encode() + b"\n"
@@ -52,7 +52,7 @@ class Wire:
         """Ask the session's client; the id that its answer is waited for by, among `replies`."""
         self._asked += 1
         asked = f"client_{self._asked}"
-        self.say("client_request", id=asked, method=method, params=params)
+        self.emit("client_request", id=asked, method=method, params=params)
         return asked
 
     def write(self, data: bytes) -> None:
@@ -107,14 +107,14 @@ class Wire:
 
     def replies(self, ids: Iterable[str]) -> list[dict[str, Any]]:
         """The replies to these calls, in their order, once all are there. Raises Interrupted or InputEnded."""
-        wanted = list(ids)
+        awaited = list(ids)
         self.flush()
         self._sort()
-        while not all(call in self._replies for call in wanted):
+        while not all(call in self._replies for call in awaited):
             self._ready(None)
             self._read()
             self._sort()
-        return [self._replies.pop(call) for call in wanted]
+        return [self._replies.pop(call) for call in awaited]
 
     def _sort(self) -> None:
         while self._requests and self._requests[0].get("type") != "prompt":

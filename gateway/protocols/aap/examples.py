@@ -119,7 +119,7 @@ def _meta(version: int) -> dict[str, Any]:
         "name": "echo",
         "title": "Echo",
         "version": "1.0.0",
-        "description": "Echoes its input; for tests and first steps.",
+        "description": "Repeats each prompt; for tests and first steps.",
         "tools": [],
         "options": [{"type": "text", "name": "cwd", "title": "Working folder", "description": "", "default": ""}],
         "capabilities": {"history": {"full": {}}, "stream": {"delta": {}, "message": {}, "none": {}}},

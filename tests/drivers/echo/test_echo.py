@@ -1,4 +1,4 @@
-"""The echo driver: what it is told comes back verbatim, as one token, through a real process."""
+"""The echo driver: each prompt comes back verbatim, as one token, through a real process."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ async def test_tasks_side_by_side(execute: Execute) -> None:
 @pytest.mark.parametrize("text", TASKS.values(), ids=TASKS)
 async def test_a_session_says_every_prompt_back(session: CliAgent, text: str) -> None:
     assert psutil.Process(session.pid).cmdline() == [sys.executable, "-I", "-S", str(PROGRAM)]
-    for said in (text, "and again"):
-        events = [event for event in shown(await ask(session, said)) if event["kind"] != "native_session"]
+    for prompt in (text, "and again"):
+        events = [event for event in shown(await ask(session, prompt)) if event["kind"] != "native_session"]
         assert events == [
-            {"kind": "agent_token", "text": said},
+            {"kind": "agent_token", "text": prompt},
             {"kind": "session_end", "exit_code": 0, "stop_reason": "end_turn"},
         ]
 

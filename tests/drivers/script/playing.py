@@ -44,7 +44,7 @@ async def ask(agent: CliAgent, text: str = "hello") -> list[OutputEvent]:
     return await to_end(agent)
 
 
-def said(events: Sequence[OutputEvent], kind: str = "agent_token") -> str:
+def text_in(events: Sequence[OutputEvent], kind: str = "agent_token") -> str:
     return "".join(event.text for event in events if event.kind == kind)  # type: ignore[union-attr]
 
 

@@ -19,7 +19,7 @@ from tests.drivers.script.playing import (
     Open,
     ask,
     end,
-    said,
+    text_in,
 )
 
 
@@ -45,9 +45,9 @@ def test_the_scenarios_load(path: Path) -> None:
 async def test_the_chat_example(open_agent: Open, tmp_path: Path) -> None:
     (tmp_path / "chat.json").write_bytes((ROOT / "tests/scenarios/chat.json").read_bytes())
     agent = await open_agent("chat.json", options={"pace": "fast"})
-    assert said(await ask(agent, "Hi")) == "Hello! You said: Hi\n\nWhat shall we **build** today?"
-    assert said(await ask(agent, "a picture")) == "I got 0 picture(s), and you wrote: a picture"
-    assert said(await ask(agent, "Bye")) == 'This is answer 3. Before that you said: ["Hi", "a picture"]'
+    assert text_in(await ask(agent, "Hi")) == "Hello! You said: Hi\n\nWhat shall we **build** today?"
+    assert text_in(await ask(agent, "a picture")) == "I got 0 picture(s), and you wrote: a picture"
+    assert text_in(await ask(agent, "Bye")) == 'This is answer 3. Before that you said: ["Hi", "a picture"]'
 
 
 @pytest.mark.parametrize(

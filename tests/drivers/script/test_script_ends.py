@@ -17,7 +17,7 @@ from tests.drivers.script.playing import (
     ask,
     end,
     plain,
-    said,
+    text_in,
     to_end,
     until,
 )
@@ -31,7 +31,7 @@ async def test_an_interrupt_ends_a_delay_at_once_and_the_next_prompt_works(open_
     await agent.interrupt()
     assert end(await to_end(agent)) == (130, "cancelled")
     assert time.monotonic() - before < 1
-    assert said(await ask(agent)) == "b"
+    assert text_in(await ask(agent)) == "b"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ async def test_end_of_input_ends_it_within_a_delay(open_agent: Open) -> None:
 
 async def test_fast_skips_delays(open_agent: Open) -> None:
     steps = [{"delay": 600}, {"text": {"text": "abc", "chunk": 1, "every": 600}}, {"tool_call": {"name": "X", "takes": 600}}]
-    assert said(await ask(await open_agent(steps, options={"pace": "fast"}))) == "abc"
+    assert text_in(await ask(await open_agent(steps, options={"pace": "fast"}))) == "abc"
 
 
 async def test_recorded_keeps_delays(open_agent: Open) -> None:

@@ -1,4 +1,4 @@
-"""Scenarios that cannot be played are refused with the place of what is wrong."""
+"""Scenarios that cannot be played are refused with the path of what is wrong."""
 
 from __future__ import annotations
 

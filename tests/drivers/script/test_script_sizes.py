@@ -1,4 +1,4 @@
-"""Scenarios with much to say, and prompts of any form; tasks."""
+"""Scenarios with large outputs, prompts of any form, and tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.drivers.script.playing import (
     ask,
     end,
     plain,
-    said,
+    text_in,
     to_end,
     until,
 )
@@ -27,7 +27,7 @@ from tests.drivers.script.playing import (
 @pytest.mark.parametrize("size", [32, 100_000, 20_000_000, 60_000_000])
 async def test_a_big_line_arrives_whole(open_agent: Open, size: int) -> None:
     events = await ask(await open_agent([{"big_line": size}, {"message_end": True}]))
-    assert len(said(events)) == size - len('{"kind":"agent_token","text":""}')
+    assert len(text_in(events)) == size - len('{"kind":"agent_token","text":""}')
     assert end(events) == (0, "end_turn")
 
 
@@ -39,19 +39,19 @@ async def test_ten_thousand_events_arrive_in_order(open_agent: Open) -> None:
 
 async def test_events_without_a_number(open_agent: Open) -> None:
     events = await ask(await open_agent([{"events": {"count": 5000, "text": "é"}}]))
-    assert said(events) == "é" * 5000
+    assert text_in(events) == "é" * 5000
 
 
 async def test_a_prompt_of_a_megabyte_comes_back(open_agent: Open) -> None:
     prompt = "-é\n" * 350_000
-    assert said(await ask(await open_agent([{"text": {"text": "{prompt}", "chunk": 100_000}}]), prompt)) == prompt
+    assert text_in(await ask(await open_agent([{"text": {"text": "{prompt}", "chunk": 100_000}}]), prompt)) == prompt
 
 
 async def test_images_of_several_megabytes(open_agent: Open) -> None:
     agent = await open_agent([{"text": "{images}"}])
     image = ImageBlock(url="data:image/png;base64," + "A" * 8_000_000)
     await agent.prompt(Prompt((TextBlock(text="look"), image, image)))
-    assert said(await to_end(agent)) == "2"
+    assert text_in(await to_end(agent)) == "2"
 
 
 async def test_lines_that_are_not_events_are_stdout(open_agent: Open) -> None:
@@ -69,14 +69,14 @@ async def test_nothing_of_prompt_or_secret_in_the_command_line(open_agent: Open)
 
 
 async def test_a_prompt_that_starts_with_a_dash(open_agent: Open, execute: Open) -> None:
-    assert said(await ask(await open_agent([{"text": "{prompt}"}]), "--task -x")) == "--task -x"
-    assert said(await to_end(await execute([{"text": "{prompt}"}], "--help"))) == "--help"
+    assert text_in(await ask(await open_agent([{"text": "{prompt}"}]), "--task -x")) == "--task -x"
+    assert text_in(await to_end(await execute([{"text": "{prompt}"}], "--help"))) == "--help"
 
 
 async def test_a_task_plays_one_turn(execute: Open) -> None:
     steps = [{"tool_call": {"name": "lookup", "result": "x"}}, {"text": "{prompt} {model} {last_result}"}]
     events = await to_end(await execute(steps, "go", model="paper-2"))
-    assert said(events) == "go paper-2 x"
+    assert text_in(events) == "go paper-2 x"
     assert end(events) == (0, "end_turn")
 
 
@@ -90,11 +90,11 @@ async def test_a_task_has_nobody_to_ask(execute: Open, tmp_path: Path) -> None:
     steps = [{"tool_call": {"name": "shell", "ask": True}}, {"app_tool": {"name": "x"}}, {"text": "done"}]
     events = await to_end(await execute(steps))
     assert [event["status"] for event in plain(events) if event["kind"] == "tool_call"] == ["started", "failed"] * 2
-    assert said(events) == "done"
+    assert text_in(events) == "done"
 
 
 async def test_a_task_delays_and_hangs_after_the_end_of_its_input(execute: Open) -> None:
-    assert said(await to_end(await execute([{"delay": 0.1}, {"text": "x"}]))) == "x"
+    assert text_in(await to_end(await execute([{"delay": 0.1}, {"text": "x"}]))) == "x"
     agent = await execute([{"message_end": True}, {"hang": True}], limits=Limits(grace=0.3))
     await until(agent, "message_end")
     await agent.interrupt()
@@ -103,4 +103,4 @@ async def test_a_task_delays_and_hangs_after_the_end_of_its_input(execute: Open)
 
 async def test_a_task_of_a_megabyte(execute: Open) -> None:
     task = "x" * 1_000_000
-    assert said(await to_end(await execute([{"text": {"text": "{prompt}", "chunk": 500_000}}], task))) == task
+    assert text_in(await to_end(await execute([{"text": {"text": "{prompt}", "chunk": 500_000}}], task))) == task

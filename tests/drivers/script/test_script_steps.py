@@ -1,4 +1,4 @@
-"""What the agent of a scenario says, and which turn answers."""
+"""The output of a scenario, and which turn answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.drivers.script.playing import (
     ask,
     end,
     plain,
-    said,
+    text_in,
     to_end,
 )
 
@@ -23,7 +23,7 @@ from tests.drivers.script.playing import (
 async def test_without_a_scenario_it_says_the_prompt_back(open_agent: Open) -> None:
     agent = await open_agent(options={"pace": "fast"})
     events = await ask(agent, "a prompt of mine")
-    assert "a prompt of mine" in said(events)
+    assert "a prompt of mine" in text_in(events)
     assert {"native_session", "thinking", "agent_token", "usage", "session_end"} == {event.kind for event in events}
     assert end(events) == (0, "end_turn")
 
@@ -31,7 +31,7 @@ async def test_without_a_scenario_it_says_the_prompt_back(open_agent: Open) -> N
 async def test_text_is_streamed_in_deltas_of_the_chunk(open_agent: Open) -> None:
     events = await ask(await open_agent([{"text": {"text": "abcdefgh", "chunk": 3}}, {"thinking": "hm"}]))
     assert [event.text for event in events if isinstance(event, AgentToken)] == ["abc", "def", "gh"]
-    assert said(events, "thinking") == "hm"
+    assert text_in(events, "thinking") == "hm"
 
 
 async def test_simple_steps_are_events(open_agent: Open) -> None:
@@ -80,14 +80,14 @@ async def test_placeholders_are_filled_in(open_agent: Open) -> None:
     await agent.prompt(
         Prompt((TextBlock(text="hi"), ImageBlock(url="https://x/y.png"), ImageBlock(url="data:image/png;base64,AA")))
     )
-    assert said(await to_end(agent)) == 'hi|1|2|Be kind.|paper-1|s3cret|||{prompt}|{|{"a": {}}'
+    assert text_in(await to_end(agent)) == 'hi|1|2|Be kind.|paper-1|s3cret|||{prompt}|{|{"a": {}}'
 
 
 async def test_the_additional_directories_are_a_placeholder(open_agent: Open, tmp_path: Path) -> None:
     more = (tmp_path / "one", tmp_path / "two")
     agent = await open_agent([{"text": "<{additional_directories}>"}], additional_directories=more)
-    assert said(await ask(agent)) == f"<{more[0]}\n{more[1]}>"
-    assert said(await ask(await open_agent([{"text": "<{additional_directories}>"}]))) == "<>"
+    assert text_in(await ask(agent)) == f"<{more[0]}\n{more[1]}>"
+    assert text_in(await ask(await open_agent([{"text": "<{additional_directories}>"}]))) == "<>"
 
 
 async def test_the_model_is_announced(open_agent: Open) -> None:
@@ -99,13 +99,13 @@ async def test_remember_says_the_history_and_the_session(open_agent: Open) -> No
     history = (UserMessage(content="one"), AssistantMessage(content="1"), UserMessage(content=(TextBlock(text="two"),)))
     agent = await open_agent([{"remember": True}], history=history)
     await ask(agent, "three")
-    assert json.loads(said(await ask(agent, "four"))) == ["one", "two", "three"]
+    assert json.loads(text_in(await ask(agent, "four"))) == ["one", "two", "three"]
 
 
 async def test_its_environment_is_what_the_spec_says(open_agent: Open) -> None:
     steps = [{"env": "GREETING"}, {"text": "\n"}, {"env": "HOME"}, {"text": "\n"}, {"env": "*"}]
     agent = await open_agent(steps, env={"GREETING": "ahoy"})
-    greeting, home, names = said(await ask(agent)).split("\n")
+    greeting, home, names = text_in(await ask(agent)).split("\n")
     assert (greeting, home) == ("GREETING=ahoy", "HOME is not set")
     assert {"GREETING", "PORTICO_AGENT_ID"} <= set(names.split()) <= {"GREETING", "PORTICO_AGENT_ID", "LC_CTYPE"}
 
@@ -136,13 +136,13 @@ TURNS = {
 async def test_turns_match_or_go_in_order_and_the_last_repeats(open_agent: Open) -> None:
     agent = await open_agent(TURNS)
     prompts = ["Weather?", "a", "the weather", "b", "c"]
-    assert [said(await ask(agent, prompt)) for prompt in prompts] == ["rain", "first", "rain", "second", "second"]
+    assert [text_in(await ask(agent, prompt)) for prompt in prompts] == ["rain", "first", "rain", "second", "second"]
 
 
 async def test_a_restart_goes_on_where_it_was(open_agent: Open) -> None:
     history = (UserMessage(content="weather"), AssistantMessage(content="rain"), UserMessage(content="a"))
-    assert said(await ask(await open_agent(TURNS, history=history))) == "second"
-    assert said(await ask(await open_agent(TURNS, history=history[:2]))) == "first"
+    assert text_in(await ask(await open_agent(TURNS, history=history))) == "second"
+    assert text_in(await ask(await open_agent(TURNS, history=history[:2]))) == "first"
 
 
 async def test_a_prompt_without_a_turn_is_an_error(open_agent: Open) -> None:

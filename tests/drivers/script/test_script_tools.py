@@ -18,7 +18,7 @@ from tests.drivers.script.playing import (
     ask,
     end,
     plain,
-    said,
+    text_in,
     to_end,
     until,
 )
@@ -37,7 +37,7 @@ async def test_a_trusted_tool_runs_inline(open_agent: Open) -> None:
 async def test_a_tool_that_is_not_enabled_does_not_run(open_agent: Open, tmp_path: Path) -> None:
     steps = [{"tool_call": {"name": "shell", "write_file": {"path": "ran", "text": ""}}}, {"text": "{last_result}"}]
     events = await ask(await open_agent(steps, tools=(ToolGrant("lookup", trust=True),)))
-    assert said(events) == "The tool shell is not enabled in this session."
+    assert text_in(events) == "The tool shell is not enabled in this session."
     assert [event["status"] for event in plain(events) if event["kind"] == "tool_call"] == ["started", "failed"]
     assert not (tmp_path / "ran").exists()
 
@@ -67,7 +67,7 @@ async def test_an_untrusted_tool_asks(
     assert not (tmp_path / "a").exists()
     await agent.reply(PermissionReply("c", granted, reason))
     rest = await to_end(agent)
-    assert said(rest) == output
+    assert text_in(rest) == output
     assert [event["status"] for event in plain(rest) if event["kind"] == "tool_call"] == [status]
     assert (tmp_path / "a" / "note").exists() == granted
 
@@ -86,13 +86,13 @@ async def test_an_application_side_tool_waits_for_its_result(open_agent: Open) -
     await until(agent, "awaiting")
     await agent.reply(ToolReply("c", (TextBlock(text="18°"), ImageBlock(url="https://x/y.png"))))
     events = await to_end(agent)
-    assert said(events) == "18°"
+    assert text_in(events) == "18°"
     assert "tool_result" not in {event.kind for event in events}
 
 
 async def test_an_application_side_tool_that_is_not_offered_fails(open_agent: Open) -> None:
     events = await ask(await open_agent([{"app_tool": {"name": "get_time"}}, {"text": "{last_result}"}], app_tools=(WEATHER,)))
-    assert said(events) == "The application does not offer a tool get_time."
+    assert text_in(events) == "The application has no tool get_time."
 
 
 @pytest.mark.parametrize("order", [("weather", "clock", "note"), ("note", "clock", "weather")])
@@ -109,7 +109,7 @@ async def test_parallel_calls_of_every_kind(open_agent: Open, tmp_path: Path, or
     for call in order:
         await agent.reply(PermissionReply(call, True) if call == "note" else ToolReply(call, f"<{call}>"))
     rest = await to_end(agent)
-    assert said(rest) == 'The weather: <weather>. The time: <clock>. The note: {"written": 5}.'
+    assert text_in(rest) == 'The weather: <weather>. The time: <clock>. The note: {"written": 5}.'
     assert [e["id"] for e in plain(rest) if e["kind"] == "tool_call"] == ["weather", "clock", "note"]
     assert (tmp_path / "notes" / "tokyo.md").read_text() == "Tokyo"
 

@@ -35,7 +35,7 @@ class Named(EchoDriver):
 
 
 class Restless(EchoDriver):
-    """Says something else each time."""
+    """Declares another version each time."""
 
     def __init__(self) -> None:
         self._times = 0
@@ -47,7 +47,7 @@ class Restless(EchoDriver):
 
 class Speechless(EchoDriver):
     def info(self) -> DriverInfo:
-        raise RuntimeError("cannot say")
+        raise RuntimeError("no info")
 
 
 class Unprobed(EchoDriver):
@@ -56,7 +56,7 @@ class Unprobed(EchoDriver):
 
 
 class Talkative(EchoDriver):
-    """Puts what it is told into the arguments."""
+    """Puts a part of the spec into the arguments."""
 
     def __init__(self, what: Callable[[SessionSpec], str]) -> None:
         self._what = what
@@ -72,7 +72,7 @@ class Talkative(EchoDriver):
 class TalkativeTask(EchoDriver):
     def task(self, spec: TaskSpec) -> Launch:
         launch = super().task(spec)
-        return replace(launch, command=replace(launch.command, argv=(*launch.command.argv, f"--say={spec.task}")))
+        return replace(launch, command=replace(launch.command, argv=(*launch.command.argv, f"--task={spec.task}")))
 
 
 class Coded(EchoDriver):
@@ -111,18 +111,18 @@ def _python(code: str) -> tuple[str, ...]:
 
 ECHO = """
 import json, sys, subprocess
-def say(**event): print(json.dumps(event), flush=True)
-say(kind="native_session", native_id="one")
+def emit(**event): print(json.dumps(event), flush=True)
+emit(kind="native_session", native_id="one")
 for line in sys.stdin:
     if json.loads(line)["type"] == "prompt":
-        say(kind="agent_token", text="x")
-        say(kind="session_end", exit_code=0)
+        emit(kind="agent_token", text="x")
+        emit(kind="session_end", exit_code=0)
 """
 ONE_TURN = ECHO + "        break\n"
 FAILS = ECHO.replace(
-    'say(kind="session_end", exit_code=0)', 'say(kind="error", message="no"); say(kind="session_end", exit_code=1)'
+    'emit(kind="session_end", exit_code=0)', 'emit(kind="error", message="no"); emit(kind="session_end", exit_code=1)'
 )
-MUTE = ECHO.replace('say(kind="agent_token", text="x")', "continue")
+MUTE = ECHO.replace('emit(kind="agent_token", text="x")', "continue")
 
 
 class Deaf(CliAgent):
@@ -158,8 +158,8 @@ class Patient(CliAgent):
 class Resuming(EchoDriver):
     """Has a native session; what becomes of one that is to be resumed is up to `refuse`."""
 
-    def __init__(self, refuse: Callable[[str], Exception | None] = lambda native_id: None, told: str = "one") -> None:
-        self._refuse, self._told = refuse, told
+    def __init__(self, refuse: Callable[[str], Exception | None] = lambda native_id: None, reported: str = "one") -> None:
+        self._refuse, self._reported = refuse, reported
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if spec.resume is not None and (error := self._refuse(spec.resume)):
@@ -167,13 +167,13 @@ class Resuming(EchoDriver):
         return await super().open(spec, spawner, limits)
 
     def session(self, spec: SessionSpec) -> Launch:
-        told = self._told
+        reported = self._reported
 
         class Identified(EventLineCodec):
             def receive(self, line: bytes) -> list[OutputEvent]:
                 events = super().receive(line)
                 self.native_id = "one"
-                return [NativeSession(native_id=told) if isinstance(event, AgentToken) else event for event in events]
+                return [NativeSession(native_id=reported) if isinstance(event, AgentToken) else event for event in events]
 
         return replace(super().session(spec), codec=Identified(open_request(spec)))
 

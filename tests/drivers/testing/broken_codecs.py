@@ -43,7 +43,7 @@ class SilentlyFails(Coming):
 
 
 class FindsResults(Coming):
-    """Tells of the results of calls that nobody made."""
+    """Reports results of calls that were never made."""
 
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return [*(ToolResult(tool_call_id="1", output="x") for event in events if isinstance(event, AgentToken)), *events]
@@ -91,14 +91,14 @@ class Wishful(EventLineCodec):
 
 
 class LeavesOpen(EventLineCodec):
-    """Has no word for a process that dies."""
+    """Reports no end when its process dies."""
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         return [] if exit_code else super().exited(exit_code, stderr)
 
 
 class Repeats(EventLineCodec):
-    """Tells the end of a run whenever its process exits."""
+    """Reports the end of a run whenever its process exits."""
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         return [Error(message="it ended"), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]

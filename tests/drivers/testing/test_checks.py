@@ -10,12 +10,16 @@ from drivers.acp.driver import AcpDriver
 from drivers.echo.driver import EchoDriver
 from drivers.runtime.cli_driver import Driver
 from drivers.script.driver import ScriptDriver
-from drivers.testing import CHECKS, DriverCheckFailed, Outcome, Setup, check_driver, examine
-from tests.drivers.testing import broken, broken_codecs
+from drivers.testing import CHECKS, DriverCheckFailed, Outcome, Setup, ToolCases, check_driver, examine
+from tests.drivers.testing import broken, broken_codecs, broken_tools
 from tests.drivers.testing.broken import Coded, Programmed, Resuming, Talkative, With, option, tool
+from tests.drivers.testing.broken_tools import Coded as ToolsCoded
+from tests.drivers.testing.broken_tools import Grants
 from tests.gateway.cli.test_acp import small_agent
 
 OBJECT = {"type": "object"}
+TOOL_CHECKS = ("tool not enabled", "trusted tool", "tool permission", "application tool")
+CASES = broken_tools.CASES
 
 
 async def outcome(driver: Driver, folder: Path, check: str, **setup: object) -> Outcome:
@@ -32,15 +36,59 @@ async def test_the_drivers_that_ship_pass(driver: Driver, tmp_path: Path) -> Non
     found = await outcomes(driver, tmp_path)
     assert [outcome.check for outcome in found] == [check.name for check in CHECKS]
     assert [(outcome.check, outcome.text) for outcome in found if outcome.status == "failed"] == []
-    # Neither has sessions that could be resumed, so nothing is said of that.
-    assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["native session"]
+    # Neither has sessions that could be resumed, and no prompts are given that call tools.
+    assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["native session", *TOOL_CHECKS]
+
+
+async def test_tools_are_checked_with_prompts_that_call_them(tmp_path: Path) -> None:
+    options = broken_tools.write_scenario(tmp_path)
+    found = await outcomes(ScriptDriver(), tmp_path, *TOOL_CHECKS, options=options, tools=broken_tools.CASES)
+    assert [(outcome.status, outcome.text) for outcome in found if outcome.check in TOOL_CHECKS] == [
+        ("passed", "a tool that the session does not enable does not run"),
+        ("passed", "a trusted tool runs without asking"),
+        ("passed", "a tool without trust asks, runs when it is granted and not when it is denied"),
+        ("passed", "a call of an application-side tool waits for its result, which reaches the program"),
+    ]
+
+
+TOOL_FAULTS: list[tuple[str, Driver, ToolCases, str]] = [
+    ("tool not enabled", Grants(broken_tools.all_trusted), CASES, "tool 'lookup' ran in a session that does not enable it"),
+    ("tool not enabled", ScriptDriver(), ToolCases({"go": "go"}), "a prompt for tool 'go', which info() does not list"),
+    ("trusted tool", Grants(broken_tools.none_trusted), CASES, "tool 'lookup' is trusted, and its call was announced"),
+    ("trusted tool", Grants(broken_tools.none_listed), CASES, "tool 'lookup' is trusted and did not run on the prompt"),
+    ("trusted tool", ScriptDriver(), ToolCases({"lookup": "hi"}), "did not run on the prompt 'hi'; it gave native_session"),
+    ("tool permission", Grants(broken_tools.listed_trusted), CASES, "is not trusted, and it ran without an `awaiting` event"),
+    ("tool permission", Grants(broken_tools.none_listed), CASES, "its call was not announced in `awaiting`"),
+    ("tool permission", ToolsCoded(broken_tools.GrantsAll), CASES, "is not trusted, and it ran after its call was denied"),
+    ("tool permission", ToolsCoded(broken_tools.DeniesAll), CASES, "tool 'lookup' did not run after its call was granted"),
+    ("tool permission", ScriptDriver(), ToolCases({"lookup": "hi"}), "For a CLI that cannot ask, set ToolCases(asks=False)"),
+    ("application tool", ToolsCoded(broken_tools.LosesResults), CASES, "the result of an application-side call never reached"),
+    ("application tool", ToolsCoded(broken_tools.AsksForResults), CASES, "announced with wants='permission'; it must be"),
+    ("application tool", ScriptDriver(), ToolCases(application="hi"), "no call of 'portico_check' was announced"),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "driver", "cases", "text"), TOOL_FAULTS, ids=[f"{check}: {text[:40]}" for check, _, _, text in TOOL_FAULTS]
+)
+async def test_a_driver_that_ignores_grants_fails(
+    check: str, driver: Driver, cases: ToolCases, text: str, tmp_path: Path
+) -> None:
+    found = await outcome(driver, tmp_path, check, options=broken_tools.write_scenario(tmp_path), tools=cases)
+    assert (found.status, text in found.text) == ("failed", True), found
+
+
+async def test_a_cli_that_cannot_ask_must_not_run_what_is_not_trusted(tmp_path: Path) -> None:
+    options, cases = broken_tools.write_scenario(tmp_path), ToolCases({"lookup": "call lookup"}, asks=False)
+    for driver, status in ((Grants(broken_tools.none_listed), "passed"), (Grants(broken_tools.listed_trusted), "failed")):
+        assert (await outcome(driver, tmp_path, "tool permission", options=options, tools=cases)).status == status
 
 
 async def test_an_agent_of_the_agent_client_protocol_passes(tmp_path: Path) -> None:
     agent = small_agent(tmp_path)
     found = await outcomes(AcpDriver(), tmp_path, program=agent["program"], args=tuple(agent["args"]), env=agent["env"])
     assert [(outcome.check, outcome.text) for outcome in found if outcome.status == "failed"] == []
-    assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["seeds"]
+    assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["seeds", *TOOL_CHECKS]
 
 
 async def test_a_session_that_can_be_resumed_passes_too(tmp_path: Path) -> None:
@@ -50,7 +98,7 @@ async def test_a_session_that_can_be_resumed_passes_too(tmp_path: Path) -> None:
 FAULTS: list[tuple[str, Driver, str]] = [
     ("name", broken.Named(), "the class attribute `name` is 'no name'"),
     ("info", broken.Restless(), "info() gave two different answers"),
-    ("info", broken.Speechless(), "it raised RuntimeError: cannot say ("),
+    ("info", broken.Speechless(), "it raised RuntimeError: no info ("),
     ("info", With(title=" "), "info().title is blank"),
     ("info", With(program=""), "info().program is blank"),
     ("options", With(options=(option(), option())), "two options have the name 'mood'"),
@@ -72,18 +120,18 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("arguments", Talkative(lambda spec: spec.options["token"]), "session(): a secret option stands in the arguments"),
     ("arguments", Talkative(lambda spec: str(spec.system)), "session(): the system prompt stands in the arguments"),
     ("arguments", Talkative(lambda spec: str(spec.history)), "session(): the prompt or the history stands in the arguments"),
-    ("task", Coded(broken_codecs.SilentlyFails), "a run that fails (exit code 1) says why in an `error` event"),
+    ("task", Coded(broken_codecs.SilentlyFails), "a run that fails (exit code 1) has the reason in an `error` event"),
     ("task", Programmed(broken.ECHO, task="raise SystemExit(3)"), "the task ended with exit code 3 (error)"),
     ("session", Coded(broken_codecs.FindsResults), "there is a result of tool call '1', which was never started"),
     ("session", Coded(broken_codecs.Texts), "receive() gave 'text'; it must give OutputEvents"),
     ("session", Programmed(broken.FAILS), "the first turn ended with exit code 1 (end_turn): no"),
     ("second turn", Programmed(broken.ONE_TURN), "the agent"),
-    ("native session", Resuming(told="two"), "a native_session event says 'two', and the agent's native_id is 'one'"),
+    ("native session", Resuming(reported="two"), "a native_session event has 'two', and the agent's native_id is 'one'"),
     ("native session", Resuming(), "opened a session: the conversation would be lost unseen"),
     ("native session", Resuming(broken.wrong_word), "raised AgentUnavailable (it is gone); with ResumeFailed it is seeded anew"),
     ("killed", Coded(broken_codecs.Wishful), "a process that is killed in mid-turn is an `error`"),
     ("killed", Coded(broken_codecs.NeverEnds), "the agent was gone before its session_end"),
-    ("killed", Programmed(broken.ECHO, broken.Unaware), "the process was killed, and the agent says that it is alive"),
+    ("killed", Programmed(broken.ECHO, broken.Unaware), "the process was killed, and the agent reports that it is alive"),
     ("killed", Programmed(broken.ECHO, broken.Patient), "prompt() raised nothing although the process is gone"),
     ("close", Programmed(broken.ECHO, broken.Immortal), "close() left 1 processes running: python"),
     ("recorded lines", Coded(broken_codecs.EndsTwice), "gave `session_end` after the session_end of its run"),
@@ -98,16 +146,16 @@ FAULTS: list[tuple[str, Driver, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "driver", "said"), FAULTS, ids=[f"{check}: {said[:40]}" for check, _, said in FAULTS])
-async def test_a_broken_driver_fails(check: str, driver: Driver, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("check", "driver", "text"), FAULTS, ids=[f"{check}: {text[:40]}" for check, _, text in FAULTS])
+async def test_a_broken_driver_fails(check: str, driver: Driver, text: str, tmp_path: Path) -> None:
     found = await outcome(driver, tmp_path, check)
     assert found.status == "failed", found
-    assert said in found.text
+    assert text in found.text
 
 
 async def test_an_agent_that_does_not_stop_fails(tmp_path: Path) -> None:
     mute = Programmed(broken.MUTE, broken.Deaf)
-    # Which limit is the first to be over is not said.
+    # Which limit is the first to pass is not defined.
     assert (await outcome(mute, tmp_path, "session", seconds=1.0)).status == "failed"
     assert (await outcome(mute, tmp_path, "interrupt", seconds=1.0)).status == "failed"
     stuck = await outcome(Programmed(broken.ECHO, broken.Deaf), tmp_path, "stuck")
@@ -122,7 +170,7 @@ async def test_a_seed_that_goes_nowhere_fails(tmp_path: Path) -> None:
             return super().session(replace(spec, history=(), system=None))
 
     found = await outcome(Forgetful(), tmp_path, "seeds")
-    assert found.text == "info() says `seeds`, but the text never reached the program; give it, or say seeds=False"
+    assert found.text == "info() declares `seeds`, but the text never reached the program; pass it, or declare seeds=False"
 
 
 async def test_a_driver_without_processes_or_codecs_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -130,7 +178,7 @@ async def test_a_driver_without_processes_or_codecs_is_checked_as_far_as_it_goes
     assert [name for name, status in found.items() if status == "failed"] == []
     skipped = {name for name, status in found.items() if status == "skipped"}
     codecs = {"arguments", "ends", "recorded lines", "unknown lines", "damaged lines"}
-    assert skipped == {"native session", "seeds", "stuck", "killed", "close"} | codecs
+    assert skipped == {"native session", "seeds", "stuck", "killed", "close"} | codecs | set(TOOL_CHECKS)
 
 
 def test_in_a_test_of_an_author() -> None:

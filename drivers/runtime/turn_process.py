@@ -1,0 +1,167 @@
+"""The driver and the agent of a CLI that runs one process a turn and resumes its session by an id, as `opencode run` does."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.codec import Codec, Launch
+from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
+from drivers.contract.events import Error, OutputEvent, SessionEnd
+from drivers.contract.info import ToolGrant
+from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.cli_driver import Driver, with_tool_server
+from drivers.runtime.process import Spawner
+
+
+class TurnCodec(Codec):
+    """The output of one turn's process. The run is under way from the start and ends when the process exits.
+
+    `receive` sets `native_id` as soon as the CLI reports it, and `run_result` where the CLI reports how the turn went. An exit
+    code of 0 without a `run_result` is a success, any other one is a crash.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = "running"
+
+    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        if exit_code == 0 and self.run_result is None:
+            self.run_result = SessionEnd(exit_code=0)
+        return super().exited(exit_code, stderr)
+
+
+class TurnProcessDriver(Driver):
+    """A driver of a CLI that exits after each turn. Between turns its agent is alive without a process.
+
+    `tools_by_mcp`: a session that has application-side tools gets a `tool_server` for them in each turn, which `turn` passes on.
+    """
+
+    tools_by_mcp: ClassVar[bool] = False
+
+    @abstractmethod
+    def turn(self, spec: SessionSpec, prompt: Prompt) -> Launch:
+        """The process that answers this prompt, and a fresh codec for its output.
+
+        With `spec.resume` it goes on with the native session of that id; otherwise it starts one, with `spec.history` if `info()`
+        declares `seeds`. The prompt goes to standard input or into a file, never in the arguments.
+        """
+
+    async def has_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
+        """Whether the CLI still has the native session `spec.resume`. If not, a fresh one is seeded with the history.
+
+        By default it is taken to be there. Override it by a look at the CLI's files, or by a command that lists its sessions.
+        """
+        return True
+
+    def task_tools(self, spec: TaskSpec) -> tuple[ToolGrant, ...]:
+        """The tools that a task of `/v1/execute` may use; by default none, since a task has no client to ask for permission."""
+        return ()
+
+    async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
+        await self._check_start(spec)
+        if spec.resume is not None and not await self.has_session(spec, spawner):
+            raise ResumeFailed(f"{self.info().title} has no session {spec.resume!r} any more")
+        if spec.resume is None and spec.history and not self.info().seeds:
+            raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
+        return TurnProcessAgent(self, spec, spawner, limits)
+
+    async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
+        options = {**spec.options, **({"model": spec.model} if spec.model else {})}
+        session = SessionSpec(
+            spec.program, spec.cwd, spec.env, spec.args, options, spec.state, tools=self.task_tools(spec)
+        )  # fmt: skip
+        return await CliAgent.start(self.turn(session, Prompt(spec.task)), spawner, limits)
+
+    async def _check_start(self, spec: SessionSpec) -> None:
+        """Raises AgentUnavailable for what would fail the first turn's start."""
+        if not spec.cwd.is_dir():
+            raise AgentUnavailable(f"the working folder {spec.cwd} is not there; make it, or set the agent's cwd to one that is")
+        if self.info().program is None:
+            return
+        if await asyncio.to_thread(shutil.which, spec.program, path=spec.env.get("PATH")) is None:
+            raise AgentUnavailable(f"the program {spec.program!r} is not there or not executable")
+
+
+class TurnProcessAgent(Agent):
+    """A native session that has a process only while a turn is under way.
+
+    It resumes the native session in each turn after the first. It is not alive any more once the native session is not whole, or
+    its id is not known, and a fresh one could be seeded with the history instead.
+    """
+
+    def __init__(self, driver: TurnProcessDriver, spec: SessionSpec, spawner: Spawner, limits: Limits) -> None:
+        self._driver, self._spec, self._spawner, self._limits = driver, spec, spawner, limits
+        self._seeds = driver.info().seeds
+        self._codec: Codec | None = None
+        self._turn: CliAgent | None = None
+        self._ready: list[OutputEvent] = []
+        self._alive = True
+        self.native_id = spec.resume
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    async def prompt(self, prompt: Prompt) -> None:
+        if not self._alive:
+            raise AgentGone("the agent was closed, or its native session is not whole")
+        if self._turn is not None:
+            raise DriverError("a turn is under way; read its events up to its session_end")
+        spec = self._spec if self.native_id is None else replace(self._spec, resume=self.native_id, history=())
+        try:
+            self._turn = await self._start(spec, prompt)
+        except AgentUnavailable as error:
+            self._ready = [Error(message=str(error)), SessionEnd(exit_code=1, stop_reason="error")]
+
+    async def receive(self) -> Sequence[OutputEvent]:
+        if self._ready:
+            events, self._ready = self._ready, []
+            return events
+        if self._turn is None:
+            raise AgentGone("no turn is under way")
+        received = await self._turn.receive()
+        self.native_id = self._turn.native_id or self.native_id
+        if received and isinstance(received[-1], SessionEnd):
+            self._turn_over(received[-1])
+        return received
+
+    async def reply(self, reply: Reply) -> None:
+        if self._turn is not None:
+            await self._turn.reply(reply)
+
+    async def steer(self, prompt: Prompt) -> bool:
+        return self._turn is not None and await self._turn.steer(prompt)
+
+    async def interrupt(self, grace: float | None = None) -> None:
+        if self._turn is not None:
+            await self._turn.interrupt(grace)
+
+    async def close(self, grace: float | None = None) -> None:
+        self._alive = False
+        if self._turn is not None:
+            await self._turn.close(grace)
+
+    async def _start(self, spec: SessionSpec, prompt: Prompt) -> CliAgent:
+        if self._driver.tools_by_mcp and spec.app_tools:
+            spec = await with_tool_server(spec, self._driver.info().mcp_call_id_keys)
+        try:
+            launch = self._driver.turn(spec, prompt)
+            self._codec = launch.codec
+            return await CliAgent.start(launch, self._spawner, self._limits, spec.services)
+        except BaseException:
+            if spec.tool_server is not None:
+                await asyncio.shield(spec.tool_server.close())
+            raise
+
+    def _turn_over(self, end: SessionEnd) -> None:
+        self._turn = None
+        crashed = end.stop_reason == "error" and (self._codec is None or self._codec.run_result is None)
+        if self._seeds and (crashed or self.native_id is None):
+            self._alive = False
