@@ -213,8 +213,8 @@ class Session:
         client, self.services.client = self.services.client, request.services
         try:
             agent = await self._ready_agent(settings)
-            if self.state == "waiting":
-                await self._cancel_pending()
+            if self.run is not None and self.state == "waiting":
+                await self.run.cancel()
                 # The same agent, unless cancelling has ended it.
                 agent = await self._ready_agent(settings)
             async with self._configured(settings):
@@ -250,7 +250,8 @@ class Session:
     async def _store_start(self, record: RunRecord, message: UserMessage, begin: Entry, key: KeyRecord | None) -> None:
         prompt = MessageRow(message.model_dump_json(), begin.seq)
         await self._shared.store.runs.start(record, [prompt], self.log.row(begin), key)
-        self._publish_start(begin)
+        self.turn_began = begin.seq
+        self.log.publish(begin)
 
     async def _answer(self, request: Submission, settings: SessionSettings) -> Turn:
         """Continue the waiting run, with all its calls answered; with a fresh agent where its own has ended."""
@@ -313,10 +314,6 @@ class Session:
         begin = await self.log.following(start)
         return begin, key.record(self.id, begin.seq) if key else None
 
-    def _publish_start(self, begin: Entry) -> None:
-        self.turn_began = begin.seq
-        self.log.publish(begin)
-
     # -- settings ---------------------------------------------------------------------------------------------------------
 
     async def configure(self, config: SessionSettings) -> None:
@@ -369,11 +366,6 @@ class Session:
             await run.wait()
             await run.end_unanswered(replies, resolve(await self.history(), run.pending.calls, replies))
             self._run_over(run)
-
-    async def _cancel_pending(self) -> None:
-        """End the waiting run; its calls are cancelled."""
-        if self.run is not None:
-            await self.run.cancel()
 
     def _runs_at_once(self, call: ToolUseBlock) -> bool:
         """Whether a call of the agent's own tools needs no permission."""

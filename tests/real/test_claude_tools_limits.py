@@ -82,7 +82,7 @@ async def test_an_image_of_the_agents_own_tool(bench: Bench) -> None:  # noqa: F
     assert shown["url"].startswith("data:image/png;base64,")
 
 
-async def test_a_user_message_gives_the_open_calls_up(bench: Bench) -> None:  # noqa: F811
+async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:  # noqa: F811
     text = bench.model_calls(Text("Now. "), weather(), bash("touch made"), clock())
     turn = await bench.start(text, own={"Bash": False}, app=[WEATHER, CLOCK])
     assert turn.stop == "tool_use"

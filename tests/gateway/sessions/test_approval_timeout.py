@@ -157,7 +157,7 @@ async def test_a_session_that_two_requests_load_is_one(tmp_path: Path, scene: Sc
         )
 
 
-async def test_the_time_counts_for_a_history_that_ends_in_open_calls(tmp_path: Path) -> None:
+async def test_the_time_counts_for_a_history_that_ends_in_pending_calls(tmp_path: Path) -> None:
     call = {"type": "tool_use", "toolCallId": "c1", "name": "sky", "input": {}}
     messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": [call]}]
     tools = [{"name": "sky", "description": "The sky.", "parameters": {"type": "object"}}]

@@ -115,7 +115,7 @@ async def test_wrong_answers_are_named_and_the_session_still_waits(aap: Aap, ask
     assert "'weather'" in text
 
 
-async def test_a_user_message_gives_the_open_calls_up(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_user_message_cancels_the_pending_calls(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
     scene = {"turns": [{"steps": [{"text": "{turn}"}]}]}
     (tmp_path / "scenes" / "tools.json").write_text(json.dumps(scene))

@@ -147,7 +147,7 @@ async def seeded(three: Aap, scenario: str) -> str:
     return str(made.json()["sessionId"])
 
 
-async def test_a_seed_that_ends_in_open_calls_can_be_answered(three: Aap, scene: Scene) -> None:
+async def test_a_seed_that_ends_in_pending_calls_can_be_answered(three: Aap, scene: Scene) -> None:
     session = await seeded(three, scene([*ASKS, {"text": "Rain: {results.w}."}]))
     before = await three.look(session)
     assert (before["state"], before["stopReason"]) == ("waiting", "tool_use")
@@ -161,7 +161,7 @@ async def test_a_seed_that_ends_in_open_calls_can_be_answered(three: Aap, scene:
     assert await three.history(session) == [*OPEN_CALLS, RAIN, *answer["messages"]]
 
 
-async def test_a_seed_that_ends_in_open_calls_can_be_given_up(three: Aap, scene: Scene) -> None:
+async def test_a_seed_that_ends_in_pending_calls_can_be_cancelled(three: Aap, scene: Scene) -> None:
     session = await seeded(three, scene([{"text": "Well."}]))
     assert (await three.say(session, "Never mind"))["messages"] == [{"role": "assistant", "content": "Well."}]
     assert [m["content"] for m in (await three.history(session))[3:5]] == ["Tool call cancelled"] * 2
