@@ -65,7 +65,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def daemon(tmp_path: Path, target: Path) -> AsyncIterator[Daemon]:
     """A daemon that finds the packages, with the page's agent."""
     config = write_config(tmp_path, table(tmp_path, agents={"tom": {"driver": "cat"}}))
-    found = await Daemon(config, tmp_path, {"PYTHONPATH": str(target)}).start()
+    found = await Daemon(config, tmp_path, {"PYTHONPATH": str(target)}, forked=False).start()
     yield found
     if found.process is not None and found.process.returncode is None:
         await found.stop()
