@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
@@ -19,6 +19,7 @@ from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
 from gateway.uvicorn_extensions import EmbeddedServer, listening_address
+from tests.fork_server import forked
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -87,29 +88,48 @@ class _Quiet(EmbeddedServer):
 
 @dataclass
 class Daemon:
-    """`portico serve` as a process of its own. `await start()`, then `url`; `kill()` is SIGKILL, `stop()` SIGTERM."""
+    """`portico serve` as a process of its own. `await start()`, then `url`; `kill()` is SIGKILL, `stop()` SIGTERM.
+
+    It is forked by the fork server, unless `forked` is false, for tests of the start itself.
+    """
 
     config: Path
     home: Path
     env: dict[str, str] = field(default_factory=dict)
+    forked: bool = True
     url: str = ""
     process: asyncio.subprocess.Process | None = None
+    """The daemon, or what started it in the fork server; both take signals and have the daemon's exit status."""
+    pid: int = 0
     stderr: bytes = b""
 
     async def start(self) -> Daemon:
-        # Its log goes to a file: a pipe that nobody reads would stop it when it is full.
+        # Its log goes to a file: a pipe that is not read would stop it when it is full.
         with self._log.open("wb") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gateway", "serve", "--config", str(self.config),
-                stdout=asyncio.subprocess.PIPE, stderr=log, env=self.environment(),
-            )  # fmt: skip
+            await self._spawn(log)
+        assert self.process is not None
         assert self.process.stdout is not None
-        line = (await asyncio.wait_for(self.process.stdout.readline(), 20)).decode()
+        line = (await asyncio.wait_for(self.process.stdout.readline(), 60)).decode()
         if not line.startswith("portico listening on "):
             await self.process.communicate()
             raise RuntimeError(f"no listening line but {line!r}: {self._log.read_text()}")
         self.url = line.split()[-1]
         return self
+
+    async def _spawn(self, log: IO[bytes]) -> None:
+        arguments = ("serve", "--config", str(self.config))
+        reading, writing = os.pipe()
+        command = forked("gateway", *arguments, pid_fd=writing) if self.forked else (sys.executable, "-m", "gateway", *arguments)
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=self.environment(), pass_fds=(writing,)
+            )
+        finally:
+            os.close(writing)
+        try:
+            self.pid = int(await asyncio.to_thread(os.read, reading, 100)) if self.forked else self.process.pid
+        finally:
+            os.close(reading)
 
     @property
     def _log(self) -> Path:
@@ -118,17 +138,12 @@ class Daemon:
     def environment(self) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", **self.env}
 
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
     def client(self) -> httpx.AsyncClient:
         return client_of(self.url)
 
     async def kill(self) -> None:
         assert self.process is not None
-        self.process.kill()
+        os.kill(self.pid, signal.SIGKILL)
         await self.process.communicate()
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
@@ -136,6 +151,6 @@ class Daemon:
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(number)
-        await asyncio.wait_for(self.process.communicate(), 20)
+        await asyncio.wait_for(self.process.communicate(), 60)
         self.stderr = self._log.read_bytes()
         return self.process.returncode or 0

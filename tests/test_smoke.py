@@ -13,6 +13,7 @@ async def test_echo_over_execute(portico: Running) -> None:
 
 
 async def test_echo_over_aap(daemon: Daemon) -> None:
+    daemon.forked = False
     await daemon.start()
     async with daemon.client() as client:
         body = {"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "hello"}]}

@@ -95,7 +95,7 @@ async def daemon(tmp_path: Path, environment: dict[str, str]) -> AsyncIterator[D
     work.mkdir()
     agents = {"tom": {"driver": "cat"}, "opencode": {"driver": "opencode", "cwd": str(work), "env": {"HOME": str(tmp_path)}}}
     config = write_config(tmp_path, table(tmp_path, agents=agents))
-    found = await Daemon(config, tmp_path, environment).start()
+    found = await Daemon(config, tmp_path, environment, forked=False).start()
     yield found
     if found.process is not None and found.process.returncode is None:
         await found.stop()

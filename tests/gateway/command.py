@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.conftest import write_config
 from tests.daemon import table
+from tests.fork_server import forked
 
 
 @dataclass
@@ -29,12 +30,17 @@ class Serving:
 
 
 class Command:
-    """`portico ARGUMENTS` with a configuration of `echo` and `script` and an empty home."""
+    """`portico ARGUMENTS` with a configuration of `echo` and `script` and an empty home.
 
-    def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None, config: bool = True) -> None:
+    The fork server forks it; with `own` it is a process of its own, whose children a test can look at.
+    """
+
+    def __init__(
+        self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None, config: bool = True, own: bool = False
+    ) -> None:
         if config and not (folder / "config.toml").exists():
             write_config(folder, table(folder))
-        self._argv = [sys.executable, "-m", "gateway", arguments[0]]
+        self._argv = [*((sys.executable, "-m", "gateway") if own else forked("gateway")), arguments[0]]
         self._argv += ["--config", str(folder / "config.toml")] if config else []
         self._argv += arguments[1:]
         self._env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}

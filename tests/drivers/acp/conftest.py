@@ -15,7 +15,7 @@ from drivers.contract.specs import SessionSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import living, marked
-from tests.drivers.acp.talk import ARGS, LIMITS, MARK, Open, environment
+from tests.drivers.acp.talk import LIMITS, MARK, Open, agent_args, environment
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def open_agent(tmp_path: Path) -> AsyncIterator[Open]:
         tools = tuple(ToolGrant(grant.rstrip("!"), grant.endswith("!")) for grant in grants)
         env = environment(tmp_path, flags)
         options = fields.pop("options", {})
-        spec = SessionSpec(sys.executable, tmp_path / "work", env, ARGS, options, tools=tools, resume=resume, **fields)
+        spec = SessionSpec(sys.executable, tmp_path / "work", env, agent_args(), options, tools=tools, resume=resume, **fields)
         agent = await AcpDriver().open(spec, Spawner(MARK), LIMITS)
         assert isinstance(agent, CliAgent)
         opened.append(agent)

@@ -20,14 +20,19 @@ from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolResul
 from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process_tree import living, marked
+from tests.fork_server import forked
 
 ROOT = Path(__file__).parents[3]
 LIMITS = Limits(start=60, idle=60, total=120, grace=5)
-ARGS = ("-m", "tests.acp_agent")
 MARK = f"acptest{os.getpid()}"
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 Open = Callable[..., Awaitable[CliAgent]]
+
+
+def agent_args() -> tuple[str, ...]:
+    """The arguments with which Python runs the agent."""
+    return forked("tests.acp_agent")[1:]
 
 
 def environment(tmp_path: Path, flags: str = "") -> dict[str, str]:

@@ -14,7 +14,7 @@ from drivers.contract.messages import ImageBlock, TextBlock
 from drivers.contract.specs import TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
-from tests.drivers.acp.talk import ARGS, LIMITS, MARK, PIXEL, Open, agent_text, end, environment, run_events, sleepers
+from tests.drivers.acp.talk import LIMITS, MARK, PIXEL, Open, agent_args, agent_text, end, environment, run_events, sleepers
 
 
 async def test_text_thinking_and_usage(open_agent: Open) -> None:
@@ -107,7 +107,9 @@ async def test_an_image(open_agent: Open) -> None:
 async def test_a_task(tmp_path: Path) -> None:
     for allow in (False, True):
         options = {"task_permissions": "allow" if allow else "reject"}
-        spec = TaskSpec(sys.executable, tmp_path / "work", environment(tmp_path), ARGS, options, task="run touch made.txt")
+        spec = TaskSpec(
+            sys.executable, tmp_path / "work", environment(tmp_path), agent_args(), options, task="run touch made.txt"
+        )
         agent = await AcpDriver().execute(spec, Spawner(MARK), LIMITS)
         assert isinstance(agent, CliAgent)
         events = await run_events(agent)

@@ -16,7 +16,7 @@ from drivers.contract.events import SlashCommand
 from drivers.contract.messages import UserMessage
 from drivers.contract.specs import AgentSpec, Limits, SessionSpec
 from drivers.runtime.process import Spawner
-from tests.drivers.acp.talk import ARGS, MARK, Open, agent_text, environment, run_events
+from tests.drivers.acp.talk import MARK, Open, agent_args, agent_text, environment, run_events
 
 
 def test_modes_and_config_options_become_options() -> None:
@@ -121,7 +121,7 @@ async def test_a_login_is_tried_once(open_agent: Open) -> None:
 
 async def test_the_probe(tmp_path: Path) -> None:
     def spec(flags: str = "", program: str = sys.executable) -> AgentSpec:
-        return AgentSpec(program, tmp_path / "work", environment(tmp_path, flags), ARGS)
+        return AgentSpec(program, tmp_path / "work", environment(tmp_path, flags), agent_args())
 
     found = await AcpDriver().probe(spec(), Spawner(MARK))
     assert (found.version, found.problem, found.logged_in, found.models) == ("1.2.3", None, True, ("small", "large"))
@@ -143,7 +143,7 @@ async def test_the_probe(tmp_path: Path) -> None:
 async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr("drivers.acp.driver.DRAIN_SECONDS", 0.5 if "deaf" in flags else 60.0)
     found = await AcpDriver().probe(
-        AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), ARGS), Spawner(MARK)
+        AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), agent_args()), Spawner(MARK)
     )
     assert (found.version, found.problem, found.logged_in) == ("1.2.3", None, True)
     assert found.commands == (SlashCommand(name="shout", description="Says it louder.", hint="what to say"),)

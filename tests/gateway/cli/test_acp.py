@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from tests.daemon import Running, gateway_on, table
+from tests.fork_server import forked
 
 ROOT = Path(__file__).parents[3]
 GRANT = {"name": "execute", "trust": False}
@@ -21,7 +21,8 @@ def small_agent(folder: Path, **more: Any) -> dict[str, Any]:
     for name in ("work", "sessions"):
         (folder / name).mkdir(exist_ok=True)
     env = {"PYTHONPATH": str(ROOT), "ACP_AGENT_SESSIONS": str(folder / "sessions")}
-    agent = {"driver": "acp", "program": sys.executable, "args": ["-m", "tests.acp_agent"], "env": env}
+    program, *arguments = forked("tests.acp_agent")
+    agent = {"driver": "acp", "program": program, "args": arguments, "env": env}
     return {**agent, "cwd": str(folder / "work"), **more}
 
 

@@ -24,13 +24,13 @@ from tests.gateway.talk import agents_of, alive, pid_in, until
 def play(tmp_path: Path) -> Callable[..., Command]:
     """`portico run demo PROMPT` on a scenario of these steps."""
 
-    def command(*steps: Any, prompt: str = "hi", start: Any = (), **options: str) -> Command:
+    def command(*steps: Any, prompt: str = "hi", start: Any = (), own: bool = False, **options: str) -> Command:
         scenes = tmp_path / "scenes"
         scenes.mkdir(exist_ok=True)
         (scenes / "scene.json").write_text(json.dumps({"start": [*start], "turns": [{"steps": [*steps]}]}))
         entry = {"driver": "script", "cwd": str(scenes), "options": {"scenario": "scene.json", **options}}
         write_config(tmp_path, table(tmp_path, agents={"demo": entry}))
-        return Command(tmp_path, "run", "demo", prompt)
+        return Command(tmp_path, "run", "demo", prompt, own=own)
 
     return command
 
@@ -71,7 +71,7 @@ async def test_a_crash_shows_what_the_agent_complained_of(play: Callable[..., Co
 @pytest.mark.parametrize("steps", [[{"text": "said"}, {"hang": True}], [{"text": "said"}, {"hang": {"ignore_interrupt": True}}]])
 async def test_ctrl_c_interrupts_the_turn(play: Callable[..., Command], tmp_path: Path, steps: Any) -> None:
     stray = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}
-    process = await play(stray, *steps).start()
+    process = await play(stray, *steps, own=True).start()
     assert process.stdout is not None
     assert await process.stdout.read(4) == b"said"
     (agent,) = agents_of(process.pid)
@@ -85,7 +85,7 @@ async def test_ctrl_c_interrupts_the_turn(play: Callable[..., Command], tmp_path
 
 
 async def test_ctrl_c_while_the_agent_starts(play: Callable[..., Command], tmp_path: Path) -> None:
-    process = await play(start=[{"write_file": {"path": "started", "text": "x"}}, {"delay": 300}]).start()
+    process = await play(start=[{"write_file": {"path": "started", "text": "x"}}, {"delay": 300}], own=True).start()
     await until((tmp_path / "scenes" / "started").exists)
     (agent,) = agents_of(process.pid)
     process.send_signal(signal.SIGINT)
@@ -135,7 +135,7 @@ async def test_who_looks_sees_a_spinner(play: Callable[..., Command], tmp_path: 
 
 
 async def test_nobody_sees_the_prompt_in_the_process_list_of_the_agent(play: Callable[..., Command], tmp_path: Path) -> None:
-    process = await play({"text": "said"}, {"hang": True}, prompt="words-of-mine").start()
+    process = await play({"text": "said"}, {"hang": True}, prompt="words-of-mine", own=True).start()
     assert process.stdout is not None
     await process.stdout.read(4)
     assert all("words-of-mine" not in " ".join(agent.cmdline()) for agent in psutil.Process(process.pid).children(recursive=True))

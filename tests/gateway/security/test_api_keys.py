@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, Running, client_of, gateway_on, serving, table
+from tests.fork_server import forked
 from tests.gateway.talk import create, error, execute, history, idle, kinds, look, opening, say, user
 
 Scene = Callable[..., str]
@@ -170,7 +170,7 @@ async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: by
     async with client(daemon.url, phone) as mine:
         assert "not known" in await error(mine.get("/sessions"), 401)
     listing = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", "key", "list", "--config", str(daemon.config),
+        *forked("gateway", "key", "list", "--config", str(daemon.config)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=daemon.environment(),
     )  # fmt: skip
     listed, said = await listing.communicate()

@@ -77,6 +77,7 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, scene: Scene, daemo
     talkative = {"driver": "claude", "program": str(broken), "env": {"ANTHROPIC_API_KEY": OF_ENV}}
     agents = {"demo": entry, "talkative": talkative}
     write_config(tmp_path, table(tmp_path, agents=agents, server={"log_level": "debug"}))
+    daemon.forked = False
     await daemon.start()
     async with daemon.client() as client:
         session = (await create(client, "demo", "plain", options={"token": OF_SESSION}))["sessionId"]

@@ -24,6 +24,7 @@ Scene = Callable[..., str]
 
 
 async def test_it_prints_one_line_and_nothing_else(daemon: Daemon) -> None:
+    daemon.forked = False
     await daemon.start()
     assert daemon.process is not None and daemon.process.stdout is not None
     host, _, port = daemon.url.removeprefix("http://").partition(":")
@@ -47,6 +48,7 @@ async def test_a_signal_ends_running_turns_cleanly(daemon: Daemon, scene: Scene,
     name = scene({"when": "hang", "steps": hang}, [{"remember": True}])
     entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": name}}
     write_config(tmp_path, table(tmp_path, agents={"script": entry}))
+    daemon.forked = False
     await daemon.start()
     async with daemon.client() as client:
         requests = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from websockets.asyncio.client import connect
 
 from tests.conftest import write_config
 from tests.daemon import SCENARIOS, table
+from tests.fork_server import forked
 from tests.gateway.protocols.acp.client import Client
 
 
@@ -36,7 +36,7 @@ async def on_stdio(
 ) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
     """A client of `portico acp AGENT`, with these settings or those of `config`."""
     path = write_config(folder, dict(config(folder) if settings is None else settings))
-    command = (sys.executable, "-m", "gateway", "acp", "--config", str(path), *more, agent)
+    command = forked("gateway", "acp", "--config", str(path), *more, agent)
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

@@ -1,0 +1,209 @@
+"""A process that has imported the gateway and the packages of the small ACP agent, and forks at each request: importing them
+takes up to a second, for each daemon and each agent. `forked` gives the command that runs a module in a fork.
+
+A forked process has the standard streams, folder, environment and exit status of the command, but it is a child of the server.
+Tests of the start itself, of the process's command line or of its children run `python -m` instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).parents[1]
+LAUNCHER = Path(__file__).with_name("fork_launcher.py")
+PRELOADED = (
+    "gateway.cli.main",
+    "gateway.server.daemon",
+    "gateway.protocols.acp.transport.bridge",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
+    "uvicorn.lifespan.on",
+    "acp",
+    "mcp.client.stdio",
+    "mcp.client.streamable_http",
+)
+READY = b"ready\n"
+"""What the server writes to standard output when it has imported the modules."""
+LARGEST = 1 << 18
+"""Bytes of a request."""
+
+
+def forked(module: str, *arguments: str, pid_fd: int | None = None) -> tuple[str, ...]:
+    """The command for `python -m MODULE ARGUMENTS` in a forked process, whose id is written to `pid_fd`."""
+    return (sys.executable, "-I", "-S", str(LAUNCHER), _address(), "" if pid_fd is None else str(pid_fd), module, *arguments)
+
+
+@functools.cache
+def _address() -> str:
+    """The path of the socket of this process's own server, which is started at the first call and ends with this process."""
+    folder = tempfile.mkdtemp(prefix="portico-fork-")
+    path = f"{folder}/socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(path)
+        listening.listen(128)
+        number = listening.fileno()
+        command = (sys.executable, "-m", "tests.fork_server", str(number))
+        environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        pipe = subprocess.PIPE
+        server = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=(number,), cwd=ROOT, env=environment)
+    # Its imports take seconds on a busy machine, which no time limit of a test counts on.
+    assert server.stdout is not None
+    assert server.stdout.readline() == READY
+    server.stdout.close()
+
+    def end() -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait()
+        shutil.rmtree(folder)
+
+    atexit.register(end)
+    return path
+
+
+class ForkServer:
+    """Forks a process for each connection, kills it when its connection is closed, and sends its exit status."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._selector = selectors.DefaultSelector()
+        self._processes: dict[int, socket.socket] = {}
+        self._ended, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+
+    def serve(self) -> None:
+        """Serve until standard input is closed."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup)
+        for file in (0, self._ended, self._listening):
+            self._selector.register(file, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd == 0:
+                    return self._end()
+                if key.fd == self._ended:
+                    os.read(self._ended, 1000)
+                    self._reap()
+                elif key.fileobj is self._listening:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket) and key.data in self._processes:
+                    self._pass_on(key.fileobj, key.data)
+
+    def _accept(self) -> None:
+        connection, _ = self._listening.accept()
+        request, streams, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        if len(streams) < 3:
+            return connection.close()
+        pid = os.fork()
+        if pid == 0:
+            self._close_all()
+            connection.close()
+            _run(request, streams)
+        for number in streams:
+            os.close(number)
+        self._processes[pid] = connection
+        self._selector.register(connection, selectors.EVENT_READ, pid)
+        self._send(connection, pid)
+
+    def _pass_on(self, connection: socket.socket, pid: int) -> None:
+        """Send the process the signal that the launcher got; kill it if the launcher is gone."""
+        try:
+            number = int(connection.recv(100) or signal.SIGKILL)
+        except ConnectionError:
+            number = signal.SIGKILL
+        os.kill(pid, number)
+        if number == signal.SIGKILL:
+            self._selector.unregister(connection)
+
+    def _reap(self) -> None:
+        while self._processes:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            connection = self._processes.pop(pid)
+            if connection.fileno() in self._selector.get_map():
+                self._selector.unregister(connection)
+            self._send(connection, os.waitstatus_to_exitcode(status))
+            connection.close()
+
+    def _send(self, connection: socket.socket, number: int) -> None:
+        # The launcher may have been killed.
+        with contextlib.suppress(OSError):
+            connection.send(b"%d" % number)
+
+    def _end(self) -> None:
+        for pid in self._processes:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _close_all(self) -> None:
+        """In a forked process: close what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._selector.close()
+        self._listening.close()
+        os.close(self._ended)
+        os.close(self._wakeup)
+        for connection in self._processes.values():
+            connection.close()
+
+
+def _run(request: bytes, streams: list[int]) -> NoReturn:
+    """Be the process of the request's module, and exit."""
+    code: object = 1
+    try:
+        os.setsid()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        count, *fields = request.decode("utf-8", "surrogateescape").split("\0")
+        argv, folder, environment = fields[: int(count)], fields[int(count)], fields[int(count) + 1 :]
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(variable.split("=", 1) for variable in environment)
+        sys.argv = argv
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as exit_:
+        code = exit_.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        if not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+            code = 1
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for file in (sys.stdout, sys.stderr):
+            try:
+                file.flush()
+            except OSError:
+                code = 120
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    os.write(1, READY)
+    ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()
