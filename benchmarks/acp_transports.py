@@ -111,6 +111,9 @@ def _package_agent() -> Callable[[Any], Any]:  # noqa: C901
         async def set_session_mode(self, mode_id: str, session_id: str) -> Any:
             return None
 
+        async def close_session(self, session_id: str, **_: Any) -> Any:
+            return None
+
         async def prompt(self, prompt: Any, session_id: str, **_: Any) -> Any:
             self._running = asyncio.create_task(self._work(prompt, session_id))
             await asyncio.wait([self._running])
@@ -492,11 +495,10 @@ async def _meta_is_separate(side: str) -> bool:
         return all(message["params"]["sessionId"] == session for message in client.received)
 
 
-async def _serves_method(side: str, method: str) -> bool:
-    async with StdioClient(side) as client:
+async def _serves_method(transport: str, side: str, method: str) -> bool:
+    async with _client(transport, side) as (client, _, _):
         session = await client.begin()
-        params = {"sessionId": session, "cwd": "/", "mcpServers": []}
-        answer = await client.ask(method, params, seconds=5)
+        answer = await client.ask(method, {"sessionId": session}, session, seconds=5)
         return answer.get("error", {}).get("code") != -32601
 
 
@@ -565,9 +567,8 @@ RULES: dict[str, Callable[[str], Awaitable[bool]]] = {
     "stdio: the connection survives a message that is not an object": lambda side: _survives_batch("stdio", side),
     "`$/cancel_request` cancels a prompt": _cancels_by_request_id,
     "`_meta` cannot replace a parameter": _meta_is_separate,
-    "`session/delete` is served": lambda side: _serves_method(side, "session/delete"),
-    "`session/close` is served": lambda side: _serves_method(side, "session/close"),
-    "`session/fork` is served": lambda side: _serves_method(side, "session/fork"),
+    "`session/delete` is served": lambda side: _serves_method("stdio", side, "session/delete"),
+    "HTTP: `session/close` is served": lambda side: _serves_method("http", side, "session/close"),
     "WebSocket: binary frames are read": _binary_frames,
     "HTTP: `session/load`, then a prompt": _loads_over_http,
     "HTTP: a second reader of a stream is refused": _refuses_second_reader,
