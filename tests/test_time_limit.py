@@ -38,8 +38,8 @@ async def test_a_hang_is_a_failure(tmp_path: Path) -> None:
         cwd=root, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     out, _ = await asyncio.wait_for(process.communicate(), 60)
-    said = out.decode()
-    assert "2 failed, 1 passed, 1 error" in said, said
-    assert "~~~ asking waits ~~~" in said
-    assert "in the_answer\n" in said
-    assert "ERROR at teardown of test_fails_and_then_hangs" in said
+    received_text = out.decode()
+    assert "2 failed, 1 passed, 1 error" in received_text, received_text
+    assert "~~~ asking waits ~~~" in received_text
+    assert "in the_answer\n" in received_text
+    assert "ERROR at teardown of test_fails_and_then_hangs" in received_text

@@ -42,11 +42,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _told(fail: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
-    def told(number: int, frame: Any) -> None:
+    def reported(number: int, frame: Any) -> None:
         sys.stderr.write("".join(f"{line}\n" for line in waiting()))
         fail(number, frame)
 
-    return told
+    return reported
 
 
 def waiting() -> Iterator[str]:

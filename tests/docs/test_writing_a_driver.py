@@ -17,7 +17,7 @@ import pytest
 import drivers
 from tests.conftest import write_config
 from tests.daemon import Daemon, table
-from tests.gateway.talk import create, execute, say, until
+from tests.gateway.talk import create, execute, send_turn, until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
@@ -136,7 +136,7 @@ async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon
         assert agents["tom"]["title"] == "Cat"
         made = await create(client, "tom", "hello")
         assert made["messages"] == [{"role": "assistant", "content": "hello"}]
-        again = await say(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")
+        again = await send_turn(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")
         assert again["messages"] == [{"role": "assistant", "content": "two\nlines, \u00fc and \U0001f600"}]
         events = await execute(client, "-task", "tom")
         assert [event["kind"] for event in events] == ["agent_token", "session_end"]
@@ -152,21 +152,21 @@ async def test_a_session_of_turn_processes_goes_on_after_interrupts_crashes_and_
         made = await create(client, "opencode", "one", options={"model": "a/b"})
         session = made["sessionId"]
         assert made["messages"] == [{"role": "assistant", "content": "a/b: one"}]
-        assert (await say(client, session, "two"))["messages"][-1]["content"] == "a/b: one | two"
-        turn = asyncio.create_task(say(client, session, "sleep"))
+        assert (await send_turn(client, session, "two"))["messages"][-1]["content"] == "a/b: one | two"
+        turn = asyncio.create_task(send_turn(client, session, "sleep"))
         await until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / "fake-opencode").iterdir()))
         await client.post(f"/session/{session}/cancel")
         await turn
         await until(lambda: not _is_running(daemon.pid, "opencode"))
-        assert (await say(client, session, "three"))["messages"][-1]["content"] == "a/b: one | two | sleep | three"
+        assert (await send_turn(client, session, "three"))["messages"][-1]["content"] == "a/b: one | two | sleep | three"
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        assert (await say(client, session, "four"))["messages"][-1]["content"].endswith("| three | four")
+        assert (await send_turn(client, session, "four"))["messages"][-1]["content"].endswith("| three | four")
     await daemon.stop()
     await daemon.start()
     async with daemon.client() as client:
-        assert (await say(client, session, "five"))["messages"][-1]["content"].endswith("| four | five")
+        assert (await send_turn(client, session, "five"))["messages"][-1]["content"].endswith("| four | five")
 
 
 async def test_a_task_is_a_turn_too(daemon: Daemon) -> None:

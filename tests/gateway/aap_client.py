@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.talk import Frame, frames, opening, until, user
+from tests.gateway.talk import Frame, frames, session_body, until, user
 
 Json = dict[str, Any]
 
@@ -86,7 +86,7 @@ class Aap:
 
     async def create(self, agent: str = "script", *messages: Any, **fields: Any) -> Json:
         """A new session's first turn, as JSON, with its id."""
-        answer = await self.put(opening(agent, *messages, **fields))
+        answer = await self.put(session_body(agent, *messages, **fields))
         assert answer.status_code == (200 if self.three else 201), answer.text
         if self.three:
             assert "sessionId" not in answer.json()
@@ -95,7 +95,7 @@ class Aap:
 
     async def begin(self, agent: str = "script", *messages: Any, **fields: Any) -> tuple[str, list[Frame]]:
         """A new session, and the events of its first turn from `turn_start` on."""
-        answer = await self.put(opening(agent, *messages, **fields))
+        answer = await self.put(session_body(agent, *messages, **fields))
         assert answer.status_code == 200, answer.text
         events = frames(answer.text)
         if self.three:
@@ -103,10 +103,10 @@ class Aap:
         assert events[0][0] == "session_start" and list(events[0][1]) == ["sessionId"]
         return events[0][1]["sessionId"], events[1:]
 
-    async def say(self, session: str, *messages: Any, **fields: Any) -> Json:
+    async def send_turn(self, session: str, *messages: Any, **fields: Any) -> Json:
         """A turn of a session, as JSON."""
-        said = [message if isinstance(message, dict) else user(message) for message in messages]
-        answer = await self.post(session, {"messages": said, **fields})
+        received_text = [message if isinstance(message, dict) else user(message) for message in messages]
+        answer = await self.post(session, {"messages": received_text, **fields})
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 

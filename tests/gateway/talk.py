@@ -25,26 +25,26 @@ def user(content: Any = "hello") -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def opening(agent: str = "script", *messages: Any, options: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+def session_body(agent: str = "script", *messages: Any, options: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
     """The body of `PUT /session`; texts are user messages, keywords with a meaning for the agent go to it."""
     config = {"name": agent, **({"options": options} if options else {})}
     if "grants" in fields:
         config["tools"] = fields.pop("grants")
-    said = [message if isinstance(message, dict) else user(message) for message in messages or ("hello",)]
-    return {"agent": config, "messages": said, **fields}
+    received_text = [message if isinstance(message, dict) else user(message) for message in messages or ("hello",)]
+    return {"agent": config, "messages": received_text, **fields}
 
 
 async def create(client: httpx.AsyncClient, agent: str = "script", *messages: Any, **fields: Any) -> dict[str, Any]:
     """A new session's first turn, as JSON."""
-    answer = await client.put("/session", json=opening(agent, *messages, **fields))
+    answer = await client.put("/session", json=session_body(agent, *messages, **fields))
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
 
-async def say(client: httpx.AsyncClient, session: str, *messages: Any, **fields: Any) -> dict[str, Any]:
+async def send_turn(client: httpx.AsyncClient, session: str, *messages: Any, **fields: Any) -> dict[str, Any]:
     """A turn of a session, as JSON."""
-    said = [message if isinstance(message, dict) else user(message) for message in messages]
-    answer = await client.post(f"/session/{session}", json={"messages": said, **fields})
+    received_text = [message if isinstance(message, dict) else user(message) for message in messages]
+    answer = await client.post(f"/session/{session}", json={"messages": received_text, **fields})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 

@@ -71,11 +71,11 @@ def test_what_is_wrong_is_named(file: Path, text: str, named: list[str]) -> None
     file.write_text(text)
     with pytest.raises(ConfigError) as refusal:
         load(file)
-    said = str(refusal.value)
-    assert str(file) in said
-    assert all(word in said for word in named), said
-    assert "secret7" not in said
-    assert "settings" not in said.replace(str(file), ""), "no word of the code's"
+    received_text = str(refusal.value)
+    assert str(file) in received_text
+    assert all(word in received_text for word in named), received_text
+    assert "secret7" not in received_text
+    assert "settings" not in received_text.replace(str(file), ""), "no word of the code's"
 
 
 @pytest.mark.parametrize(("entry", "named"), BAD_AGENTS)

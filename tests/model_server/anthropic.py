@@ -164,8 +164,8 @@ def _event(kind: str, **fields: object) -> bytes:
 
 async def stream(step: Step, message: Json) -> AsyncIterator[bytes]:
     """The message as server-sent events, damaged where the step says so."""
-    opening = message["usage"] | {"output_tokens": 1}
-    bare = message | {"content": [], "stop_reason": None, "usage": opening}
+    session_body = message["usage"] | {"output_tokens": 1}
+    bare = message | {"content": [], "stop_reason": None, "usage": session_body}
     yield _event("message_start", message=bare)
     if step.damage == "malformed":
         yield b'event: content_block_start\ndata: {"type":"content_block_start",,,\n\n'

@@ -14,7 +14,7 @@ from tests.model_server.scenarios import (
     Text,
     Thinking,
     ToolUse,
-    say,
+    text_step,
 )
 
 
@@ -32,7 +32,7 @@ def _agent(**extra: object) -> ToolUse:
 
 
 def _calls(*blocks: Text | Thinking | ToolUse, after: str) -> Scenario:
-    return Scenario((Step(blocks, chunk=40), say(after)))
+    return Scenario((Step(blocks, chunk=40), text_step(after)))
 
 
 SCENARIOS: Mapping[str, Scenario] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.model_server.scenarios import COMMON, Scenario, Step, Text, Thinking, ToolUse, say
+from tests.model_server.scenarios import COMMON, Scenario, Step, Text, Thinking, ToolUse, text_step
 
 
 def _shell(command: str) -> ToolUse:
@@ -12,7 +12,7 @@ def _shell(command: str) -> ToolUse:
 
 
 def _calls(*blocks: Text | Thinking | ToolUse, after: str) -> Scenario:
-    return Scenario((Step(blocks, chunk=40), say(after)))
+    return Scenario((Step(blocks, chunk=40), text_step(after)))
 
 
 SCENARIOS: Mapping[str, Scenario] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.model_server.scenarios import COMMON, Scenario, Step, Text, Thinking, ToolUse, say
+from tests.model_server.scenarios import COMMON, Scenario, Step, Text, Thinking, ToolUse, text_step
 
 CUSTOM_TOOLS = frozenset({"apply_patch", "exec"})
 """Tools whose input is free text, under the key `input` of a ToolUse."""
@@ -30,7 +30,7 @@ def _weather(place: str) -> ToolUse:
 
 
 def _calls(*blocks: Text | Thinking | ToolUse, after: str) -> Scenario:
-    return Scenario((Step(blocks, chunk=40), say(after)))
+    return Scenario((Step(blocks, chunk=40), text_step(after)))
 
 
 _LONG = "python3 -c 'import time; time.sleep(97)'"

@@ -117,7 +117,7 @@ class Scenario:
         """The script for the reply with this index."""
         if index < len(self.steps):
             return self.steps[index]
-        return self.steps[-1] if self.sticky else say("(script over)")
+        return self.steps[-1] if self.sticky else text_step("(script over)")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Engine:
             return Choice("", 0, recall(dialogue))
         scenario = self._scenarios.get(name)
         if scenario is None:
-            return Choice(name, index, say(f"unknown scenario {name}"))
+            return Choice(name, index, text_step(f"unknown scenario {name}"))
         script = scenario.script(index)
         step = script if isinstance(script, Step) else script(dialogue)
         if step.recovery is not None and self._seen[dialogue] > 1:
@@ -187,7 +187,7 @@ def _fill_value(value: object, arg: str) -> object:
     return value.replace("{arg}", arg) if isinstance(value, str) else value
 
 
-def say(*texts: str) -> Step:
+def text_step(*texts: str) -> Step:
     """A reply of plain text blocks."""
     return Step(tuple(Text(text) for text in texts))
 
@@ -201,7 +201,7 @@ def recall(dialogue: Dialogue) -> Step:
     """Quote every earlier user text: proof of what the model was given."""
     users = [text for turn in dialogue if turn.role == "user" for text in turn.texts]
     quoted = " | ".join(users[:-1]) or "nothing"
-    return say(f"I see {len(users)} user texts. Before this one: {quoted}")
+    return text_step(f"I see {len(users)} user texts. Before this one: {quoted}")
 
 
 def _error(status: int, kind: str, message: str, **headers: str) -> Scenario:
@@ -212,8 +212,8 @@ def _error(status: int, kind: str, message: str, **headers: str) -> Scenario:
 _CUT = Step((Text("this stream is cut after some deltas"),), damage="cut", delay=0.05)
 
 COMMON: Mapping[str, Scenario] = {
-    "plain": once(say("Hello from the model, this is plain text.")),
-    "echo": once(say("{arg}")),
+    "plain": once(text_step("Hello from the model, this is plain text.")),
+    "echo": once(text_step("{arg}")),
     "think": once(Step((Thinking("Let me think about this carefully."), Text("The answer is 42.")))),
     "slowtext": once(Step((Text("word " * 600),), chunk=5, delay=0.05)),
     "midtext": once(Step((Text("word " * 40),), chunk=5, delay=0.05)),
@@ -231,5 +231,5 @@ COMMON: Mapping[str, Scenario] = {
     "e500": _error(500, "api_error", "internal"),
     "malformed": once(Step((Text("x"),), damage="malformed")),
     "cut": once(_CUT),
-    "cutonce": once(replace(_CUT, recovery=say("Whole on the second try."))),
+    "cutonce": once(replace(_CUT, recovery=text_step("Whole on the second try."))),
 }

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.model_server.gemini import model_server
-from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
+from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.model_server.serving import ModelServer
 from tests.real.processes import gone, of_home
 from tests.real.talk import text_of
@@ -30,7 +30,7 @@ SCENARIOS = {
     # Not one word over and over, which the CLI takes for a loop and stops.
     "slowcount": Scenario((Step((Text(" ".join(map(str, range(2000)))),), chunk=8, delay=0.05),)),
     "bigshell": Scenario(
-        (Step((ToolUse(SHELL, {"command": "head -c 1000000 /dev/zero | tr '\\0' A", "description": "big"}),)), say("Seen."))
+        (Step((ToolUse(SHELL, {"command": "head -c 1000000 /dev/zero | tr '\\0' A", "description": "big"}),)), text_step("Seen."))
     ),
 }
 
@@ -136,7 +136,7 @@ class Talk:
         self.last = answer.json()
         return self.last
 
-    async def say(self, content: Any, stop: str = "end_turn") -> str:
+    async def text_step(self, content: Any, stop: str = "end_turn") -> str:
         """One turn; its text."""
         await self.post({"role": "user", "content": content})
         assert self.last["stopReason"] == stop, self.last

@@ -47,7 +47,7 @@ def _noting_keys(app: ASGIApp, keys: list[str]) -> ASGIApp:
     return noting
 
 
-def said(body: dict[str, Any], role: str | None = None) -> list[str]:
+def received_text(body: dict[str, Any], role: str | None = None) -> list[str]:
     """The texts of a request's messages in order, without the reminders that the CLI puts in; of one role, or of all."""
     texts = []
     for message in body["messages"]:

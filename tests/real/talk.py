@@ -22,7 +22,7 @@ class Talk:
     id: str
     first: dict[str, Any]
 
-    async def say(self, content: Any, *, stop: str = "end_turn", **settings: Any) -> str:
+    async def send_turn(self, content: Any, *, stop: str = "end_turn", **settings: Any) -> str:
         """One turn, by `none`; its text, once its stop reason is the one that is expected."""
         answer = await self.client.post(f"/session/{self.id}", json={"messages": [user(content)], **settings})
         assert answer.status_code == 200, answer.text

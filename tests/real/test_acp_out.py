@@ -14,7 +14,7 @@ import pytest
 from acp import RequestError, text_block
 from acp.schema import EnvVariable, McpServerStdio
 
-from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, say
+from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, text_step
 from tests.real.editor import SERVER, Editor, editor_of
 from tests.real.tool_bench import Bench, bash, cold_bench  # noqa: F401
 
@@ -27,7 +27,7 @@ async def editor_on(bench: Bench) -> AsyncIterator[tuple[Editor, Any, Any]]:
 
 
 async def test_text_and_thinking(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_says(Step((Thinking("Let me think."), Text("Hello from the model."))), say("And again."))
+    go = cold_bench.model_says(Step((Thinking("Let me think."), Text("Hello from the model."))), text_step("And again."))
     async with editor_on(cold_bench) as (editor, agent, process):
         session = await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])
         answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(go)])
@@ -82,7 +82,7 @@ async def test_cancel_a_command(cold_bench: Bench) -> None:  # noqa: F811
         await asyncio.to_thread(_wait_for, process.pid, "sleep 97")
         await agent.cancel(session_id=session)
         assert (await asyncio.wait_for(prompting, 60)).stop_reason == "cancelled"
-        go = cold_bench.model_says(say("Still here."), name="inner")
+        go = cold_bench.model_says(text_step("Still here."), name="inner")
         assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
         assert editor.text.endswith("Still here.")
 
@@ -99,7 +99,7 @@ def _wait_for(pid: int, command: str) -> None:
 
 
 async def test_load_in_another_process(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_says(say("I remember."))
+    go = cold_bench.model_says(text_step("I remember."))
     async with editor_on(cold_bench) as (_, agent, _process):
         session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
         await agent.prompt(session_id=session, prompt=[text_block(go)])
@@ -109,7 +109,7 @@ async def test_load_in_another_process(cold_bench: Bench) -> None:  # noqa: F811
         await agent.load_session(session_id=session, cwd=str(cold_bench.work), mcp_servers=[])
         assert editor.text == "I remember."
         assert [u.content.text for u in editor.of("user_message_chunk")] == [go]
-        again = cold_bench.model_says(say("And more."), name="inner")
+        again = cold_bench.model_says(text_step("And more."), name="inner")
         assert (await agent.prompt(session_id=session, prompt=[text_block(again)])).stop_reason == "end_turn"
         # The CLI's own session went on: the model was given what was said before.
         assert "I remember." in str(cold_bench.model.bodies()[-1]["messages"])

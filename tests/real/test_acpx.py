@@ -51,16 +51,16 @@ def sent(output: str) -> list[Any]:
 
 
 async def test_a_task_with_its_edits_allowed(acpx: Acpx, tmp_path: Path) -> None:
-    said = await acpx("--approve-all", "exec", "do the work")
-    assert "[pending] Write it" in said
-    assert "write_note notes/a.md (completed)" in said
-    assert said.rstrip().endswith("[done] end_turn")
+    received_text = await acpx("--approve-all", "exec", "do the work")
+    assert "[pending] Write it" in received_text
+    assert "write_note notes/a.md (completed)" in received_text
+    assert received_text.rstrip().endswith("[done] end_turn")
     assert (tmp_path / "work" / "notes" / "a.md").read_text() == "A\n"
 
 
 async def test_a_task_with_its_edits_denied(acpx: Acpx, tmp_path: Path) -> None:
-    said = await acpx("--deny-all", "--format", "json", "exec", "do the work", code=5)
-    results = [m["params"]["update"] for m in sent(said) if m.get("method") == "session/update"]
+    received_text = await acpx("--deny-all", "--format", "json", "exec", "do the work", code=5)
+    results = [m["params"]["update"] for m in sent(received_text) if m.get("method") == "session/update"]
     ends = {u["toolCallId"]: u["status"] for u in results if u["sessionUpdate"] == "tool_call_update"}
     assert ends["note-1"] == "failed"
     assert not (tmp_path / "work" / "notes").exists()
@@ -78,8 +78,8 @@ async def test_over_a_daemon(acpx: Acpx, tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "config.toml", tmp_path)
     await daemon.start()
     try:
-        said = await acpx("exec", "over a daemon", more=("--connect", daemon.url))
-        assert "Hello, you said: over a daemon" in said
+        received_text = await acpx("exec", "over a daemon", more=("--connect", daemon.url))
+        assert "Hello, you said: over a daemon" in received_text
         async with daemon.client() as client:
             assert len((await client.get("/sessions")).json()["sessions"]) == 1
     finally:

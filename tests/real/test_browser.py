@@ -15,7 +15,7 @@ from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, gateway_on, serving, table
-from tests.gateway.talk import opening
+from tests.gateway.talk import session_body
 from tests.real.browser import browsing, find_browser, page
 
 Scene = Callable[..., str]
@@ -106,7 +106,7 @@ def filled(script: str, **values: Any) -> str:
 
 
 def bodies(**fields: Any) -> dict[str, str]:
-    return {"body": json.dumps(opening("echo", **fields)), "task": '{"driver": "echo", "task": "x"}'}
+    return {"body": json.dumps(session_body("echo", **fields)), "task": '{"driver": "echo", "task": "x"}'}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "evil.test"])
@@ -161,14 +161,14 @@ async def test_a_name_that_leads_here_shows_nothing(browser: str, tmp_path: Path
 
 
 async def test_a_ui_that_is_named_can_stream(browser: str, tmp_path: Path, scene: Scene) -> None:
-    body = opening(options={"scenario": scene([{"text": "first"}, {"hang": True}])}, stream="delta")
+    body = session_body(options={"scenario": scene([{"text": "first"}, {"hang": True}])}, stream="delta")
     async with gateway_on(table(tmp_path, server={"origins": ["http://localhost:*"]})) as portico:
         script = filled(USE, gateway=portico.url, key=KEY, body=json.dumps(body))
         async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url("localhost")):
             found = await asyncio.wait_for(pages.found, 60)
     assert {"echo", "script"} <= set(found["meta"])
-    status, scheme, said = found["refused"]
+    status, scheme, received_text = found["refused"]
     assert (status, scheme) == (401, "Bearer")
-    assert "portico key" in said
+    assert "portico key" in received_text
     assert (found["state"], found["deleted"]) == ("running", 204)
     assert "turn_stop" in found["end"]

@@ -18,7 +18,7 @@ async def test_a_shell_command_ends_with_its_run(portico: Running, home: Home, c
     talk = await begin(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
     grants = {"agent": {"tools": [{"name": "Bash", "trust": True}]}}
-    await talk.say("[[plain]] with tools", **grants)
+    await talk.send_turn("[[plain]] with tools", **grants)
     body = {"messages": [user(f"[[run:{command}]]")], "stream": "delta"}
     turn = asyncio.create_task(portico.client.post(f"/session/{talk.id}", json=body))
     sleeps = await asyncio.wait_for(_sleeping(home), PATIENCE)
@@ -32,7 +32,7 @@ async def test_a_shell_command_ends_with_its_run(portico: Running, home: Home, c
     for pid in sleeps:
         await gone(pid)
     assert took < 5, f"{took:.2f} s; 1 s on a machine that has nothing else to do"
-    assert await talk.say("[[echo:again]]") == "again"
+    assert await talk.send_turn("[[echo:again]]") == "again"
     assert (await talk.history())[-1]["content"] == "again"
     assert cli.pid
 
@@ -44,7 +44,7 @@ async def test_a_text_is_cut_off(portico: Running, home: Home) -> None:
         await until_event(frames, "text_delta")
         assert (await portico.client.post(f"/session/{talk.id}/cancel")).json()["cancelled"]
         assert [frame async for frame in frames][-1] == ("turn_stop", {"stopReason": "end_turn"})
-    assert await talk.say("[[echo:again]]") == "again"
+    assert await talk.send_turn("[[echo:again]]") == "again"
     assert cli_of(home.path) == cli, "it was interrupted, not killed"
 
 

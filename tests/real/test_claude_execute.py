@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon import Running
 from tests.real.conftest import Home
-from tests.real.models import Model, said
+from tests.real.models import Model, received_text
 from tests.real.talk import execute, of_kind
 
 HOOKS = ("SessionStart", "Stop", "Notification", "UserPromptSubmit", "PreToolUse", "PostToolUse")
@@ -136,14 +136,14 @@ def _assert_hooks(events: list[dict[str, Any]]) -> None:
     assert events[-1]["exit_code"] == 0
 
 
-@pytest.mark.parametrize(("scenario", "told"), [("e401", "Invalid API key"), ("e500", "500")])
-async def test_an_error_of_the_model(home: Home, scenario: str, told: str) -> None:
+@pytest.mark.parametrize(("scenario", "reported"), [("e401", "Invalid API key"), ("e500", "500")])
+async def test_an_error_of_the_model(home: Home, scenario: str, reported: str) -> None:
     home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
     async with home.gateway() as portico:
         events = await execute(portico.client, f"[[{scenario}]]")
     assert events[-1]["exit_code"] == 1
     (error,) = of_kind(events, "error")
-    assert told in error["message"]
+    assert reported in error["message"]
     assert text_in(events) == ""
 
 
@@ -160,7 +160,7 @@ async def test_a_cli_that_fails_shows_its_standard_error(home: Home) -> None:
 async def test_a_task_reaches_the_model_as_it_was_written(portico: Running, home: Home, model: Model, task: str) -> None:
     (home.work / "file.txt").write_text("the file's words")
     assert text_in(await execute(portico.client, task)) == "Hello from the model, this is plain text."
-    (sent,) = said(model.asked(), "user")
+    (sent,) = received_text(model.asked(), "user")
     assert sent.strip() == task
     assert "the file's words" not in json.dumps(model.asked())
 

@@ -20,7 +20,7 @@ from drivers.runtime.process import Spawner
 from tests.conftest import write_config
 from tests.daemon import Running
 from tests.real.conftest import BIN, Home
-from tests.real.models import Model, said
+from tests.real.models import Model, received_text
 from tests.real.processes import PATIENCE, cli_of, gone, of_home, until
 from tests.real.talk import begin, until_event
 
@@ -64,7 +64,7 @@ async def test_a_turn_in_the_terminal(home: Home, model: Model) -> None:
     run = await _portico_run(home, "--", "-x [[plain]]")
     answer, errors = await asyncio.wait_for(run.communicate(), PATIENCE)
     assert (run.returncode, answer) == (0, b"Hello from the model, this is plain text.\n"), errors
-    assert said(model.asked(), "user") == ["-x [[plain]]"]
+    assert received_text(model.asked(), "user") == ["-x [[plain]]"]
 
 
 async def test_a_failed_turn_in_the_terminal_says_why(home: Home) -> None:

@@ -27,9 +27,9 @@ async def test_meta_has_the_version_of_the_real_program(portico: Running, home: 
     asked = await asyncio.create_subprocess_exec(
         BIN / "claude", "--version", env=home.env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    said, _ = await asked.communicate()
+    received_text, _ = await asked.communicate()
     claude = (await _agents(portico))["claude"]
-    assert claude["version"] == PINNED == said.decode().split()[0]
+    assert claude["version"] == PINNED == received_text.decode().split()[0]
     assert model.requests == [], "to know the version costs no request"
     await until(lambda: of_home(home.path) == [], "the probe has ended")
 
@@ -99,7 +99,7 @@ async def test_a_session_whose_cli_was_removed_waits_for_it(home: Home) -> None:
         talk = talk.over(client)
         assert len(await talk.history()) == 2, "the message was not taken"
         program.symlink_to(BIN / "claude")
-        assert await talk.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+        assert await talk.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
 async def test_the_gateway_key_guards_the_real_agent(portico: Running, model: Model) -> None:

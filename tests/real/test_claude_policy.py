@@ -40,11 +40,16 @@ async def test_denied_calls_do_not_run_and_allowed_ones_do_unasked(ruled: Bench,
     lines = ("touch denied", "touch allowed; touch denied2", "touch allowed1 && touch allowed2", "bash -c 'touch denied3'")
     turn = await ruled.start(ruled.model_calls(*map(bash, lines), write), own={"Bash": trust, "Write": trust})
     assert turn.stop == "end_turn"
-    said = [turn.results[call] for call in turn.calls]
-    assert (said[0], said[1], said[3], said[4]) == (REFUSED, REFUSED, REFUSED, "Tool call denied")
+    received_text = [turn.results[call] for call in turn.calls]
+    assert (received_text[0], received_text[1], received_text[3], received_text[4]) == (
+        REFUSED,
+        REFUSED,
+        REFUSED,
+        "Tool call denied",
+    )
     assert made(ruled) == ["allowed1", "allowed2"]
-    told = [block["content"] for block in ruled.results_sent().values() if block.get("is_error")]
-    assert len(told) == 4 and sum("not in this house" in str(text) for text in told) == 3
+    reported = [block["content"] for block in ruled.results_sent().values() if block.get("is_error")]
+    assert len(reported) == 4 and sum("not in this house" in str(text) for text in reported) == 3
 
 
 async def test_a_rule_asks_whatever_is_trusted(ruled: Bench) -> None:

@@ -40,7 +40,7 @@ def native_id(cli: psutil.Process) -> tuple[str, str]:
     return flag, session
 
 
-def told(body: dict[str, Any]) -> list[tuple[str, Any]]:
+def reported(body: dict[str, Any]) -> list[tuple[str, Any]]:
     """A model request's conversation, block by block."""
     found: list[tuple[str, Any]] = []
     for message in body["messages"]:
@@ -70,7 +70,7 @@ async def test_a_stopped_daemon_resumes_the_native_session(home: Home, model: Mo
     await gone(first.pid)
     await daemon.start()
     async with daemon.client() as client:
-        assert await talk.over(client).say("[[recall]]") == RECALLED
+        assert await talk.over(client).send_turn("[[recall]]") == RECALLED
         assert native_id(cli_of(home.path)) == ("--resume", session)
         assert [message["role"] for message in await talk.over(client).history()] == ["user", "assistant"] * 2
     assert len(home.session_files()) == 1
@@ -86,7 +86,7 @@ async def test_a_killed_daemon_resumes_the_native_session(home: Home, model: Mod
     await daemon.start()
     await gone(first.pid)
     async with daemon.client() as client:
-        assert await talk.over(client).say("[[recall]]") == RECALLED
+        assert await talk.over(client).send_turn("[[recall]]") == RECALLED
         assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
@@ -106,7 +106,7 @@ async def test_a_daemon_killed_in_mid_turn_ends_that_turn_when_it_is_back(home: 
         assert (info["state"], info["stopReason"]) == ("idle", "error")
         asked = info["history"]["full"]
         assert [message["content"] for message in asked if message["role"] == "user"] == ["[[plain]] one", "[[slowtext]] two"]
-        assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
+        assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
 
 
 async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, model: Model) -> None:
@@ -118,17 +118,17 @@ async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, mode
         (file,) = home.session_files()
         assert file.stem == session
         file.unlink()
-        assert (await talk.say("[[recall]] second")).startswith("I see 4 user texts.")
+        assert (await talk.send_turn("[[recall]] second")).startswith("I see 4 user texts.")
         # The thinking is not there: its signature is the vendor's, and was never the gateway's to keep.
         new = [("user", "[[think]] first"), ("assistant", "The answer is 42."), ("user", "[[recall]] second")]
-        assert told(model.asked()) == [*NATIVE_SEED, *new]
+        assert reported(model.asked()) == [*NATIVE_SEED, *new]
         flag, fresh = native_id(cli_of(home.path))
         assert flag == "--resume" and fresh != session
 
 
 async def test_a_new_session_is_seeded_with_the_messages_that_it_was_made_with(portico: Running, model: Model) -> None:
     talk = await begin(portico.client, {"role": "system", "content": "Speak like a sailor."}, *SEED, "[[recall]] now")
-    assert told(model.asked()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
+    assert reported(model.asked()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
     assert len(model.bodies()) == 1
     assert (await talk.history())[1:-1] == [*SEED, user("[[recall]] now")]
 
@@ -139,8 +139,8 @@ async def test_a_seeded_session_is_resumed_like_any_other(home: Home, model: Mod
         cli = cli_of(home.path)
         _, session = native_id(cli)
         await gone(cli.pid)
-        await talk.say("[[plain]] second")
-        assert told(model.asked())[: len(NATIVE_SEED)] == NATIVE_SEED
+        await talk.send_turn("[[plain]] second")
+        assert reported(model.asked())[: len(NATIVE_SEED)] == NATIVE_SEED
         assert native_id(cli_of(home.path)) == ("--resume", session)
         assert len(home.session_files()) == 1
 
@@ -152,7 +152,7 @@ async def test_sleep_and_wake_keep_the_context(home: Home, model: Model) -> None
         _, session = native_id(first)
         await gone(first.pid)
         assert (await talk.info())["state"] == "idle"
-        assert await talk.say("[[recall]]") == RECALLED
+        assert await talk.send_turn("[[recall]]") == RECALLED
         assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
@@ -163,7 +163,7 @@ async def test_a_cli_killed_between_two_turns_is_not_missed(portico: Running, ho
     first.kill()
     await until(lambda: not psutil.pid_exists(first.pid), "its parent has noticed")
     assert (await talk.info())["state"] == "idle"
-    assert await talk.say("[[recall]]") == RECALLED
+    assert await talk.send_turn("[[recall]]") == RECALLED
     assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
@@ -176,7 +176,7 @@ async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Run
     assert (name, data["stopReason"]) == ("turn_stop", "error")
     assert "claude ended in the middle of the run" in data["error"]
     # Both are told the same, whatever the CLI had kept of that turn.
-    assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
+    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
     history = await talk.history()
     assert [message["role"] for message in history] == ["user", "assistant"] * 3
     assert text_of(history[3:4]).startswith("word ")
@@ -192,4 +192,4 @@ async def test_a_cli_killed_before_it_has_kept_the_prompt(portico: Running, home
         name, data = [frame async for frame in frames][-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
     assert [message["content"] for message in await talk.history()] == ["[[plain]] one", PLAIN, "[[plain]] two"]
-    assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[plain]] two"
+    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[plain]] two"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.daemon import Running
 from tests.real.conftest import DUMMY_KEY, Home
-from tests.real.models import Model, said, system
+from tests.real.models import Model, received_text, system
 from tests.real.processes import arguments, cli_of, gone
 from tests.real.talk import begin, user
 
@@ -20,9 +20,9 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 async def test_a_system_message_is_added_to_the_clis_own_prompt(portico: Running, home: Home, model: Model) -> None:
     talk = await begin(portico.client, SAILOR, "[[plain]] hello")
     assert SAILOR["content"] in system(model.asked()) and CLIS_OWN in system(model.asked())
-    await talk.say("[[plain]] again")
+    await talk.send_turn("[[plain]] again")
     assert system(model.asked()).count("Zanzibar") == 1
-    assert said(model.asked(), "user") == ["[[plain]] hello", "[[plain]] again"]
+    assert received_text(model.asked(), "user") == ["[[plain]] hello", "[[plain]] again"]
     assert (await talk.history())[0] == SAILOR
 
 
@@ -36,7 +36,7 @@ async def test_a_system_message_outlives_the_process(home: Home, model: Model) -
         for way, own in (("append", True), ("replace", False)):
             talk = await begin(portico.client, SAILOR, "[[plain]] hello", system_prompt=way)
             await gone(cli_of(home.path).pid)
-            await talk.say("[[plain]] again")
+            await talk.send_turn("[[plain]] again")
             assert system(model.asked()).count("Zanzibar") == 1
             assert (CLIS_OWN in system(model.asked())) is own
             await gone(cli_of(home.path).pid)
@@ -46,7 +46,7 @@ async def test_the_model_is_the_sessions_and_can_be_changed(portico: Running, ho
     talk = await begin(portico.client, "[[plain]] hello", model="claude-haiku-4-5-20251001")
     assert model.asked()["model"] == "claude-haiku-4-5-20251001"
     first = cli_of(home.path)
-    answer = await talk.say("[[recall]]", agent={"options": {"model": "claude-sonnet-4-5"}})
+    answer = await talk.send_turn("[[recall]]", agent={"options": {"model": "claude-sonnet-4-5"}})
     assert answer == "I see 2 user texts. Before this one: [[plain]] hello"
     assert model.asked()["model"] == "claude-sonnet-4-5"
     assert cli_of(home.path) != first
@@ -72,13 +72,13 @@ async def test_a_secret_key_reaches_the_vendor_and_nobody_else(home: Home, model
         failed = await client.post(f"/session/{talk.id}", json={"messages": [user("[[e401]]")]})
         assert failed.json()["stopReason"] == "error" and SECRET not in failed.text
         # What the form shows comes back as it was shown: the key is kept.
-        await talk.say("[[plain]] again", agent={"options": {"api_key": "***"}})
+        await talk.send_turn("[[plain]] again", agent={"options": {"api_key": "***"}})
     assert await daemon.stop() == 0
     assert SECRET not in daemon.stderr.decode()
     assert _files_with(SECRET, home.base) == []
     await daemon.start()
     async with daemon.client() as client:
-        await talk.over(client).say("[[plain]] after the restart")
+        await talk.over(client).send_turn("[[plain]] after the restart")
     assert set(model.keys) == {SECRET}
 
 
@@ -104,7 +104,7 @@ async def test_images_pass_through(portico: Running, model: Model) -> None:
         {"type": "url", "url": "https://example.invalid/cat.png?size=1&x=%20"},
     ]
     # The CLI also keeps the image as a file, and tells the model where.
-    assert said(model.asked(), "user")[0] == "[[plain]] What is this?"
+    assert received_text(model.asked(), "user")[0] == "[[plain]] What is this?"
     assert (await talk.history())[0] == user(content)
 
 

@@ -23,7 +23,7 @@ def steer(talk: Talk, text: str) -> asyncio.Task[Any]:
 
 async def test_while_a_tool_runs(portico: Running, home: Home, model: Model) -> None:
     talk = await begin(portico.client, "[[plain]] before")
-    await talk.say("[[plain]] with tools", **GRANTS)
+    await talk.send_turn("[[plain]] with tools", **GRANTS)
     async with talk.saying("[[run:sleep 2; echo done]]") as frames:
         await until_event(frames, "tool_call")
         steered = steer(talk, "[[echo:steered]]")
@@ -33,7 +33,7 @@ async def test_while_a_tool_runs(portico: Running, home: Home, model: Model) -> 
     assert "[[echo:steered]]" in str(model.asked()), "behind the tool's result"
     roles = [message["role"] for message in (await talk.history())[-5:]]
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
-    assert await talk.say("[[echo:next]]") == "next"
+    assert await talk.send_turn("[[echo:next]]") == "next"
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -52,7 +52,7 @@ async def test_with_no_tool_to_come(portico: Running, home: Home, cancelled: boo
     assert (await steered).json()["stopReason"] == "end_turn"
     text = "".join(data["delta"] for name, data in rest if name == "text_delta")
     assert text.endswith("steered") is not cancelled
-    assert await talk.say("[[echo:next]]") == "next"
+    assert await talk.send_turn("[[echo:next]]") == "next"
     contents = [message["content"] for message in await talk.history()]
     assert contents[-1] == "next"
     if not cancelled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model_server.scenarios import Step, Text, ToolUse, say
+from tests.model_server.scenarios import Step, Text, ToolUse, text_step
 from tests.real.tool_bench import (  # noqa: F401
     CLOCK,
     WEATHER,
@@ -72,13 +72,13 @@ async def test_an_untrusted_call_waits_for_a_permission(bench: Bench, granted: b
     assert not (bench.work / "made").exists()
 
     turn_2 = await bench.answer(turn.session, grant(call) if granted else deny(call, "not today"))
-    said = "made" if granted else "Tool call denied: not today"
-    assert (turn_2.results, turn_2.text, turn_2.stop) == ({call: said}, "Done.", "end_turn")
+    received_text = "made" if granted else "Tool call denied: not today"
+    assert (turn_2.results, turn_2.text, turn_2.stop) == ({call: received_text}, "Done.", "end_turn")
     assert (bench.work / "made").exists() == granted
     history = await bench.history(turn.session)
-    assert history[2] == {"role": "tool", "toolCallId": call, "content": said}
+    assert history[2] == {"role": "tool", "toolCallId": call, "content": received_text}
     sent = bench.results_sent()[call]
-    assert (said in sent["content"], sent["is_error"]) == (True, not granted)
+    assert (received_text in sent["content"], sent["is_error"]) == (True, not granted)
 
 
 async def test_a_denial_without_a_reason(bench: Bench) -> None:  # noqa: F811
@@ -133,21 +133,21 @@ async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str)
 
 
 async def test_several_rounds_and_a_next_message(bench: Bench) -> None:  # noqa: F811
-    steps = Step((weather(n=1),)), Step((weather(n=2), bash("echo two"))), say("Both.")
+    steps = Step((weather(n=1),)), Step((weather(n=2), bash("echo two"))), text_step("Both.")
     turn = await bench.start(bench.model_says(*steps), own={"Bash": True}, app=[WEATHER])
     turn_2 = await bench.answer(turn.session, result(turn.calls[0], "one"))
     assert (turn_2.called, turn_2.stop) == (["get_weather", "Bash"], "tool_use")
     assert turn_2.results == {turn_2.calls[1]: "two"}
     turn_3 = await bench.answer(turn.session, result(turn_2.calls[0], "two"))
     assert (turn_3.text, turn_3.stop) == ("Both.", "end_turn")
-    assert "Before this one" in (await bench.say(turn.session, "And?")).text
+    assert "Before this one" in (await bench.send_turn(turn.session, "And?")).text
 
 
 async def test_tools_are_replaced_for_a_turn(bench: Bench) -> None:  # noqa: F811
     turn = await bench.start(bench.model_calls(weather()), own={"Bash": True}, app=[WEATHER])
     await bench.answer(turn.session, result(turn.calls[0], "rain"))
     bench.model_calls(clock(), ToolUse("Read", {"file_path": "/etc/hostname"}))
-    turn_2 = await bench.say(turn.session, "go [[calls]]", own={"Read": True}, tools=[CLOCK])
+    turn_2 = await bench.send_turn(turn.session, "go [[calls]]", own={"Read": True}, tools=[CLOCK])
     assert turn_2.called == ["get_time", "Read"] and turn_2.stop == "tool_use"
     assert sorted(tool["name"] for tool in bench.model.bodies()[-1]["tools"]) == ["Read", "mcp__app__get_time"]
     turn_3 = await bench.answer(turn.session, result(turn_2.calls[0], "noon"))

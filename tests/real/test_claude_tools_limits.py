@@ -86,7 +86,7 @@ async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:  
     text = bench.model_calls(Text("Now. "), weather(), bash("touch made"), clock())
     turn = await bench.start(text, own={"Bash": False}, app=[WEATHER, CLOCK])
     assert turn.stop == "tool_use"
-    turn_2 = await bench.say(turn.session, "Never mind [[plain]]")
+    turn_2 = await bench.send_turn(turn.session, "Never mind [[plain]]")
     assert turn_2.stop == "end_turn" and turn_2.results == {}
     history = await bench.history(turn.session)
     assert [m["content"] for m in history if m["role"] == "tool"] == ["Tool call cancelled"] * 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drivers.claude.tools import OWN_TOOLS
-from tests.model_server.scenarios import Block, ToolUse, say
+from tests.model_server.scenarios import Block, ToolUse, text_step
 from tests.real.tool_bench import WEATHER, Bench, bash, bench, cold_bench, deny, grant, result, weather  # noqa: F401
 
 ALLOW_ALL = {"permissions": {"allow": ["Bash", "Bash(touch:*)", "Read", "Read(**)", "Write", "Write(**)", "WebFetch"]}}
@@ -155,7 +155,7 @@ async def test_what_is_not_listed_does_not_run(bench: Bench) -> None:  # noqa: F
     )
     turn = await bench.start(text, own={"Read": True})
     assert turn.stop == "end_turn" and len(turn.results) == 5
-    assert all("No such tool available" in said for said in turn.results.values())
+    assert all("No such tool available" in received_text for received_text in turn.results.values())
     assert [path.name for path in bench.work.iterdir()] == [".mcp.json"]
 
 
@@ -174,7 +174,7 @@ async def test_no_sort_of_tool_runs_unlisted(bench: Bench) -> None:  # noqa: F81
     turn = await bench.start(text, app=[WEATHER])
     app = turn.calls[turn.called.index("get_weather")]
     assert turn.stop == "tool_use"
-    assert ["No such tool available" in said for said in turn.results.values()] == [True] * 6
+    assert ["No such tool available" in received_text for received_text in turn.results.values()] == [True] * 6
     turn_2 = await bench.answer(turn.session, result(app, "rain"))
     assert turn_2.stop == "end_turn"
     assert not [request for request in bench.model.requests if "fetched" in request.path]
@@ -207,12 +207,12 @@ async def test_a_call_with_a_bad_input_is_not_asked_about(bench: Bench) -> None:
 async def test_a_granted_call_runs_once_and_the_next_one_asks_again(bench: Bench) -> None:  # noqa: F811
     turn = await bench.start(bench.model_calls(bash("echo x >> log")), own={"Bash": False})
     await bench.answer(turn.session, grant(turn.calls[0]))
-    turn_2 = await bench.say(turn.session, "go [[calls]]")
+    turn_2 = await bench.send_turn(turn.session, "go [[calls]]")
     assert turn_2.stop == "tool_use" and (bench.work / "log").read_text() == "x\n"
 
 
 async def test_the_tools_of_meta_are_those_of_the_cli(bench: Bench) -> None:  # noqa: F811
-    bench.replies["calls"] = [say("Hi.")]
+    bench.replies["calls"] = [text_step("Hi.")]
     await bench.start("go [[calls]]", own={tool.name: True for tool in OWN_TOOLS})
     sent = {tool["name"]: _without_prose(tool["input_schema"]) for tool in bench.model.bodies("calls")[-1]["tools"]}
     assert sent == {tool.name: dict(tool.input_schema) for tool in OWN_TOOLS}

@@ -8,7 +8,7 @@ import json
 import psutil
 import pytest
 
-from tests.model_server.scenarios import Step, ToolUse, say
+from tests.model_server.scenarios import Step, ToolUse, text_step
 from tests.real.tool_bench import (  # noqa: F401
     WEATHER,
     Bench,
@@ -31,8 +31,8 @@ def four_calls(bench: Bench, again: bool) -> str:  # noqa: F811
     shell = bash("echo x >> log && echo made")
     first = Step((weather(), ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}), shell), chunk=5000)
     # The reply that the CLI makes up when it opens a history that ends in results is counted as the second.
-    second = say("(never said)")
-    return bench.model_says(first, second, *((Step((shell,), chunk=5000),) if again else ()), say("On."), name="sticky")
+    second = text_step("(never said)")
+    return bench.model_says(first, second, *((Step((shell,), chunk=5000),) if again else ()), text_step("On."), name="sticky")
 
 
 async def suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:  # noqa: F811
@@ -58,7 +58,7 @@ async def went_on(bench: Bench, session: str, calls: list[str]) -> None:  # noqa
     twice = await bench.answer(session, result(app, "rain"), grant(shell))
     assert twice.status == 400 and app in twice.refusal and shell in twice.refusal and "already" in twice.refusal
     assert (bench.work / "log").read_text() == "x\n"
-    assert (await bench.say(session, "And now [[plain]]")).stop == "end_turn"
+    assert (await bench.send_turn(session, "And now [[plain]]")).stop == "end_turn"
 
 
 async def test_the_daemon_is_killed(cold_bench: Bench) -> None:  # noqa: F811
@@ -82,7 +82,7 @@ async def test_the_daemon_is_killed_and_the_client_denies(cold_bench: Bench) -> 
 async def test_after_a_restart_another_call_asks(cold_bench: Bench) -> None:  # noqa: F811
     """What was granted is one call with one input."""
     first, other = Step((bash("touch granted"),), chunk=5000), Step((bash("touch other"),), chunk=5000)
-    text = cold_bench.model_says(first, say("(never said)"), other, say("On."), name="sticky")
+    text = cold_bench.model_says(first, text_step("(never said)"), other, text_step("On."), name="sticky")
     async with daemon_of(cold_bench) as daemon:
         turn = await cold_bench.start(text, own={"Bash": False})
         await daemon.kill()
@@ -107,7 +107,7 @@ async def test_the_cli_goes_away_and_the_client_says_something_else(bench: Bench
     process = claude_of(bench)
     process.kill()
     await asyncio.to_thread(process.wait, 30)
-    turn = await bench.say(session, "Never mind [[plain]]")
+    turn = await bench.send_turn(session, "Never mind [[plain]]")
     assert turn.stop == "end_turn" and not (bench.work / "log").exists()
     cancelled = [m for m in await bench.history(session) if m["content"] == "Tool call cancelled"]
     assert [m["toolCallId"] for m in cancelled] == [calls[0], calls[2]]

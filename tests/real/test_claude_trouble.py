@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon import Running
 from tests.real.conftest import Home
-from tests.real.models import Model, said
+from tests.real.models import Model, received_text
 from tests.real.processes import cli_of
 from tests.real.talk import begin, joined, text_of
 
@@ -25,7 +25,7 @@ SOON = 20.0
     ],
 )
 async def test_an_error_of_the_model_ends_the_turn_and_not_the_session(
-    portico: Running, home: Home, model: Model, scenario: str, told: str
+    portico: Running, home: Home, model: Model, scenario: str, reported: str
 ) -> None:
     talk = await begin(portico.client, "[[plain]] before")
     process, started = cli_of(home.path), time.monotonic()
@@ -33,10 +33,10 @@ async def test_an_error_of_the_model_ends_the_turn_and_not_the_session(
     assert time.monotonic() - started < SOON
     name, data = frames[-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
-    assert data["error"].startswith("claude: ") and told in data["error"]
+    assert data["error"].startswith("claude: ") and reported in data["error"]
     assert joined(frames, "text_delta", "delta") == "", "the error is not the agent's answer"
     assert model.tried(scenario) <= 3
-    assert (await talk.say("[[recall]] after")).startswith("I see")
+    assert (await talk.send_turn("[[recall]] after")).startswith("I see")
     assert cli_of(home.path) == process
     assert [message["role"] for message in await talk.history()] == ["user", "assistant", "user", "user", "assistant"]
 
@@ -47,21 +47,21 @@ async def test_an_error_of_the_first_turn_leaves_a_session_that_can_be_used(home
         talk = await begin(portico.client, "[[e401]] first", stop="error")
         assert "Invalid API key" in talk.first["error"] and talk.first["messages"] == []
         assert model.tried("e401") == 1, "the retries are the agent's to set"
-        await talk.say("[[plain]] after")
+        await talk.send_turn("[[plain]] after")
 
 
 async def test_max_tokens_is_a_stop_reason(portico: Running) -> None:
     talk = await begin(portico.client, "[[plain]] before")
-    assert (await talk.say("[[maxtok]] now", stop="max_tokens")).startswith("This answer is cut off in the mid")
+    assert (await talk.send_turn("[[maxtok]] now", stop="max_tokens")).startswith("This answer is cut off in the mid")
     assert (await talk.info())["stopReason"] == "max_tokens"
-    await talk.say("[[plain]] after")
+    await talk.send_turn("[[plain]] after")
 
 
 async def test_refusal_is_a_stop_reason(portico: Running) -> None:
     talk = await begin(portico.client, "[[plain]] before")
-    assert (await talk.say("[[refusal]] now", stop="refusal")).startswith("I can not help")
+    assert (await talk.send_turn("[[refusal]] now", stop="refusal")).startswith("I can not help")
     assert (await talk.info())["stopReason"] == "refusal"
-    await talk.say("[[plain]] after")
+    await talk.send_turn("[[plain]] after")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ async def test_a_broken_stream_is_not_doubled_in_the_history(portico: Running, m
     assert frames == [("turn_start", {}), ("text", {"text": whole}), ("turn_stop", {"stopReason": "end_turn"})]
     assert text_of((await talk.history())[-1:]) == whole
     assert len(await talk.history()) == 4
-    await talk.say("[[recall]] after")
-    assert said(model.asked(), "assistant")[-1] == whole
+    await talk.send_turn("[[recall]] after")
+    assert received_text(model.asked(), "assistant")[-1] == whole
 
 
 async def test_a_delta_stream_ends_with_the_whole_text_when_the_model_broke_off(portico: Running) -> None:

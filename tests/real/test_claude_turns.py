@@ -6,7 +6,7 @@ import json
 
 from tests.daemon import Running
 from tests.real.conftest import Home
-from tests.real.models import Model, said
+from tests.real.models import Model, received_text
 from tests.real.processes import cli_of
 from tests.real.talk import begin, frames_of, joined, text_of, user
 
@@ -66,21 +66,21 @@ async def test_one_answer_by_none_and_in_the_history(portico: Running) -> None:
 async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running, home: Home, model: Model) -> None:
     talk = await begin(portico.client, "[[plain]] one")
     first = cli_of(home.path)
-    await talk.say("[[think]] two")
-    assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
+    await talk.send_turn("[[think]] two")
+    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
     assert cli_of(home.path) == first
     sent = [(m["role"], m["content"]) for m in model.asked()["messages"] if m["role"] != "system"]
     assert [role for role, _ in sent] == ["user", "assistant"] * 2 + ["user"]
-    assert said(model.asked(), "user") == ["[[plain]] one", "[[think]] two", "[[recall]] three"]
-    assert said(model.asked(), "assistant") == [PLAIN, ANSWER]
-    assert [len(said(body, "user")) for body in model.bodies()] == [1, 2, 3]
+    assert received_text(model.asked(), "user") == ["[[plain]] one", "[[think]] two", "[[recall]] three"]
+    assert received_text(model.asked(), "assistant") == [PLAIN, ANSWER]
+    assert [len(received_text(body, "user")) for body in model.bodies()] == [1, 2, 3]
     assert [message["role"] for message in await talk.history()] == ["user", "assistant"] * 3
 
 
 async def test_two_sessions_know_nothing_of_each_other(portico: Running, model: Model) -> None:
     one = await begin(portico.client, "[[plain]] one")
     await begin(portico.client, "[[plain]] two")
-    assert await one.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+    assert await one.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
 async def test_an_answer_of_more_than_a_megabyte_comes_whole(portico: Running) -> None:
@@ -96,7 +96,7 @@ async def test_an_answer_of_more_than_a_megabyte_comes_whole(portico: Running) -
 async def test_a_prompt_of_a_megabyte_reaches_the_model_whole(portico: Running, model: Model) -> None:
     prompt = "[[plain]] " + "0123456789abcde\n" * 65536 + "end"
     await begin(portico.client, prompt)
-    assert said(model.asked(), "user") == [prompt]
+    assert received_text(model.asked(), "user") == [prompt]
 
 
 async def test_prompts_reach_the_model_as_they_were_written(portico: Running, home: Home, model: Model) -> None:
@@ -104,12 +104,14 @@ async def test_prompts_reach_the_model_as_they_were_written(portico: Running, ho
     talk = await begin(portico.client, "[[plain]] before")
     process = cli_of(home.path)
     for prompt in PROMPTS:
-        await talk.say(prompt)
+        await talk.send_turn(prompt)
         assert "the file's words" not in json.dumps(model.asked())
-        sent = said(model.asked(), "user")[-1]
+        sent = received_text(model.asked(), "user")[-1]
         # The line break that keeps `/` from being a command is all that may be added.
         assert sent == ("\n" + prompt if prompt.startswith("/") else prompt)
-    assert len(said(model.asked(), "user")) == 1 + len(PROMPTS), "none of them was a command that changed the conversation"
+    assert len(received_text(model.asked(), "user")) == 1 + len(PROMPTS), (
+        "none of them was a command that changed the conversation"
+    )
     assert cli_of(home.path) == process
     assert [m["content"] for m in await talk.history() if m["role"] == "user"] == ["[[plain]] before", *PROMPTS]
 
@@ -117,7 +119,7 @@ async def test_prompts_reach_the_model_as_they_were_written(portico: Running, ho
 async def test_blocks_of_text_reach_the_model_as_blocks(portico: Running, model: Model) -> None:
     parts = ["/compact first ", "- second [[plain]]"]
     await begin(portico.client, user([{"type": "text", "text": text} for text in parts]))
-    assert [text.removeprefix("\n") for text in said(model.asked(), "user")] == parts
+    assert [text.removeprefix("\n") for text in received_text(model.asked(), "user")] == parts
 
 
 async def test_slash_commands_are_the_clis_own_when_they_are_switched_on(portico: Running, home: Home, model: Model) -> None:
@@ -126,13 +128,13 @@ async def test_slash_commands_are_the_clis_own_when_they_are_switched_on(portico
     command.write_text("[[echo:a command]] Greet $ARGUMENTS.\n")
     talk = await begin(portico.client, "/greet the world", slash_commands="on")
     assert text_of(talk.first["messages"]) == "a command"
-    assert "[[echo:a command]] Greet the world." in "".join(said(model.asked(), "user"))
-    assert "I see" in await talk.say("/greet the world", agent={"options": {"slash_commands": "off"}})
+    assert "[[echo:a command]] Greet the world." in "".join(received_text(model.asked(), "user"))
+    assert "I see" in await talk.send_turn("/greet the world", agent={"options": {"slash_commands": "off"}})
 
 
 async def test_what_a_command_of_the_cli_answers_is_the_answer(portico: Running, model: Model) -> None:
     talk = await begin(portico.client, "[[plain]] before", slash_commands="on")
-    answer = await talk.say("/cost")
+    answer = await talk.send_turn("/cost")
     assert "Estimated cost" in answer
     assert text_of((await talk.history())[-1:]) == answer
     assert len(model.bodies()) == 1

@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 
 from tests.daemon import Running
 from tests.gateway.protocols.acp.client import Client, connect, prompt
-from tests.model_server.scenarios import Scenario, Step, ToolUse, say
+from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import SCENARIOS, WRITE, Gemini, gemini, running
 
 __all__ = ["gemini", "running"]
 
 NEW = {"file_path": "new.txt", "content": "made\n"}
-SCENARIOS["new-file"] = Scenario((Step((ToolUse(WRITE, NEW),)), say("Made.")))
+SCENARIOS["new-file"] = Scenario((Step((ToolUse(WRITE, NEW),)), text_step("Made.")))
 for name, old in (("files", "unsaved"), ("saved", "saved")):
     edit = {"file_path": "notes.txt", "old_string": old, "new_string": "edited", "instruction": "edit"}
-    SCENARIOS[name] = Scenario((Step((ToolUse("replace", edit),)), say("Edited.")))
+    SCENARIOS[name] = Scenario((Step((ToolUse("replace", edit),)), text_step("Edited.")))
 
 
 class Buffers:
@@ -81,8 +81,8 @@ async def test_without_the_editor_the_files_are_those_on_disk(gemini: Gemini, ru
         await editor.request("session/prompt", prompt(session, "[[plain]]"))
         [process] = gemini.processes("node")
         # Over another protocol, while the editor still has the session open.
-        said = {"role": "user", "content": "[[saved]]"}
-        answer = await running.client.post(f"/session/{session}", json={"messages": [said]})
+        received_text = {"role": "user", "content": "[[saved]]"}
+        answer = await running.client.post(f"/session/{session}", json={"messages": [received_text]})
         assert answer.json()["stopReason"] == "end_turn"
         assert (notes.read_text(), buffers.writes) == ("edited\n", [])
         # The CLI is told at its start whether there is an editor.

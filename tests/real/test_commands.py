@@ -8,7 +8,7 @@ import pytest
 from acp import text_block
 from acp.schema import ResourceContentBlock
 
-from tests.model_server.scenarios import say
+from tests.model_server.scenarios import text_step
 from tests.real.editor import Editor, editor_of
 from tests.real.gemini import Gemini, gemini  # noqa: F401
 from tests.real.tool_bench import Bench, cold_bench  # noqa: F401
@@ -16,22 +16,22 @@ from tests.real.tool_bench import Bench, cold_bench  # noqa: F401
 LINK = ResourceContentBlock(type="resource_link", name="a.txt", uri="file:///a.txt")
 
 
-def told(editor: Editor) -> list[dict[str, str | None]]:
+def reported(editor: Editor) -> list[dict[str, str | None]]:
     """Each list of commands that the editor was told, as names with their hints."""
     lists = [update.available_commands for update in editor.of("available_commands_update")]
     return [{command.name: command.input.root.hint if command.input else None for command in found} for found in lists]
 
 
-async def said_to(editor: Editor, agent: Any, session: str, *said: Any) -> str:
+async def said_to(editor: Editor, agent: Any, session: str, *received_text: Any) -> str:
     """What the agent answers."""
     editor.updates = [update for update in editor.updates if update.session_update != "agent_message_chunk"]
-    prompt = [text_block(part) if isinstance(part, str) else part for part in said]
+    prompt = [text_block(part) if isinstance(part, str) else part for part in received_text]
     assert (await agent.prompt(session_id=session, prompt=prompt)).stop_reason == "end_turn"
     return editor.text
 
 
 async def test_claudes(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_says(say("Said."), say("Said."))
+    go = cold_bench.model_says(text_step("Said."), text_step("Said."))
     folder = cold_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
     (folder / "sayit.md").write_text(f'---\ndescription: Says it.\nargument-hint: "[what]"\n---\nSay $ARGUMENTS. {go}\n')
@@ -40,29 +40,29 @@ async def test_claudes(cold_bench: Bench) -> None:  # noqa: F811
     async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
         # Before anything is said: those that the CLI has in every folder.
-        await editor.until(lambda: told(editor))
-        [known] = told(editor)
+        await editor.until(lambda: reported(editor))
+        [known] = reported(editor)
         assert known["compact"] == "<optional custom summarization instructions>" and known["context"] is None
         assert "sayit" not in known and not any(name.startswith("_") for name in known)
 
         assert await said_to(editor, agent, session, "/sayit hello") == "Said."
         assert f"Say hello. {go}" in str(cold_bench.model.bodies()[-1]["messages"])
         # The session's own, with the project's command.
-        assert told(editor)[1:] == [{"sayit": "[what]", **known}]
+        assert reported(editor)[1:] == [{"sayit": "[what]", **known}]
         assert "Context Usage" in await said_to(editor, agent, session, "/context")
 
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
-        assert told(editor)[-1] == {}
+        assert reported(editor)[-1] == {}
         assert await said_to(editor, agent, session, f"/sayit hello {go}") == "Said."
         assert f"/sayit hello {go}" in str(cold_bench.model.bodies()[-1]["messages"])
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="on")
-        assert told(editor)[-1]["sayit"] == "[what]"
+        assert reported(editor)[-1]["sayit"] == "[what]"
 
 
 @pytest.mark.parametrize("slash_commands", ["on", "off"])
 @pytest.mark.parametrize("parts", [("/sayit hello ", LINK), (LINK, "/sayit hello")], ids=["before", "behind"])
 async def test_claudes_with_a_file_that_comes_along(cold_bench: Bench, parts: Any, slash_commands: str) -> None:  # noqa: F811
-    go = cold_bench.model_says(say("Said."))
+    go = cold_bench.model_says(text_step("Said."))
     folder = cold_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
     (folder / "sayit.md").write_text(f"Say $ARGUMENTS. {go}\n")
@@ -79,7 +79,7 @@ async def test_claudes_with_a_file_that_comes_along(cold_bench: Bench, parts: An
 async def test_claudes_name_for_a_session(cold_bench: Bench) -> None:  # noqa: F811
     config = cold_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": "on"}
-    go = cold_bench.model_says(say("Said."))
+    go = cold_bench.model_says(text_step("Said."))
     async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
         await said_to(editor, agent, session, go)
@@ -92,15 +92,15 @@ async def test_geminis(gemini: Gemini) -> None:  # noqa: F811
     gemini.agent["options"] = {"slash_commands": "on"}
     async with editor_of("gemini", gemini.base, gemini.home, gemini.config()) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id
-        await editor.until(lambda: told(editor))
-        [known] = told(editor)
+        await editor.until(lambda: reported(editor))
+        [known] = reported(editor)
         assert {"about", "memory show", "init"} <= set(known)
         assert "Version: 0.61.0" in await said_to(editor, agent, session, "/about")
         assert "Version: 0.61.0" in await said_to(editor, agent, session, "/about", LINK)
         assert "Version: 0.61.0" in await said_to(editor, agent, session, LINK, "/about")
         assert not [request for request in gemini.model.requests if request.body.get("contents")]
         # The session's own list is the same, and told once.
-        assert told(editor) == [known]
+        assert reported(editor) == [known]
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
-        assert told(editor)[-1] == {}
+        assert reported(editor)[-1] == {}
         assert "Version" not in await said_to(editor, agent, session, "/about [[plain]]")

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.daemon import Running
-from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
+from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, Gemini, Talk, gemini, running, text_of
 
 __all__ = ["gemini", "running"]
@@ -30,9 +30,9 @@ def weather(location: str) -> ToolUse:
 
 SCENARIOS.update(
     {
-        "weather": Scenario((Step((Text("Asking. "), weather("Tokyo"))), say("It is mild in Tokyo."))),
-        "weathers": Scenario((Step((weather("Tokyo"), weather("Oslo"))), say("Both are mild."))),
-        "twenty": Scenario((Step(tuple(weather(f"city {n}") for n in range(20))), say("All twenty."))),
+        "weather": Scenario((Step((Text("Asking. "), weather("Tokyo"))), text_step("It is mild in Tokyo."))),
+        "weathers": Scenario((Step((weather("Tokyo"), weather("Oslo"))), text_step("Both are mild."))),
+        "twenty": Scenario((Step(tuple(weather(f"city {n}") for n in range(20))), text_step("All twenty."))),
         "mixed": Scenario(
             (
                 Step(
@@ -43,7 +43,7 @@ SCENARIOS.update(
                         ToolUse(SHELL, {"command": "touch made.txt", "description": "touch"}),
                     )
                 ),
-                say("All four done."),
+                text_step("All four done."),
             )
         ),
     }
@@ -119,14 +119,14 @@ async def test_results_of_megabytes_and_images(gemini: Gemini, running: Running)
     await result(talk, "x" * 3_000_000)
     assert text_of(talk.last["messages"]) == "It is mild in Tokyo."
     assert "x" * 3_000_000 in json.dumps(responses(gemini))
-    await talk.say("[[weather]]", stop="tool_use")
+    await talk.send_turn("[[weather]]", stop="tool_use")
     large = PIXEL.partition(",")[0] + "," + base64.b64encode(bytes(3_900_000)).decode()
     await result(talk, [{"type": "text", "text": "a map"}, {"type": "image", "url": large}])
     assert text_of(talk.last["messages"]) == "It is mild in Tokyo."
     given = json.dumps(gemini.asked()["contents"][-1])
     assert "a map" in given and large.rpartition(",")[2] in given
     # By the CLI's count this is more than its model holds.
-    await talk.say("[[weather]]", stop="tool_use")
+    await talk.send_turn("[[weather]]", stop="tool_use")
     await result(talk, "x" * 5_000_000)
     assert talk.last["stopReason"] == "max_tokens"
 
@@ -136,9 +136,9 @@ async def test_no_tool_of_its_own_slips_in_beside_the_clients(gemini: Gemini, ru
     talk = await begin(running.client, "[[filewrite:made.txt]]", own=own)
     assert talk.last["stopReason"] == "end_turn"
     assert sorted(gemini.tools()) == sorted(["mcp_portico_get_weather", *own])
-    await talk.say("[[fileread:made.txt]]")
+    await talk.send_turn("[[fileread:made.txt]]")
     if not own:
-        await talk.say("[[run:touch made.txt]]")
+        await talk.send_turn("[[run:touch made.txt]]")
     assert not (gemini.work / "made.txt").exists()
 
 
@@ -148,8 +148,8 @@ async def test_a_denied_call_and_a_user_message_in_place_of_a_result(gemini: Gem
     await talk.post({"role": "tool_permission", "toolCallId": call, "granted": False, "reason": "not today"})
     assert talk.last["stopReason"] == "end_turn"
     assert "Tool call denied: not today" in json.dumps(responses(gemini))
-    await talk.say("[[weather]]", stop="tool_use")
-    assert await talk.say("[[plain]]") == "Hello from the model, this is plain text."
+    await talk.send_turn("[[weather]]", stop="tool_use")
+    assert await talk.send_turn("[[plain]]") == "Hello from the model, this is plain text."
     history = (await running.client.get(f"/session/{talk.id}")).json()["history"]["full"]
     assert [m["content"] for m in history if m["role"] == "tool"] == ["Tool call denied: not today", "Tool call cancelled"]
 
@@ -207,7 +207,7 @@ async def test_open_calls_outlive_their_agent(gemini: Gemini, killed: str) -> No
         again = {"messages": [{"role": "tool", "toolCallId": "x", "content": "18"}]}
         assert (await client.post(f"/session/{talk.id}", json=again)).status_code == 400
         # It can call them again.
-        await talk.say("[[weather]]", stop="tool_use")
+        await talk.send_turn("[[weather]]", stop="tool_use")
         assert "19" not in json.dumps(responses(gemini))
         await result(talk, "19 degrees")
         assert "19 degrees" in json.dumps(responses(gemini))

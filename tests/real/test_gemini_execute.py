@@ -23,14 +23,14 @@ async def execute(running: Running, task: str, **more: str) -> list[dict[str, An
     return events
 
 
-def said(events: list[dict[str, Any]]) -> str:
+def received_text(events: list[dict[str, Any]]) -> str:
     return "".join(event["text"] for event in events if event["kind"] == "agent_token")
 
 
 @pytest.mark.parametrize("task", ["hello [[plain]]", "-hello [[plain]]", "/help [[plain]]", "--version [[plain]]"])
 async def test_a_task(gemini: Gemini, running: Running, task: str) -> None:
     events = await execute(running, task)
-    assert said(events) == "Hello from the model, this is plain text."
+    assert received_text(events) == "Hello from the model, this is plain text."
     assert events[-1]["exit_code"] == 0
     assert [event["kind"] for event in events].count("usage") == 1
     assert task in json.dumps(gemini.asked()["contents"])
@@ -40,7 +40,7 @@ async def test_a_task(gemini: Gemini, running: Running, task: str) -> None:
 
 async def test_a_task_and_an_answer_of_a_megabyte(gemini: Gemini, running: Running) -> None:
     events = await execute(running, "x" * 1_000_000 + " [[bigtext]]")
-    assert said(events) == "X" * 1_200_000
+    assert received_text(events) == "X" * 1_200_000
     assert events[-1]["exit_code"] == 0
     assert "x" * 1_000_000 in json.dumps(gemini.asked()["contents"])
 
@@ -66,11 +66,11 @@ async def test_its_tools_when_its_operator_lets_it(gemini: Gemini) -> None:
 @pytest.mark.parametrize(
     ("scenario", "code", "told"), [("e400", 144, "bad request"), ("e401", 145, "invalid x-api-key"), ("cut", 1, "terminated")]
 )
-async def test_model_errors(gemini: Gemini, running: Running, scenario: str, code: int, told: str) -> None:
+async def test_model_errors(gemini: Gemini, running: Running, scenario: str, code: int, reported: str) -> None:
     began = time.monotonic()
     events = await execute(running, f"[[{scenario}]]")
     assert events[-1]["exit_code"] == code
-    assert told in "".join(event["message"] for event in events if event["kind"] == "error")
+    assert reported in "".join(event["message"] for event in events if event["kind"] == "error")
     assert time.monotonic() - began < 60
 
 

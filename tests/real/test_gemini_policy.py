@@ -22,8 +22,8 @@ async def test_the_rules_decide(gemini: Gemini, trust: bool) -> None:
         talk = await begin(running.client, "[[run:touch allowed.txt; touch denied.txt]]", tools={SHELL: trust})
         assert talk.last["stopReason"] == "end_turn"
         assert not list(gemini.work.iterdir())
-        await talk.say("[[run:touch allowed.txt]]")
-        await talk.say("[[run:touch asked.txt]]", stop="tool_use")
+        await talk.send_turn("[[run:touch allowed.txt]]")
+        await talk.send_turn("[[run:touch asked.txt]]", stop="tool_use")
         assert [path.name for path in gemini.work.iterdir()] == ["allowed.txt"]
         await talk.permit(True)
     assert sorted(path.name for path in gemini.work.iterdir()) == ["allowed.txt", "asked.txt"]

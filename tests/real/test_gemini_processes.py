@@ -21,16 +21,16 @@ async def test_a_session_goes_on_after_the_daemon_was_restarted(gemini: Gemini) 
     daemon = await gemini.daemon()
     async with daemon.client() as client:
         talk = await begin(client, "hello [[plain]]")
-        await talk.say("and [[think]]")
+        await talk.send_turn("and [[think]]")
     for end in (daemon.kill, daemon.stop):
         await end()
         await daemon.start()
         async with daemon.client() as client:
             talk = Talk(client, talk.id, {})
-            said = await talk.say("[[recall]]")
-            assert "hello [[plain]] | and [[think]]" in said
+            received_text = await talk.send_turn("[[recall]]")
+            assert "hello [[plain]] | and [[think]]" in received_text
             # Of the replay of the session that is loaded nothing comes.
-            assert "Hello from the model" not in said
+            assert "Hello from the model" not in received_text
     assert len([r for r in gemini.model.requests if r.scenario == "recall"]) == 2
 
 
@@ -43,8 +43,8 @@ async def test_a_lost_native_session_is_seeded(gemini: Gemini) -> None:
         path.unlink()
     await daemon.start()
     async with daemon.client() as client:
-        said = await Talk(client, talk.id, {}).say("[[recall]]")
-    assert said == "I see 2 user texts. Before this one: hello [[plain]]"
+        received_text = await Talk(client, talk.id, {}).send_turn("[[recall]]")
+    assert received_text == "I see 2 user texts. Before this one: hello [[plain]]"
 
 
 async def test_an_interrupt_in_text(gemini: Gemini, running: Running) -> None:
@@ -56,7 +56,7 @@ async def test_an_interrupt_in_text(gemini: Gemini, running: Running) -> None:
     await session.run.cancel()
     answer = await turn
     assert answer["stopReason"] in ("end_turn", "error")
-    assert await talk.say("[[plain]]") == "Hello from the model, this is plain text."
+    assert await talk.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 
 async def test_an_interrupt_in_a_tool_ends_its_process(gemini: Gemini, running: Running) -> None:
@@ -71,7 +71,7 @@ async def test_an_interrupt_in_a_tool_ends_its_process(gemini: Gemini, running: 
     await turn
     await gone(child.pid)
     assert took < 5, f"{took:.2f} s; 1 s on a machine that has nothing else to do"
-    assert await talk.say("[[plain]]") == "Hello from the model, this is plain text."
+    assert await talk.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 
 async def test_the_cli_killed_in_mid_run(gemini: Gemini, running: Running) -> None:
@@ -84,7 +84,7 @@ async def test_the_cli_killed_in_mid_run(gemini: Gemini, running: Running) -> No
     assert answer["stopReason"] == "error"
     assert "ended in the middle of the run" in answer["error"]
     await gone(child.pid)
-    assert "hello [[plain]]" in await talk.say("[[recall]]")
+    assert "hello [[plain]]" in await talk.send_turn("[[recall]]")
 
 
 async def test_a_deleted_session_leaves_nothing(gemini: Gemini, running: Running) -> None:

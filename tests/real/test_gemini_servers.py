@@ -9,15 +9,15 @@ import psutil
 from acp import text_block
 from acp.schema import EnvVariable, McpServerStdio
 
-from tests.model_server.scenarios import Scenario, Step, ToolUse, say
+from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.editor import SERVER, editor_of
 from tests.real.gemini import SCENARIOS, Gemini, gemini
 
 __all__ = ["gemini"]
 
 SECRET = "tok-5up3r-s3cr3t"
-SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server-2_secret", {"x": 1}),)), say("Told.")))
-SCENARIOS["server2"] = Scenario((Step((ToolUse("mcp_portico-2_secret", {}),)), say("Told.")))
+SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server-2_secret", {"x": 1}),)), text_step("Told.")))
+SCENARIOS["server2"] = Scenario((Step((ToolUse("mcp_portico-2_secret", {}),)), text_step("Told.")))
 
 
 def server(name: str = "my server") -> McpServerStdio:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.daemon import Running
-from tests.model_server.scenarios import Scenario, Step, ToolUse, say
+from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, begin, gemini, running, text_of
 
 __all__ = ["gemini", "running"]
@@ -24,21 +24,21 @@ OF_EVERY_SORT: dict[str, dict[str, object]] = {
     "web_fetch": {"prompt": "Read {arg}"},
     "google_web_search": {"query": "weather"},
 }
-SCENARIOS["web"] = Scenario((Step((ToolUse("web_fetch", OF_EVERY_SORT["web_fetch"]),)), say("Fetched.")))
+SCENARIOS["web"] = Scenario((Step((ToolUse("web_fetch", OF_EVERY_SORT["web_fetch"]),)), text_step("Fetched.")))
 for listed in (READ, SHELL):
     others = tuple(ToolUse(name, given) for name, given in OF_EVERY_SORT.items() if name != listed)
-    SCENARIOS[f"not-{listed}"] = Scenario((Step(others), say("All tried.")))
+    SCENARIOS[f"not-{listed}"] = Scenario((Step(others), text_step("All tried.")))
 
 
 async def test_a_conversation_in_one_process(gemini: Gemini, running: Running) -> None:
     talk = await begin(running.client, "hello [[plain]]")
     assert text_of(talk.last["messages"]) == "Hello from the model, this is plain text."
     (process,) = gemini.processes("node")
-    assert await talk.say("and [[think]]") == "The answer is 42."
+    assert await talk.send_turn("and [[think]]") == "The answer is 42."
     blocks = talk.last["messages"][0]["content"]
     assert blocks[0]["type"] == "thinking"
     assert "carefully" in blocks[0]["thinking"]
-    assert await talk.say("[[recall]]") == "I see 3 user texts. Before this one: hello [[plain]] | and [[think]]"
+    assert await talk.send_turn("[[recall]]") == "I see 3 user texts. Before this one: hello [[plain]] | and [[think]]"
     assert gemini.processes("node") == [process]
     # The user's own home is not touched.
     assert list(gemini.home.iterdir()) == []
@@ -54,9 +54,9 @@ async def test_trusted_tools_run_and_only_the_listed_are_there(gemini: Gemini, r
     talk = await begin(running.client, "[[shell]]", tools={SHELL: True, READ: True})
     assert talk.results() == [".\n..\nf.txt\nhi"]
     assert sorted(gemini.tools()) == sorted([SHELL, READ])
-    assert await talk.say("[[toolfail]]") == "It failed as expected."
+    assert await talk.send_turn("[[toolfail]]") == "It failed as expected."
     assert "File not found" in talk.results()[0]
-    assert await talk.say("[[parallel:f.txt]]") == "Three at once. All three done."
+    assert await talk.send_turn("[[parallel:f.txt]]") == "Three at once. All three done."
     assert talk.results()[:2] == ["one", "two"]
     assert {path.name for path in gemini.work.iterdir()} == {"f.txt", "one.txt", "two.txt"}
 
@@ -73,7 +73,7 @@ async def test_a_permission_for_each_of_the_tools(gemini: Gemini, running: Runni
     assert (gemini.work / "made.txt").exists() is granted
     # `ls` is one of the commands that the CLI takes for safe, and reading one of the tools: neither slips past the client.
     for prompt, name in (("[[run:ls]]", SHELL), ("[[fileread:f.txt]]", READ), ("[[filewrite:out.txt]]", WRITE)):
-        await talk.say(prompt, stop="tool_use")
+        await talk.send_turn(prompt, stop="tool_use")
         assert talk.open_call()["name"] == name
         await talk.permit(granted)
         assert talk.last["stopReason"] == "end_turn"
@@ -158,10 +158,10 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -
         talk = await begin(running.client, *history, "[[recall]]", system_prompt=mode)
         assert text_of(talk.last["messages"]) == "I see 2 user texts. Before this one: My name is Ada."
         asked = gemini.asked()
-        said = json.dumps(asked["contents"])
-        assert '"functionCall"' in said
-        assert '"output": "18C"' in said
-        assert "It is mild." in said
+        received_text = json.dumps(asked["contents"])
+        assert '"functionCall"' in received_text
+        assert '"output": "18C"' in received_text
+        assert "It is mild." in received_text
         system = asked["systemInstruction"]["parts"][0]["text"]
         assert "SYSTEM-MARK" in system
         assert (len(system) < 200) is (mode == "replace")
@@ -170,13 +170,13 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -
 @pytest.mark.parametrize(
     ("scenario", "told"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
 )
-async def test_model_errors_are_told_in_seconds(gemini: Gemini, running: Running, scenario: str, told: str) -> None:
+async def test_model_errors_are_told_in_seconds(gemini: Gemini, running: Running, scenario: str, reported: str) -> None:
     talk = await begin(running.client, "[[plain]]")
     began = time.monotonic()
-    await talk.say(f"[[{scenario}]]", stop="error")
+    await talk.send_turn(f"[[{scenario}]]", stop="error")
     assert time.monotonic() - began < 60
-    assert told in talk.last["error"]
-    assert await talk.say("[[plain]]") == "Hello from the model, this is plain text."
+    assert reported in talk.last["error"]
+    assert await talk.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 
 async def test_the_key_of_a_session_and_a_model(gemini: Gemini, running: Running) -> None:

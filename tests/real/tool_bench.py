@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_on, table
 from tests.model_server.anthropic import model_server
-from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, say
+from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, text_step
 from tests.model_server.serving import ModelServer
 
 PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
@@ -110,7 +110,7 @@ class Bench:
 
     def model_calls(self, *blocks: Block, after: str = "Done.", name: str = "calls") -> str:
         """The model makes these calls in one message, then says `after`. The text that starts it."""
-        return self.model_says(Step(blocks, chunk=5000), say(after), name=name)
+        return self.model_says(Step(blocks, chunk=5000), text_step(after), name=name)
 
     def model_says(self, *steps: Step, name: str = "calls") -> str:
         """The model gives these replies. The text that starts it."""
@@ -130,7 +130,7 @@ class Bench:
         messages = [{"role": "user", "content": text}]
         return await self._turn("PUT", "/session", {"agent": agent, "tools": list(app), "messages": messages, **more})
 
-    async def say(self, session: str, text: str, own: Mapping[str, bool] | None = None, **more: Any) -> Turn:
+    async def text_step(self, session: str, text: str, own: Mapping[str, bool] | None = None, **more: Any) -> Turn:
         agent = {} if own is None else {"agent": {"tools": _refs(own)}}
         return await self.answer(session, {"role": "user", "content": text}, **agent, **more)
 
@@ -207,7 +207,7 @@ async def _bench(base: Path) -> AsyncIterator[Bench]:
 
 def _reply(replies: Mapping[str, Sequence[Step]], name: str, n: int, _: Dialogue) -> Step:
     steps = replies[name]
-    return steps[n] if n < len(steps) else say("(script over)")
+    return steps[n] if n < len(steps) else text_step("(script over)")
 
 
 @pytest.fixture

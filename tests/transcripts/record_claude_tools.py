@@ -22,7 +22,7 @@ from drivers.contract.info import ToolGrant, ToolSpec
 from drivers.contract.specs import Limits, SessionSpec
 from drivers.runtime.process import Process, Spawner
 from tests.model_server.anthropic import model_server
-from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, say
+from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 
 HERE = Path(__file__).parent / "claude_tools"
 PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
@@ -48,7 +48,7 @@ SUB = ToolUse("Agent", {"description": "sub", "prompt": "go [[inner]]", "subagen
 
 
 def calls(*blocks: Text | ToolUse) -> Scenario:
-    return Scenario((Step(blocks, chunk=5000), say("Done.")))
+    return Scenario((Step(blocks, chunk=5000), text_step("Done.")))
 
 
 SCENARIOS = {
@@ -125,9 +125,9 @@ async def record(name: str, scenario: str, answers: list[Answers], url: str, bas
                 tape.records.append({"out": json.loads(line)})
                 launch.codec.receive(line)
                 tape.flush()
-        said = f"go [[{scenario}:{work}]]"
-        tape.records.append({"prompt": said})
-        launch.codec.prompt(Prompt(said))
+        received_text = f"go [[{scenario}:{work}]]"
+        tape.records.append({"prompt": received_text})
+        launch.codec.prompt(Prompt(received_text))
         tape.flush()
         event = await tape.until(Awaiting, SessionEnd)
         for given in answers:

@@ -15,7 +15,7 @@ from gateway.agents.configured import Agents
 from gateway.config import parse
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
-from tests.gateway.talk import create, error, execute, look, opening, say, user
+from tests.gateway.talk import create, error, execute, look, send_turn, session_body, user
 
 Scene = Callable[..., str]
 NAMES = [{"env": "*"}]
@@ -50,16 +50,16 @@ async def test_an_agent_gets_the_least_environment(daemon: Daemon, tmp_path: Pat
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "XDG_CACHE_HOME": "/tmp/cache",
     }
-    for said in await _variables(daemon, tmp_path, scene, "*"):
-        names = set(said.split())
+    for received_text in await _variables(daemon, tmp_path, scene, "*"):
+        names = set(received_text.split())
         assert {"PATH", "HOME", "LANG", "LC_TIME", "HTTPS_PROXY", "XDG_CACHE_HOME", "VENDOR_SETTING"} <= names
         assert not {name for name in names if name.startswith("PORTICO_")} - {MARKER}
         assert not names & {"AWS_SECRET_ACCESS_KEY", "ANTHROPIC_API_KEY", "ARBITRARY"}
 
 
 async def test_its_configured_variables_are_there(daemon: Daemon, tmp_path: Path, scene: Scene) -> None:
-    for said in await _variables(daemon, tmp_path, scene, "VENDOR_SETTING", "LANG", "HOME"):
-        assert said.split("\n")[:3] == ["VENDOR_SETTING=configured", "LANG=de_DE.UTF-8", f"HOME={tmp_path}"]
+    for received_text in await _variables(daemon, tmp_path, scene, "VENDOR_SETTING", "LANG", "HOME"):
+        assert received_text.split("\n")[:3] == ["VENDOR_SETTING=configured", "LANG=de_DE.UTF-8", f"HOME={tmp_path}"]
 
 
 async def test_a_drivers_own_variables_go_to_its_agents_only(tmp_path: Path) -> None:
@@ -127,14 +127,14 @@ async def test_any_other_folder_is_refused(portico: Running, folders: Path) -> N
     session = (await create(portico.client, options={"scenario": "scene.json"}))["sessionId"]
     before = await look(portico.client, session)
     for cwd in BAD_FOLDERS:
-        text = await error(portico.client.put("/session", json=opening(options={"cwd": cwd})), 400)
+        text = await error(portico.client.put("/session", json=session_body(options={"cwd": cwd})), 400)
         assert "'cwd'" in text, (cwd, text)
         assert len(text) < 12_000
         body = {"messages": [user()], "agent": {"options": {"cwd": cwd}}}
         await error(portico.client.post(f"/session/{session}", json=body), 400)
     assert await look(portico.client, session) == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
-    assert "create it first" in await error(portico.client.put("/session", json=opening(options={"cwd": "missing"})), 400)
+    assert "create it first" in await error(portico.client.put("/session", json=session_body(options={"cwd": "missing"})), 400)
 
 
 async def test_a_folder_that_became_a_way_out_is_refused(portico: Running, folders: Path) -> None:
@@ -159,7 +159,7 @@ async def test_an_agent_whose_program_is_missing_is_not_offered(tmp_path: Path) 
         meta = (await portico.client.get("/meta")).json()
         assert "away" not in [agent["name"] for agent in meta["agents"]]
         for request in (
-            portico.client.put("/session", json=opening("away")),
+            portico.client.put("/session", json=session_body("away")),
             portico.client.post("/v1/execute", json={"driver": "away", "task": "x"}),
         ):
             text = await error(request, 503)
@@ -178,7 +178,7 @@ async def test_a_session_survives_that_its_program_goes_and_comes(tmp_path: Path
         assert "no-such-program" in await error(portico.client.post(f"/session/{session}", json={"messages": [user()]}), 503)
         assert await look(portico.client, session) == before
     async with gateway_on(config) as portico:
-        assert (await say(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
+        assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
 
 
 async def test_a_session_whose_agent_left_the_configuration_says_so(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def user(content: str) -> dict[str, Any]:
 async def test_a_conversation(small: Running) -> None:
     answer = await create(small.client, user("say hello"))
     assert answer.status_code == 201, answer.text
-    said = answer.json()["messages"][0]["content"]
-    assert [block["type"] for block in said] == ["thinking", "text"]
+    received_text = answer.json()["messages"][0]["content"]
+    assert [block["type"] for block in received_text] == ["thinking", "text"]
     session = answer.json()["sessionId"]
     answer = await small.client.post(f"/session/{session}", json={"messages": [user("recall")]})
     assert answer.json()["messages"] == [{"role": "assistant", "content": "say hello | recall"}]

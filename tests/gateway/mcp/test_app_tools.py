@@ -51,7 +51,7 @@ class Talk:
         self.last = answer.json()
         return self.last
 
-    async def say(self, text: str, **more: Any) -> str:
+    async def send_turn(self, text: str, **more: Any) -> str:
         await self.post({"role": "user", "content": text}, **more)
         return self.text
 
@@ -93,7 +93,7 @@ async def test_a_call_and_its_result(running: Running) -> None:
     answer = await talk.post(result(call, "five"))
     assert (answer["stopReason"], answer["messages"]) == ("end_turn", [{"role": "assistant", "content": "five"}])
     assert await talk.roles() == ["user", "assistant", "tool", "assistant"]
-    await talk.say("call look_up")
+    await talk.send_turn("call look_up")
     assert talk.open[0]["input"] == {}
     await talk.post(result(talk.open[0], [{"type": "text", "text": "a map"}, {"type": "image", "url": PIXEL}]))
     assert talk.text == f"a map, image of {len(PIXEL.partition(',')[2])}"
@@ -132,7 +132,7 @@ async def test_nobody_is_asked_for_leave(running: Running) -> None:
     await talk.post(result(call, "asked"))
     assert talk.text == "asked"
     # A tool that is not the application's has no such leave.
-    assert await talk.say("ask no_such_tool") == "not called"
+    assert await talk.send_turn("ask no_such_tool") == "not called"
 
 
 async def test_beside_a_call_of_its_own(running: Running) -> None:
@@ -153,15 +153,15 @@ async def test_a_denied_call_is_an_error_to_the_model(running: Running) -> None:
 
 async def test_a_user_message_in_place_of_a_result(running: Running) -> None:
     talk = await Talk.begin(running, "call look_up")
-    assert await talk.say("say else") == "else"
+    assert await talk.send_turn("say else") == "else"
     assert await talk.roles() == ["user", "assistant", "tool", "user", "assistant"]
 
 
 async def test_other_tools_from_the_next_message_on(running: Running) -> None:
     talk = await Talk.begin(running, "say one")
-    assert [tool[0] for tool in json.loads(await talk.say("tools", tools=[CLOCK]))] == ["get_time"]
-    assert await talk.say("recall") == "say one | tools | recall"
-    assert await talk.say("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
+    assert [tool[0] for tool in json.loads(await talk.send_turn("tools", tools=[CLOCK]))] == ["get_time"]
+    assert await talk.send_turn("recall") == "say one | tools | recall"
+    assert await talk.send_turn("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
 
 
 async def test_meta_says_so(running: Running) -> None:

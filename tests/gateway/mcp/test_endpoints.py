@@ -113,10 +113,10 @@ async def test_another_sessions_token_leads_to_the_others_tools_only(host: McpHo
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         assert (await stranger.post(second.url, json=listing, headers=session)).status_code == 404
         await opened(stranger, second.url)
-        (told,) = messages(await stranger.post(second.url, json=listing))
-        assert [tool["name"] for tool in told["result"]["tools"]] == ["other"]
-        (told,) = messages(await stranger.post(second.url, json=call(3)))
-        assert told["result"]["isError"] is True and "Unknown tool 'look_up'" in told["result"]["content"][0]["text"]
+        (reported,) = messages(await stranger.post(second.url, json=listing))
+        assert [tool["name"] for tool in reported["result"]["tools"]] == ["other"]
+        (reported,) = messages(await stranger.post(second.url, json=call(3)))
+        assert reported["result"]["isError"] is True and "Unknown tool 'look_up'" in reported["result"]["content"][0]["text"]
     assert heard == []
 
 

@@ -17,7 +17,7 @@ from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatte
 from gateway.security.redaction import HIDDEN, Redactor, redact_patterns
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, Running, table
-from tests.gateway.talk import create, execute, opening, say, user
+from tests.gateway.talk import create, execute, send_turn, session_body, user
 
 Scene = Callable[..., str]
 SECRET = "registered-secret-1"
@@ -144,11 +144,11 @@ async def test_a_daemon_logs_in_one_form(daemon: Daemon, tmp_path: Path, scene: 
     await daemon.start()
     async with daemon.client() as client:
         session = (await create(client, options={"scenario": name, "token": SECRET}))["sessionId"]
-        await say(client, session, "fail", agent={"options": {"token": "later-secret-22"}})
-        await say(client, session, "x", headers={})
+        await send_turn(client, session, "fail", agent={"options": {"token": "later-secret-22"}})
+        await send_turn(client, session, "x", headers={})
         await execute(client, "x", "echo")
         await client.get(f"/session/{session}?api_key=in-the-query-333", headers={"Authorization": "Bearer unknown-key-4444"})
-        await client.put("/session", json=opening(options={"scenario": "later-secret-22"}))
+        await client.put("/session", json=session_body(options={"scenario": "later-secret-22"}))
         await client.post(f"/session/{session}", json={"messages": [user("x")]}, headers={"X-Request-Id": "mine-5"})
     # Not HTTP at all: what the server itself says of it.
     _, writer = await asyncio.open_connection("127.0.0.1", int(daemon.url.rsplit(":", 1)[1]))

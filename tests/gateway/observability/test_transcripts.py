@@ -15,7 +15,7 @@ from gateway.observability import transcripts
 from gateway.observability.transcripts import Transcript
 from gateway.security.redaction import HIDDEN, Redactor
 from tests.daemon import KEY, Running, gateway_on, table
-from tests.gateway.talk import create, execute, say
+from tests.gateway.talk import create, execute, send_turn
 
 Scene = Callable[..., str]
 OF_ENV, OF_SESSION, LATER, SHAPE = "value-of-env-11", "secret-of-session-22", "secret-of-later-33", "sk-ant-never-registered-44"
@@ -55,8 +55,8 @@ async def test_both_directions_of_a_session_are_recorded_without_secrets(tmp_pat
         session = (await create(running.client, "script", "first words", options={"scenario": name, "token": OF_SESSION}))[
             "sessionId"
         ]
-        await say(running.client, session, f"crash with {KEY}", agent={"options": {"token": LATER}})
-        await say(running.client, session, "third words")
+        await send_turn(running.client, session, f"crash with {KEY}", agent={"options": {"token": LATER}})
+        await send_turn(running.client, session, "third words")
         file = folder / f"{session}.jsonl"
         assert file.stat().st_mode & 0o777 == 0o600
         assert folder.stat().st_mode & 0o777 == 0o700

@@ -17,7 +17,7 @@ def table(**rule: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "expected_text"),
     [
         ({"tool": "shell", "decide": "maybe"}, "agents.demo.policy.1.decide: "),
         ({"decide": "deny"}, "agents.demo.policy.1.tool: "),
@@ -27,10 +27,10 @@ def table(**rule: Any) -> dict[str, Any]:
         ({"tool": "shell", "decide": "allow", "when": {"command": "a; b"}}, "when.command: 'a; b' has an operator of the shell"),
     ],
 )
-def test_a_bad_rule_is_named(rule: dict[str, Any], said: str) -> None:
+def test_a_bad_rule_is_named(rule: dict[str, Any], expected_text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse(table(**rule))
-    assert said in str(refused.value)
+    assert expected_text in str(refused.value)
 
 
 def test_a_rule_about_no_tool_of_the_agent_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

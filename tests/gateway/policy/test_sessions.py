@@ -11,7 +11,7 @@ import pytest
 
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import create, error, execute, frames, history, opening, say
+from tests.gateway.talk import create, error, execute, frames, history, send_turn, session_body
 
 Json = dict[str, Any]
 Scene = Callable[..., str]
@@ -55,7 +55,7 @@ def audit(tmp_path: Path) -> list[tuple[str, str, str, str | None]]:
 
 async def turn(running: Running, mode: str, scenario: str, grants: list[Json]) -> tuple[str, Json, str]:
     """The first turn of a session: its id, its results by call, and how it stops."""
-    body = opening(options={"scenario": scenario}, grants=grants, stream=mode)
+    body = session_body(options={"scenario": scenario}, grants=grants, stream=mode)
     answer = await running.client.put("/session", json=body)
     assert answer.is_success, answer.text
     if mode == "none":
@@ -70,7 +70,7 @@ async def turn(running: Running, mode: str, scenario: str, grants: list[Json]) -
 @pytest.mark.parametrize("mode", ["delta", "message", "none"])
 @pytest.mark.parametrize("grants", [FREE, CAREFUL], ids=["trusted", "untrusted"])
 @pytest.mark.parametrize(
-    ("command", "told", "outcome"),
+    ("command", "reported", "outcome"),
     [
         ("git status", "ran", ("allowed", "policy[0]", None)),
         ("git status; rm x", "Tool call denied: nothing is removed here", ("denied", "policy[1]", "nothing is removed here")),
@@ -79,22 +79,22 @@ async def turn(running: Running, mode: str, scenario: str, grants: list[Json]) -
     ],
 )
 async def test_each_decision(
-    ruled: Running, scene: Scene, tmp_path: Path, mode: str, grants: Json, command: str, told: str | None, outcome: Any
+    ruled: Running, scene: Scene, tmp_path: Path, mode: str, grants: Json, command: str, reported: str | None, outcome: Any
 ) -> None:
     scenario = scene([shell("one", command), {"text": "done"}])
-    if told == "by trust":
-        told = "ran" if grants is FREE else None
+    if reported == "by trust":
+        reported = "ran" if grants is FREE else None
         outcome = ("trusted", "trust", None) if grants is FREE else ("asked", "default", None)
     session, shown, stop = await turn(ruled, mode, scenario, [grants])
-    assert (shown, stop) == (({"one": told}, "end_turn") if told else ({}, "tool_use"))
-    assert made(tmp_path) == (["one"] if told == "ran" else [])
+    assert (shown, stop) == (({"one": reported}, "end_turn") if reported else ({}, "tool_use"))
+    assert made(tmp_path) == (["one"] if reported == "ran" else [])
     assert audit(tmp_path) == [("one", *outcome)]
-    if told is None:
+    if reported is None:
         assert (await history(ruled.client, session))[-1]["role"] == "assistant"
-        answer = await say(ruled.client, session, grant("one"))
+        answer = await send_turn(ruled.client, session, grant("one"))
         assert results(answer["messages"]) == {"one": "ran"} and answer["stopReason"] == "end_turn"
         assert made(tmp_path) == ["one"] and audit(tmp_path)[-1] == ("one", "granted", "client", None)
-    assert results(await history(ruled.client, session)) == {"one": told or "ran"}
+    assert results(await history(ruled.client, session)) == {"one": reported or "ran"}
 
 
 @pytest.mark.parametrize("mode", ["delta", "message", "none"])
@@ -111,7 +111,7 @@ async def test_decisions_of_all_kinds_in_one_message(ruled: Running, scene: Scen
     assert "'denied' is answered already" in await error(
         ruled.client.post(f"/session/{session}", json={"messages": [*both, grant("denied")]}), 400
     )
-    answer = await say(ruled.client, session, *both)
+    answer = await send_turn(ruled.client, session, *both)
     assert results(answer["messages"]) == {"allowed": "ran", "asked": "ran", "open": "ran"}
     assert answer["messages"][-1]["content"] == f"ran {denied} ran ran"
     assert made(tmp_path) == ["allowed", "asked", "open"]
@@ -136,7 +136,7 @@ async def test_answers_that_could_not_be_stored_are_taken_whole_the_next_time(
     answers = {"messages": [grant("asked")]}
     assert (await ruled.client.post(f"/session/{session}", json=answers)).status_code == 500
     assert made(tmp_path) == []
-    answer = await say(ruled.client, session, grant("asked"))
+    answer = await send_turn(ruled.client, session, grant("asked"))
     assert answer["stopReason"] == "end_turn"
     assert results(answer["messages"]) == {"allowed": "ran", "asked": "ran"}
     assert made(tmp_path) == ["allowed", "asked"]
@@ -182,7 +182,7 @@ async def test_every_decision_is_in_the_log(ruled: Running, scene: Scene, caplog
 async def test_a_message_instead_of_answers_cancels(ruled: Running, scene: Scene, tmp_path: Path) -> None:
     options = {"scenario": scene([shell("one", "push it"), {"text": "done"}], {"steps": [{"text": "again"}]})}
     session = (await create(ruled.client, options=options, grants=[FREE]))["sessionId"]
-    await say(ruled.client, session, "Never mind")
+    await send_turn(ruled.client, session, "Never mind")
     assert [row[:3] for row in audit(tmp_path)][:2] == [("one", "asked", "policy[2]"), ("one", "cancelled", "client")]
     assert made(tmp_path) == []
 
@@ -190,11 +190,11 @@ async def test_a_message_instead_of_answers_cancels(ruled: Running, scene: Scene
 async def test_the_audit_names_the_key_that_decided(ruled: Running, tmp_path: Path, scene: Scene) -> None:
     phone = NamedKeys(ruled.gateway.settings.data_dir).add("phone")
     scenario = scene([shell("first", "push 1"), shell("second", "push 2"), shell("third", "push 3")])
-    opened = opening(options={"scenario": scenario}, grants=[FREE])
+    opened = session_body(options={"scenario": scenario}, grants=[FREE])
     headers = {"Authorization": f"Bearer {phone}"}
     session = (await ruled.client.put("/session", json=opened, headers=headers)).json()["sessionId"]
     await ruled.client.post(f"/session/{session}", json={"messages": [grant("first")]}, headers=headers)
-    await say(ruled.client, session, grant("second"))
+    await send_turn(ruled.client, session, grant("second"))
     await ruled.client.delete(f"/session/{session}", headers=headers)
     decided = [(call_id, outcome, by) for call_id, outcome, by, _ in audit(tmp_path) if outcome != "asked"]
     assert decided == [("first", "granted", "client phone"), ("second", "granted", "client")]

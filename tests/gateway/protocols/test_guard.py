@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.daemon import KEY, Running
 from tests.gateway.aap_client import BASES
-from tests.gateway.talk import error, opening
+from tests.gateway.talk import error, session_body
 
 JSON = {"Content-Type": "application/json"}
 OF_V2: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions", {}),
-    ("PUT", "/session", {"json": opening("echo")}),
+    ("PUT", "/session", {"json": session_body("echo")}),
     ("PUT", "/session", {"content": b"{", "headers": JSON}),
     ("PUT", "/session", {"json": {}}),
     ("POST", "/session/sess_x", {"json": {"messages": []}}),
@@ -80,7 +80,7 @@ async def test_the_scheme_may_be_written_in_any_case(portico: Running) -> None:
 
 async def test_a_refused_request_runs_nothing(portico: Running) -> None:
     headers = {"Authorization": "Bearer wrong-key"}
-    await error(portico.client.put("/session", json=opening("echo"), headers=headers), 401)
+    await error(portico.client.put("/session", json=session_body("echo"), headers=headers), 401)
     await error(portico.client.post("/v1/execute", json={"driver": "echo", "task": "x"}, headers=headers), 401)
     assert (await portico.client.get("/sessions")).json() == {"sessions": []}
     assert not await portico.gateway.store.runs.unfinished()

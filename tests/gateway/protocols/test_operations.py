@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.observability import health
 from gateway.observability.metrics import Metrics
 from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import agents_of, create, execute, idle, opening, say, until, user
+from tests.gateway.talk import agents_of, create, execute, idle, send_turn, session_body, until, user
 
 Scene = Callable[..., str]
 USAGE = {"usage": {"input_tokens": 7, "output_tokens": 5, "cache_read": 3, "cache_write": 2}}
@@ -40,7 +40,7 @@ async def figures(client: httpx.AsyncClient) -> dict[str, float]:
 async def test_a_turn_is_counted(portico: Running, scene: Scene) -> None:
     name = scene([{"text": "ok"}, USAGE])
     session = (await create(portico.client, options={"scenario": name}))["sessionId"]
-    await say(portico.client, session, "again")
+    await send_turn(portico.client, session, "again")
     await execute(portico.client, driver="echo")
     found = await figures(portico.client)
     assert found['turns_total{agent="script",stop_reason="end_turn"}'] == 2
@@ -72,7 +72,7 @@ async def test_what_is_under_way_is_counted(portico: Running, scene: Scene) -> N
     name = scene([{"text": "x"}, {"hang": True}])
     options = {"scenario": name}
     async with portico.client.stream(
-        "PUT", "/session", json=opening("script", "hang", options=options, stream="delta")
+        "PUT", "/session", json=session_body("script", "hang", options=options, stream="delta")
     ) as answer:
         lines = answer.aiter_lines()
         while await anext(lines) != "event: text_delta":
@@ -92,7 +92,7 @@ async def test_a_session_that_waits_is_counted(portico: Running, scene: Scene) -
     assert found["running_turns"] == 0
     assert found['turns_total{agent="script",stop_reason="tool_use"}'] == 1
     # Given up: its run is cancelled, which is no turn of its own.
-    assert (await say(portico.client, answer["sessionId"], "x"))["stopReason"] == "tool_use"
+    assert (await send_turn(portico.client, answer["sessionId"], "x"))["stopReason"] == "tool_use"
     found = await figures(portico.client)
     assert found['events_total{agent="script",kind="session_end"}'] == 1
     assert found['turn_seconds_count{agent="script"}'] == found['turns_total{agent="script",stop_reason="tool_use"}'] == 2
@@ -105,12 +105,12 @@ async def test_starts_restarts_and_crashes_are_told_apart(portico: Running, scen
     )
     options = {"scenario": name}
     session = (await create(portico.client, options=options))["sessionId"]
-    await say(portico.client, session, "fail")
+    await send_turn(portico.client, session, "fail")
     assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 0
-    await say(portico.client, session, "crash")
-    assert (await say(portico.client, session, "x"))["stopReason"] == "end_turn"
+    await send_turn(portico.client, session, "crash")
+    assert (await send_turn(portico.client, session, "x"))["stopReason"] == "end_turn"
     await create(portico.client, "script", user("seed"), {"role": "assistant", "content": "s"}, "go", options=options)
-    refused = await portico.client.put("/session", json=opening(options={"scenario": "none.json"}))
+    refused = await portico.client.put("/session", json=session_body(options={"scenario": "none.json"}))
     assert refused.status_code == 503
     found = await figures(portico.client)
     assert found['agent_crashes_total{agent="script"}'] == 1

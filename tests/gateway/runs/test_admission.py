@@ -13,7 +13,7 @@ import httpx
 
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import agents_of, create, error, execute, look, opening, say, until, user
+from tests.gateway.talk import agents_of, create, error, execute, look, send_turn, session_body, until, user
 
 Scene = Callable[..., str]
 TOOL = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
@@ -28,7 +28,7 @@ def scenario(scene: Scene) -> dict[str, str]:
 @asynccontextmanager
 async def hanging(client: httpx.AsyncClient, options: dict[str, str]) -> AsyncIterator[str]:
     """A session in the middle of a turn, until it is deleted at the end."""
-    body = opening("script", "hang", options=options)
+    body = session_body("script", "hang", options=options)
     known = set((await client.get("/sessions")).json()["sessions"])
     turn = asyncio.create_task(client.put("/session", json=body))
 
@@ -63,7 +63,7 @@ async def test_as_many_turns_run_as_are_allowed(tmp_path: Path, scene: Scene) ->
         async with hanging(client, options) as busy:
             wish = {"messages": [user("two")], "agent": {"options": {"pace": "fast"}}}
             await refused(client.post(f"/session/{first}", json=wish), "limits.running_turns")
-            await refused(client.put("/session", json=opening(options=options)), "limits.running_turns")
+            await refused(client.put("/session", json=session_body(options=options)), "limits.running_turns")
             await refused(client.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.running_turns")
             # Neither its pending call nor the answer is lost.
             await refused(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}), "limits.running_turns")
@@ -71,7 +71,7 @@ async def test_as_many_turns_run_as_are_allowed(tmp_path: Path, scene: Scene) ->
             assert [await look(client, session) for session in (first, waiting)] == before
             assert len((await client.get("/sessions")).json()["sessions"]) == 3
             await error(client.post(f"/session/{busy}", json={"messages": [user()]}), 409)
-        assert (await say(client, first, "two"))["messages"][0]["content"] == "done"
+        assert (await send_turn(client, first, "two"))["messages"][0]["content"] == "done"
         going_on = asyncio.create_task(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}))
         await until(lambda: _is(client, waiting, "running"))
         await client.delete(f"/session/{waiting}")
@@ -83,7 +83,7 @@ async def _is(client: httpx.AsyncClient, session: str, state: str) -> bool:
 
 
 async def test_the_limit_of_turns_holds_for_many_at_once(tmp_path: Path, scene: Scene) -> None:
-    body = opening("script", "hang", options=scenario(scene), stream="delta")
+    body = session_body("script", "hang", options=scenario(scene), stream="delta")
     async with gateway_on(table(tmp_path, limits={"running_turns": 2})) as portico:
         requests = [asyncio.create_task(portico.client.put("/session", json=body)) for _ in range(8)]
         done = await until(lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None)
@@ -98,13 +98,13 @@ async def test_each_key_has_its_share(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path, limits={"turns_per_key": 1})) as portico:
         keys = NamedKeys(portico.gateway.settings.data_dir)
         async with _client(portico, keys.add("a")) as a, _client(portico, keys.add("b")) as b, hanging(a, options):
-            await refused(a.put("/session", json=opening("echo")), "limits.turns_per_key")
+            await refused(a.put("/session", json=session_body("echo")), "limits.turns_per_key")
             await refused(a.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.turns_per_key")
             assert (await create(b, "echo"))["stopReason"] == "end_turn"
             assert (await create(portico.client, "echo"))["stopReason"] == "end_turn"
             assert (await execute(b, "x", "echo"))[-1]["exit_code"] == 0
             async with hanging(portico.client, options):
-                await refused(portico.client.put("/session", json=opening("echo")), "limits.turns_per_key")
+                await refused(portico.client.put("/session", json=session_body("echo")), "limits.turns_per_key")
 
 
 def _client(portico: Running, key: str) -> httpx.AsyncClient:

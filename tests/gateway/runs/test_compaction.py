@@ -7,7 +7,7 @@ from collections.abc import Callable
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
 from gateway.runs.compaction import compacted
 from tests.daemon import Daemon, Running
-from tests.gateway.talk import create, error, execute, look, say, user
+from tests.gateway.talk import create, error, execute, look, send_turn, user
 
 Scene = Callable[..., str]
 SUMMARY = user("So far: a, b.")
@@ -25,8 +25,8 @@ async def test_it_is_the_whole_history_until_the_cli_compacts_it(portico: Runnin
     found = (await look(client, session))["history"]
     assert found["compacted"] == found["full"] == [seed, user("a"), assistant("one")]
     # No event reports it to the client, which can request the history.
-    assert [message["content"] for message in (await say(client, session, "b"))["messages"]] == ["two"]
-    await say(client, session, "c")
+    assert [message["content"] for message in (await send_turn(client, session, "b"))["messages"]] == ["two"]
+    await send_turn(client, session, "c")
     after = [assistant("two"), user("c"), assistant("three")]
     found = (await look(client, session))["history"]
     assert found["compacted"] == [seed, SUMMARY, *after]
@@ -36,7 +36,7 @@ async def test_it_is_the_whole_history_until_the_cli_compacts_it(portico: Runnin
 async def test_messages_that_the_cli_keeps_follow_the_summary(portico: Running, scene: Scene) -> None:
     name = scene([{"text": "one"}], [{"compact": {"summary": "So far: a, b.", "kept": 2}}, {"text": "two"}])
     session = (await create(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
-    await say(portico.client, session, "b")
+    await send_turn(portico.client, session, "b")
     found = (await look(portico.client, session))["history"]
     assert found["compacted"] == [SUMMARY, assistant("one"), user("b"), assistant("two")]
 
@@ -65,12 +65,12 @@ async def test_it_outlives_the_daemon_and_a_fresh_agent_is_given_it(daemon: Daem
     await daemon.start()
     async with daemon.client() as client:
         session = (await create(client, "script", "a", options={"scenario": name}))["sessionId"]
-        await say(client, session, "b")
+        await send_turn(client, session, "b")
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
         assert (await look(client, session))["history"]["compacted"] == [SUMMARY]
-        (answer,) = (await say(client, session, "c"))["messages"]
+        (answer,) = (await send_turn(client, session, "c"))["messages"]
         assert answer["content"] == '["So far: a, b."]'
         assert (await client.delete(f"/session/{session}")).status_code == 204
 

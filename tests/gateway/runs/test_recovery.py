@@ -27,7 +27,7 @@ from gateway.security.redaction import Redactor
 from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
-from tests.gateway.talk import agents_of, alive, create, look, pid_in, say, until, user
+from tests.gateway.talk import agents_of, alive, create, look, pid_in, send_turn, until, user
 
 Scene = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))
@@ -76,7 +76,7 @@ async def test_a_killed_turn_keeps_its_text_and_ends_with_an_error(daemon: Daemo
             {"role": "assistant", "content": "first message"},
             {"role": "assistant", "content": f"{LONG_TEXT}last words"},
         ]
-        answer = await say(client, session, "two")
+        answer = await send_turn(client, session, "two")
         assert answer["stopReason"] == "end_turn"
         assert answer["messages"][0]["content"] == '3 ["one", "long"]'
         assert (await look(client, session))["stopReason"] == "end_turn"

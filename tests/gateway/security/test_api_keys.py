@@ -20,7 +20,7 @@ from gateway.security.redaction import Redactor
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, Running, client_of, gateway_on, serving, table
 from tests.fork_server import forked
-from tests.gateway.talk import create, error, execute, history, idle, kinds, look, opening, say, user
+from tests.gateway.talk import create, error, execute, history, idle, kinds, look, send_turn, session_body, user
 
 Scene = Callable[..., str]
 
@@ -51,7 +51,7 @@ async def test_a_key_is_in_force_from_its_making_to_its_removal(daemon: Daemon, 
             assert key(daemon, "remove", "phone").exit_code == 0
             await error(nobody.post("/v1/execute", json={**task, "auth_token": phone}), 401)
         await error(mine.get("/sessions"), 401)
-        await error(mine.put("/session", json=opening("echo")), 401)
+        await error(mine.put("/session", json=session_body("echo")), 401)
         await error(mine.post("/v1/execute", json=task), 401)
         other = made(daemon, "phone")
         assert other != phone
@@ -72,7 +72,7 @@ async def test_a_stream_ends_before_the_next_event_when_its_key_is_taken_back(
     await daemon.start()
     async with daemon.client() as default:
         for method, path, body in (
-            ("PUT", "/session", opening("slow", stream="delta")),
+            ("PUT", "/session", session_body("slow", stream="delta")),
             ("POST", "/v1/execute", {"driver": "slow", "task": "x"}),
         ):
             seen = ""
@@ -123,7 +123,7 @@ async def test_the_list_says_when_a_key_was_used(daemon: Daemon) -> None:
 
 async def test_what_the_command_refuses(daemon: Daemon) -> None:
     made(daemon, "phone")
-    for arguments, said in (
+    for arguments, received_text in (
         (("add", "phone"), "already"),
         (("add", "a b"), "letters, digits"),
         (("add", "../x"), "letters, digits"),
@@ -132,7 +132,7 @@ async def test_what_the_command_refuses(daemon: Daemon) -> None:
     ):
         result = key(daemon, *arguments)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert said in result.stderr
+        assert received_text in result.stderr
     assert key(daemon).stdout == f"{KEY}\n", "the command alone prints the default key"
     behind = CliRunner().invoke(main, ["key", "list", "--config", str(daemon.config)])
     assert behind.stdout.startswith("phone\t"), "the options may stand behind the command"
@@ -173,11 +173,11 @@ async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: by
         *forked("gateway", "key", "list", "--config", str(daemon.config)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=daemon.environment(),
     )  # fmt: skip
-    listed, said = await listing.communicate()
+    listed, received_text = await listing.communicate()
     assert (listing.returncode, listed.decode().split("\t")[0], len(listed.splitlines())) == (0, "laptop", 1)
     await daemon.stop()
-    for told in (said, daemon.stderr):
-        assert f"the key file {file} is damaged" in told.decode()
+    for reported in (received_text, daemon.stderr):
+        assert f"the key file {file} is damaged" in reported.decode()
 
 
 Two = tuple[Running, httpx.AsyncClient, httpx.AsyncClient]
@@ -216,7 +216,7 @@ async def test_sessions_are_their_key_s(two: Two) -> None:
             # The same words as for one that is not there.
             assert (await error(request(session), 404)).replace(session, absent) == await error(request(absent), 404)
     assert await look(a, of_a) == before
-    assert (await say(portico.client, of_a, "x"))["stopReason"] == "end_turn", "the default key is the householder's"
+    assert (await send_turn(portico.client, of_a, "x"))["stopReason"] == "end_turn", "the default key is the householder's"
     assert (await a.delete(f"/session/{of_a}")).status_code == 204
     assert (await a.get("/sessions")).json() == {"sessions": []}
 
@@ -244,7 +244,7 @@ async def test_a_session_that_is_not_in_memory_is_its_key_s_all_the_same(daemon:
     await daemon.start()
     async with client(daemon.url, keys[0]) as a, client(daemon.url, keys[1]) as b:
         await error(b.get(f"/session/{session}"), 404)
-        assert (await say(a, session, "again"))["stopReason"] == "end_turn"
+        assert (await send_turn(a, session, "again"))["stopReason"] == "end_turn"
         await error(b.get(f"/session/{session}"), 404)
 
 
@@ -254,7 +254,7 @@ async def test_sessions_may_be_shared(tmp_path: Path) -> None:
         async with client(portico.url, keys.add("a")) as a, client(portico.url, keys.add("b")) as b:
             session = (await create(a, "echo"))["sessionId"]
             assert (await b.get("/sessions")).json() == {"sessions": [session]}
-            assert (await say(b, session, "x"))["stopReason"] == "end_turn"
+            assert (await send_turn(b, session, "x"))["stopReason"] == "end_turn"
 
 
 async def test_idempotency_keys_are_their_key_s(two: Two) -> None:

@@ -11,7 +11,7 @@ import psutil
 from gateway.security.redaction import HIDDEN, Redactor
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, Running, table
-from tests.gateway.talk import agents_of, create, error, execute, look, opening, say, streamed, user
+from tests.gateway.talk import agents_of, create, error, execute, look, send_turn, session_body, streamed, user
 
 Scene = Callable[..., str]
 OF_SESSION, OF_CONFIG, OF_ENV = "secret-of-session-1", "secret-of-config-22", "secret-of-env-333"
@@ -49,7 +49,7 @@ async def test_a_start_that_fails_hides_the_secret(portico: Running, tmp_path: P
     start = {"start": [{"stderr": "no login with {options.token}"}, {"exit": 2}], "turns": [{"steps": []}]}
     (tmp_path / "scenes" / "start.json").write_text(json.dumps(start))
     options = {"scenario": "start.json", "token": OF_SESSION}
-    text = await error(portico.client.put("/session", json=opening(options=options)), 503)
+    text = await error(portico.client.put("/session", json=session_body(options=options)), 503)
     assert f"no login with {HIDDEN}" in text
 
 
@@ -82,7 +82,7 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, scene: Scene, daemo
     async with daemon.client() as client:
         session = (await create(client, "demo", "plain", options={"token": OF_SESSION}))["sessionId"]
         for prompt in ("leak", "fail", "crash"):
-            assert OF_SESSION not in json.dumps(await say(client, session, prompt))
+            assert OF_SESSION not in json.dumps(await send_turn(client, session, prompt))
         wrong = {"messages": [user()], "agent": {"options": {"token": OF_SESSION, "scenario": "none.json"}}}
         assert OF_SESSION not in await error(client.post(f"/session/{session}", json=wrong), 503)
         found = await look(client, session)
@@ -133,8 +133,8 @@ async def test_a_lost_vault_key_costs_the_secrets_and_not_the_sessions(daemon: D
     (tmp_path / "data" / "vault-key").unlink()
     await daemon.start()
     async with daemon.client() as client:
-        assert (await say(client, session, "x"))["messages"][0]["content"] == "[]"
-        again = await say(client, session, "x", agent={"options": {"token": "another-one"}})
+        assert (await send_turn(client, session, "x"))["messages"][0]["content"] == "[]"
+        again = await send_turn(client, session, "x", agent={"options": {"token": "another-one"}})
         assert again["messages"][0]["content"] == "[another-one]"
 
 

@@ -18,7 +18,20 @@ from gateway.security.loopback import check_no_auth
 from tests.conftest import write_config
 from tests.daemon import Daemon, table
 from tests.gateway.command import Command
-from tests.gateway.talk import agents_of, alive, create, error, frames, history, kinds, opening, pid_in, say, until, user
+from tests.gateway.talk import (
+    agents_of,
+    alive,
+    create,
+    error,
+    frames,
+    history,
+    kinds,
+    pid_in,
+    send_turn,
+    session_body,
+    until,
+    user,
+)
 
 Scene = Callable[..., str]
 
@@ -52,10 +65,10 @@ async def test_a_signal_ends_running_turns_cleanly(daemon: Daemon, scene: Scene,
     await daemon.start()
     async with daemon.client() as client:
         requests = [
-            asyncio.create_task(client.put("/session", json=opening("script", "hang", stream="delta"))),
-            asyncio.create_task(client.put("/session", json=opening("script", "hang"))),
+            asyncio.create_task(client.put("/session", json=session_body("script", "hang", stream="delta"))),
+            asyncio.create_task(client.put("/session", json=session_body("script", "hang"))),
             asyncio.create_task(client.post("/v1/execute", json={"driver": "script", "task": "hang"})),
-            asyncio.create_task(client.put("/session", json=opening("script", "plain"))),
+            asyncio.create_task(client.put("/session", json=session_body("script", "plain"))),
         ]
         await until(lambda: len(agents_of(daemon.pid)) == 4)
         pid = await pid_in(tmp_path / "scenes" / "stray")
@@ -78,7 +91,7 @@ async def test_a_signal_ends_running_turns_cleanly(daemon: Daemon, scene: Scene,
     async with daemon.client() as client:
         session = events[0][1]["sessionId"]
         assert await history(client, session) == [user("hang"), {"role": "assistant", "content": "said"}]
-        assert (await say(client, session, "x"))["messages"][0]["content"] == '["hang"]'
+        assert (await send_turn(client, session, "x"))["messages"][0]["content"] == '["hang"]'
     await daemon.stop()
     assert b"left behind" not in daemon.stderr
 

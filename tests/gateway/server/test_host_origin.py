@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.daemon import KEY, Daemon, Running, gateway_on, table
-from tests.gateway.talk import create, error, frames, opening
+from tests.gateway.talk import create, error, frames, session_body
 from tests.gateway.wire import answer
 
 PATHS = [
@@ -38,7 +38,7 @@ async def test_another_host_is_refused(portico: Running) -> None:
         "10.0.0.1", "0.0.0.0", "[::]", "[2001:db8::1]:80", "evil.example@localhost", "localhost:80:80", "", "[::1", "localhost/x",
     ):  # fmt: skip
         for method, path in PATHS:
-            text = await error(portico.client.request(method, path, headers={"Host": host}, json=opening("echo")), 403)
+            text = await error(portico.client.request(method, path, headers={"Host": host}, json=session_body("echo")), 403)
             assert "server.hosts" in text or "Host header" in text
     await _nothing_happened(portico)
 
@@ -64,9 +64,9 @@ async def test_no_host_and_two_hosts_are_refused(portico: Running) -> None:
         b"GET /meta HTTP/1.0\r\n\r\n",
         b"GET /meta HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n",
     ):
-        status, said = await answer(portico.url, head)
+        status, received_text = await answer(portico.url, head)
         assert status == 403
-        assert b"Host header" in said
+        assert b"Host header" in received_text
 
 
 async def test_hosts_of_the_configuration_are_let_in(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_pages_are_refused_out_of_the_box(portico: Running) -> None:
     for origin in ("https://evil.example", "http://localhost:3000", portico.url, "null", "", "file://", "tauri://localhost"):
         headers = {"Origin": origin}
         for method, path in PATHS:
-            text = await error(portico.client.request(method, path, headers=headers, json=opening("echo")), 403)
+            text = await error(portico.client.request(method, path, headers=headers, json=session_body("echo")), 403)
             assert "server.origins" in text
         asked = {**headers, "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "authorization"}
         refused = await portico.client.options("/session", headers=asked)
@@ -216,7 +216,7 @@ async def test_a_stream_reaches_a_ui_as_it_comes(tmp_path: Path, scene: Callable
     """No middleware gathers it, and nothing in between is to."""
     name = scene([{"text": "first"}, {"hang": True}])
     async with gateway_on(table(tmp_path, server={"origins": UIS, "keep_alive": 0.1})) as portico:
-        body = opening(options={"scenario": name}, stream="delta")
+        body = session_body(options={"scenario": name}, stream="delta")
         async with portico.client.stream("PUT", "/session", json=body, headers={"Origin": "http://localhost:9"}) as stream:
             assert stream.headers["access-control-allow-origin"] == "http://localhost:9"
             assert stream.headers["cache-control"] == "no-cache, no-transform"
@@ -238,7 +238,7 @@ async def test_a_refused_page_is_in_the_log_once(daemon: Daemon) -> None:
         for number in range(300):
             await error(client.get("/meta", headers={"Host": f"evil{number}.example"}), 403)
     await daemon.stop()
-    said = daemon.stderr.decode()
-    assert said.count("https://evil.example") == 1
-    assert "server.origins" in said
-    assert said.count("server.hosts") == 99
+    received_text = daemon.stderr.decode()
+    assert received_text.count("https://evil.example") == 1
+    assert "server.origins" in received_text
+    assert received_text.count("server.hosts") == 99

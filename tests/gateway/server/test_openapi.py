@@ -130,8 +130,8 @@ async def test_a_client_is_generated_from_it_and_talks_to_the_gateway(
         sys.executable, "-m", "openapi_python_client", *command, "--meta", "none", "--config", str(config), "--fail-on-warning",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    said, _ = await asyncio.wait_for(generator.communicate(), 60)
-    assert generator.returncode == 0, said.decode()
+    received_text, _ = await asyncio.wait_for(generator.communicate(), 60)
+    assert generator.returncode == 0, received_text.decode()
     monkeypatch.syspath_prepend(str(tmp_path))
     client = importlib.import_module("portico_client").AuthenticatedClient(base_url=portico.url, token=KEY)
     models = importlib.import_module("portico_client.models")

@@ -16,7 +16,7 @@ from gateway.runs.pending_calls import PendingCalls
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
-from tests.gateway.talk import create, error, history, idle, look, say, until
+from tests.gateway.talk import create, error, history, idle, look, send_turn, until
 
 Json = dict[str, Any]
 Scene = Callable[..., str]
@@ -69,7 +69,7 @@ async def test_the_agent_goes_on_without_the_client(tmp_path: Path, scene: Scene
         assert results(messages) == denied("0.3")
         assert messages[-1]["content"] == " / ".join(denied("0.3").values())
         assert "'note', 'sky' is answered already" in await late(portico.client, session)
-        assert (await say(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
+        assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
         found = {(r.call_id, r.outcome, r.by) for r in await portico.gateway.store.audit.newest(10, session)}
     assert found == {(c, *what) for c in ("sky", "note") for what in (("asked", "default"), ("timed_out", "limits.answer"))}
     assert not (tmp_path / "scenes" / "note.txt").exists()
@@ -78,7 +78,7 @@ async def test_the_agent_goes_on_without_the_client(tmp_path: Path, scene: Scene
 async def test_an_answer_in_time_is_an_answer(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path, limits={"answer": 30.0})) as portico:
         session = await begin(portico.client, scene)
-        assert (await say(portico.client, session, *LATE))["messages"][-1]["content"] == "sun / done"
+        assert (await send_turn(portico.client, session, *LATE))["messages"][-1]["content"] == "sun / done"
 
 
 async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path, scene: Scene) -> None:
@@ -94,7 +94,7 @@ async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path,
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
         assert results(messages) == denied("1")
         assert "answered already" in await late(portico.client, session)
-        assert (await say(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
+        assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
 
 
 @pytest.mark.parametrize("first", ["GET", "POST"])
@@ -112,7 +112,7 @@ async def test_the_time_goes_on_while_the_gateway_is_gone(tmp_path: Path, scene:
         found = await look(client, session)
         assert (found["state"], results(found["history"]["full"])) == ("idle", denied("900"))
         assert psutil.Process(daemon.pid).children() == []
-        assert (await say(client, session, "And?"))["messages"][-1]["content"] == "here"
+        assert (await send_turn(client, session, "And?"))["messages"][-1]["content"] == "here"
     assert await daemon.stop() == 0
 
 
@@ -133,7 +133,7 @@ async def test_a_waiting_session_makes_room_and_waits_on(tmp_path: Path, scene: 
         assert (await create(portico.client, options={"scenario": scene([{"text": "other"}], name="other.json")}))["messages"]
         await until(lambda: _gone(portico, marker))
         assert (await look(portico.client, session))["state"] == "waiting"
-        answer = await say(portico.client, session, *LATE)
+        answer = await send_turn(portico.client, session, *LATE)
         assert answer["messages"][-1]["content"] == "sun / done"
     assert (tmp_path / "scenes" / "note.txt").read_text() == "Tokyo"
 

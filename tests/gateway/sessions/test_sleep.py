@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import create, error, history, idle, look, opening, say, until, user
+from tests.gateway.talk import create, error, history, idle, look, send_turn, session_body, until, user
 
 Scene = Callable[..., str]
 REMEMBER = [{"remember": True}]
@@ -28,7 +28,7 @@ def scenario(scene: Scene) -> dict[str, str]:
 async def test_an_agent_stays_warm_between_turns(portico: Running, scene: Scene) -> None:
     session = (await create(portico.client, "script", "one", options=scenario(scene)))["sessionId"]
     warm = await agents(portico)
-    assert (await say(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
+    assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
     assert await agents(portico) == warm
 
 
@@ -38,9 +38,9 @@ async def test_an_idle_agent_sleeps_and_wakes_with_its_context(tmp_path: Path, s
         session = answer["sessionId"]
         await until(lambda: _asleep(portico))
         assert (await look(portico.client, session))["state"] == "idle"
-        assert (await say(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
+        assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
         await until(lambda: _asleep(portico))
-        assert json.loads((await say(portico.client, session, "three"))["messages"][0]["content"]) == ["one", "two"]
+        assert json.loads((await send_turn(portico.client, session, "three"))["messages"][0]["content"]) == ["one", "two"]
 
 
 async def _asleep(portico: Running) -> bool:
@@ -60,7 +60,7 @@ async def test_an_agent_that_waits_for_the_client_does_not_sleep(tmp_path: Path,
         session = (await create(portico.client, options={"scenario": name}, tools=[tool]))["sessionId"]
         other = (await create(portico.client, options=scenario(scene)))["sessionId"]
         await until(lambda: _one_is_left(portico))
-        answer = await say(portico.client, session, {"role": "tool", "toolCallId": "c", "content": "yes"})
+        answer = await send_turn(portico.client, session, {"role": "tool", "toolCallId": "c", "content": "yes"})
         assert answer["messages"][0]["content"] == "yes"
         assert (await look(portico.client, other))["state"] == "idle"
 
@@ -73,14 +73,14 @@ async def test_the_one_that_was_idle_for_the_longest_makes_room(tmp_path: Path, 
     options = scenario(scene)
     async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
         first, second = [(await create(portico.client, "script", text, options=options))["sessionId"] for text in "ab"]
-        await say(portico.client, first, "c")
+        await send_turn(portico.client, first, "c")
         (of_first, of_second) = await agents(portico)
         third = (await create(portico.client, options=options))["sessionId"]
         await until(lambda: _gone(portico, of_second))
         assert of_first in await agents(portico)
         assert len(await agents(portico)) == 2
-        assert (await say(portico.client, second, "d"))["messages"][0]["content"] == '["b"]'
-        assert (await say(portico.client, first, "e"))["messages"][0]["content"] == '["a", "c"]'
+        assert (await send_turn(portico.client, second, "d"))["messages"][0]["content"] == '["b"]'
+        assert (await send_turn(portico.client, first, "e"))["messages"][0]["content"] == '["a", "c"]'
         assert (await look(portico.client, third))["state"] == "idle"
 
 
@@ -93,13 +93,13 @@ async def test_when_all_are_at_work_a_newcomer_is_refused(tmp_path: Path, scene:
     async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
         sleeper = (await create(portico.client, "script", "one", options=options))["sessionId"]
         async with asyncio.TaskGroup() as group:
-            body = opening("script", "hang", options=options)
+            body = session_body("script", "hang", options=options)
             hanging = [group.create_task(portico.client.put("/session", json=body)) for _ in range(2)]
             sessions = await until(lambda: _at_work(portico, 2))
             before = await look(portico.client, sleeper)
             wish = {"messages": [user()], "agent": {"options": {"pace": "fast"}}}
             for request in (
-                portico.client.put("/session", json=opening(options=options)),
+                portico.client.put("/session", json=session_body(options=options)),
                 portico.client.post(f"/session/{sleeper}", json=wish),
             ):
                 answer = await request
@@ -109,7 +109,7 @@ async def test_when_all_are_at_work_a_newcomer_is_refused(tmp_path: Path, scene:
             assert await look(portico.client, sleeper) == before
             assert len((await portico.client.get("/sessions")).json()["sessions"]) == 3
             await portico.client.delete(f"/session/{sessions[0]}")
-            assert (await say(portico.client, sleeper, "two"))["messages"][0]["content"] == '["one"]'
+            assert (await send_turn(portico.client, sleeper, "two"))["messages"][0]["content"] == '["one"]'
             await portico.client.delete(f"/session/{sessions[1]}")
         assert [task.result().json()["stopReason"] for task in hanging] == ["error", "error"]
 
@@ -122,7 +122,7 @@ async def _at_work(portico: Running, count: int) -> list[str]:
 
 async def test_the_limit_holds_for_many_at_once(tmp_path: Path, scene: Scene) -> None:
     """Starting an agent takes its time: its slot is taken when it begins to start."""
-    body = opening("script", "hang", options=scenario(scene), stream="delta")
+    body = session_body("script", "hang", options=scenario(scene), stream="delta")
     async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
         requests = [asyncio.create_task(portico.client.put("/session", json=body)) for _ in range(8)]
         refused = await until(lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None)
@@ -143,7 +143,7 @@ async def _live(portico: Running, count: int) -> bool:
 async def test_a_slot_is_free_again_after_a_start_that_failed(tmp_path: Path, scene: Scene) -> None:
     async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
         for _ in range(3):
-            await error(portico.client.put("/session", json=opening(options={"scenario": "missing.json"})), 503)
+            await error(portico.client.put("/session", json=session_body(options={"scenario": "missing.json"})), 503)
         assert (await create(portico.client, options=scenario(scene)))["stopReason"] == "end_turn"
 
 
@@ -152,7 +152,7 @@ async def test_an_agent_that_ended_between_turns_is_started_anew(portico: Runnin
     answer = await create(portico.client, "script", "one", options={"scenario": name})
     assert answer["stopReason"] == "error", "it ended in the middle of its turn"
     assert (await idle(portico.client, answer["sessionId"]))["stopReason"] == "error"
-    assert (await say(portico.client, answer["sessionId"], "two"))["messages"][0]["content"] == '["one"]'
+    assert (await send_turn(portico.client, answer["sessionId"], "two"))["messages"][0]["content"] == '["one"]'
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ async def test_time_limits_end_a_turn_with_their_name(tmp_path: Path, scene: Sce
         assert answer["stopReason"] == "error"
         assert named in answer["error"]
         assert (await history(portico.client, answer["sessionId"]))[1]["content"].startswith("x")
-        assert (await say(portico.client, answer["sessionId"], "on"))["messages"][0]["content"] == '["long"]'
+        assert (await send_turn(portico.client, answer["sessionId"], "on"))["messages"][0]["content"] == '["long"]'
 
 
 async def test_an_agent_that_does_not_get_ready_is_given_up(tmp_path: Path) -> None:
     slow = {"start": [{"delay": 60}], "turns": [{"steps": []}]}
     async with gateway_on(table(tmp_path, limits={"start": 0.3})) as portico:
         (tmp_path / "scenes" / "slow.json").write_text(json.dumps(slow))
-        text = await error(portico.client.put("/session", json=opening(options={"scenario": "slow.json"})), 503)
+        text = await error(portico.client.put("/session", json=session_body(options={"scenario": "slow.json"})), 503)
         assert "limits.start" in text
         assert not await agents(portico)

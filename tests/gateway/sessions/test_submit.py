@@ -20,7 +20,7 @@ from tests.daemon import Running, gateway_on, table
 from tests.gateway.protocols.acp.client import RpcFailed, prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
 from tests.gateway.protocols.acp.conftest import opened
-from tests.gateway.talk import create, error, history, look, say, user
+from tests.gateway.talk import create, error, history, look, send_turn, user
 
 Scene = Callable[..., str]
 Open = Callable[..., Awaitable[Any]]
@@ -71,13 +71,13 @@ async def test_calls_are_pending_where_the_agent_for_a_message_cannot_start(
     assert "cannot start" in text
     hidden.rename(scenario)
     assert await stored(portico, session) == before
-    answer = await say(portico.client, session.id, ANSWER)
+    answer = await send_turn(portico.client, session.id, ANSWER)
     assert (answer["stopReason"], answer["messages"][-1]["content"]) == ("end_turn", "sun")
 
 
 async def test_a_message_with_new_settings_cancels_what_its_agent_has_not_seen(portico: Running, scene: Scene) -> None:
     session = await waiting(portico, scene)
-    answer = await say(portico.client, session.id, "And?", agent={"options": {"pace": "fast"}})
+    answer = await send_turn(portico.client, session.id, "And?", agent={"options": {"pace": "fast"}})
     assert answer["messages"][-1]["content"] == "here"
     messages = await history(portico.client, session.id)
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
@@ -88,7 +88,7 @@ async def test_a_message_with_new_settings_cancels_what_its_agent_has_not_seen(p
 async def test_a_message_to_a_suspended_run_cancels_its_calls(portico: Running, scene: Scene) -> None:
     session = await waiting(portico, scene)
     await suspend(session)
-    assert (await say(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
+    assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
     roles = [message["role"] for message in await history(portico.client, session.id)]
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
 
@@ -101,7 +101,7 @@ async def test_settings_of_answers_that_are_refused(portico: Running, scene: Sce
     body = {"messages": [ANSWER], "agent": agent}
     await error(portico.client.post(f"/session/{session.id}", json=body), 503)
     assert await stored(portico, session) == before
-    assert (await say(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
+    assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
 @pytest.mark.parametrize("choice", ["allow_always", "reject_always"])
@@ -123,7 +123,7 @@ async def test_a_permission_of_an_agent_that_cannot_start_changes_no_settings(
     hidden.rename(scenario)
     assert await stored(portico, session) == before
     reply = {"role": "tool_permission", "toolCallId": "c", "granted": False}
-    assert (await say(portico.client, session.id, reply))["stopReason"] == "end_turn"
+    assert (await send_turn(portico.client, session.id, reply))["stopReason"] == "end_turn"
 
 
 async def test_a_permission_that_is_not_admitted_changes_no_settings(
@@ -167,7 +167,7 @@ async def test_what_is_not_admitted_changes_nothing(tmp_path: Path, scene: Scene
             for one in portico.gateway.sessions.held:
                 if one is not session:
                     await one.cancel()
-        assert (await say(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
+        assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
 def faster(config: SessionSettings) -> SessionSettings:
@@ -208,7 +208,7 @@ async def test_refusals_of_the_core_operation(portico: Running, scene: Scene, mo
     session.deleted = True
     await refused(NotFound, Submission(message=HELLO, settings=faster))
     session.deleted = False
-    assert (await say(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
+    assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
 async def test_settings_are_as_before_where_the_run_cannot_be_stored(

@@ -51,7 +51,7 @@ class Editor(ABC):
         """The result of a request. Raises Refused."""
 
     @abstractmethod
-    async def tell(self, method: str, params: Json) -> None:
+    async def notify(self, method: str, params: Json) -> None:
         """Send a notification."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Editor(ABC):
                 self.news.clear()
                 await self.news.wait()
 
-    def said(self, kind: str = "agent_message_chunk") -> str:
+    def received_text(self, kind: str = "agent_message_chunk") -> str:
         found = (note["update"] for note in self.updates)
         return "".join(update["content"]["text"] for update in found if update["sessionUpdate"] == kind)
 
@@ -122,7 +122,7 @@ class TypeScript(Editor):
             raise Refused(answer["error"]["code"], answer["error"]["message"])
         return dict(answer["result"])
 
-    async def tell(self, method: str, params: Json) -> None:
+    async def notify(self, method: str, params: Json) -> None:
         self._write({"method": method, "params": params})
 
     async def choose(self, kind: str) -> None:
@@ -190,7 +190,7 @@ class Python(Editor):
             raise Refused(error.code, str(error)) from None
         return {} if result is None else dict(result.model_dump(by_alias=True, mode="json"))
 
-    async def tell(self, method: str, params: Json) -> None:
+    async def notify(self, method: str, params: Json) -> None:
         assert method == "session/cancel"
         await self.connection.cancel(session_id=params["sessionId"])
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.model_server.anthropic import AnthropicDialect
-from tests.model_server.scenarios import Choice, Dialogue, Engine, Step, Text, ToolUse, say
+from tests.model_server.scenarios import Choice, Dialogue, Engine, Step, Text, ToolUse, text_step
 from tests.model_server.serving import ModelServer, Recorder, serving
 
 SLOW = Step((Text("word " * 600),), chunk=5, delay=0.05)
@@ -23,10 +23,10 @@ class Mirror(Engine):
     def choose(self, dialogue: Dialogue) -> Choice:
         last = dialogue[-1]
         if last.role == "tool":
-            return Choice("mirror", 1, say("It is done."))
+            return Choice("mirror", 1, text_step("It is done."))
         # The CLI's own word on a prompt that was cancelled stands before the next one (2.1.329).
-        said = "\n".join(text for text in last.texts if not text.startswith("[Request interrupted"))
-        step = SLOW if "slow" in said else WORK if "work" in said else say(said)
+        received_text = "\n".join(text for text in last.texts if not text.startswith("[Request interrupted"))
+        step = SLOW if "slow" in received_text else WORK if "work" in received_text else text_step(received_text)
         return Choice("mirror", 0, step)
 
 

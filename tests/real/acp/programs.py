@@ -58,7 +58,7 @@ def node() -> Path:
     return Path(found)
 
 
-async def said(
+async def received_text(
     *command: str | Path, folder: Path, stdin: str = "", env: Mapping[str, str] | None = None, code: int | None = 0
 ) -> str:
     """What it prints, with this to read, in this folder; its exit code must be this."""

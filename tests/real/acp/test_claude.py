@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.daemon import KEY, Running, gateway_on
-from tests.model_server.scenarios import Text, say
+from tests.model_server.scenarios import Text, text_step
 from tests.real.acp.clients import editor_on
 from tests.real.tool_bench import Bench, bash, cold_bench  # noqa: F401
 
@@ -29,7 +29,7 @@ async def test_a_days_work(cold_bench: Bench, portico: Running, language: str, t
         go = cold_bench.model_calls(Text("I write. "), bash(f"echo one > {made}"), after="Written.")
         assert await editor.prompt(session, go) == "end_turn"
         assert made.read_text() == "one\n"
-        assert editor.said() == "I write. Written."
+        assert editor.received_text() == "I write. Written."
         await editor.choose("reject_once")
         go = cold_bench.model_calls(bash(f"rm {made}"), after="I could not.", name="inner")
         assert await editor.prompt(session, go) == "end_turn"
@@ -40,15 +40,15 @@ async def test_a_days_work(cold_bench: Bench, portico: Running, language: str, t
         go = cold_bench.model_calls(bash("sleep 97"), after="never", name="inner")
         prompting = asyncio.create_task(editor.prompt(session, go))
         await editor.until(lambda: len(editor.asked) == 3)
-        await editor.tell("session/cancel", {"sessionId": session})
+        await editor.notify("session/cancel", {"sessionId": session})
         assert await prompting == "cancelled"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
         assert await editor.listed() == [session]
         await editor.load(session)
-        assert editor.said().startswith("I write. Written.I could not.")
+        assert editor.received_text().startswith("I write. Written.I could not.")
         editor.updates.clear()
-        go = cold_bench.model_says(say("I remember."), name="inner")
+        go = cold_bench.model_says(text_step("I remember."), name="inner")
         assert await editor.prompt(session, go) == "end_turn"
-        assert editor.said() == "I remember."
+        assert editor.received_text() == "I remember."
         # The model was given what was said before.
         assert "I could not." in str(cold_bench.model.bodies()[-1]["messages"])

@@ -13,7 +13,7 @@ from tests.daemon import KEY, Running
 from tests.gateway.protocols.acp.client import Client, prompt
 from tests.gateway.protocols.acp.requirements import load
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.talk import create, history, idle, look, say
+from tests.gateway.talk import create, history, idle, look, send_turn
 from tests.model_server.serving import ModelServer
 from tests.real.acp.mirror import mirror
 
@@ -104,7 +104,7 @@ async def test_a_session_goes_on_over_aap_and_comes_back(connect: Connect, porti
     client = await connect()
     session = await client.new()
     await client.prompt(session, "over ACP")
-    answer = await say(portico.client, session, "over AAP")
+    answer = await send_turn(portico.client, session, "over AAP")
     assert answer["messages"][-1]["content"] == "over AAP"
     await client.until(lambda _: client.text(session) == "over ACPover AAP")
     assert client.text(session, "user_message_chunk") == "over AAP"
@@ -125,7 +125,7 @@ async def test_a_permission_asked_here_is_answered_over_aap(connect: Connect, po
     question = await client.question()
     call = question["params"]["toolCall"]["toolCallId"]
     assert (await look(portico.client, session))["state"] == "waiting"
-    await say(portico.client, session, {"role": "tool_permission", "toolCallId": call, "granted": granted})
+    await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": call, "granted": granted})
     assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
     assert [(found, status) for found, status, _ in calls(client)] == [(call, "completed" if granted else "failed")]
     assert client.text(session) == "It is done."
@@ -142,6 +142,6 @@ async def test_a_permission_of_aap_is_answered_here(connect: Connect, portico: R
     client.choose = allow
     await client.request("session/load", load(first["sessionId"]))
     await client.until(lambda _: client.text().endswith("It is done."))
-    assert [(status, said) for _, status, said in calls(client)] == [("completed", "worked")]
+    assert [(status, received_text) for _, status, received_text in calls(client)] == [("completed", "worked")]
     found = await idle(portico.client, first["sessionId"])
     assert found["history"]["full"][-1]["content"] == "It is done."

@@ -52,7 +52,7 @@ async def test_new_prompt_list_and_a_second_session(connect: Connect) -> None:
     async with connect() as editor:
         one, two = await editor.new(), await editor.new()
         assert await editor.prompt(one, "first") == "end_turn"
-        assert editor.said() == "first"
+        assert editor.received_text() == "first"
         answers = await asyncio.gather(editor.prompt(one, "left"), editor.prompt(two, "right"))
         assert answers == ["end_turn", "end_turn"]
         spoken = {note["sessionId"]: note["update"]["content"]["text"] for note in editor.updates if "content" in note["update"]}
@@ -70,15 +70,15 @@ async def test_reconnect_load_and_go_on(connect: Connect) -> None:
         assert await editor.listed() == [session]
         await editor.load(session)
         # All of the history was there when the answer came, in its order.
-        assert (editor.said("user_message_chunk"), editor.said()) == ("".join(texts), "".join(texts))
+        assert (editor.received_text("user_message_chunk"), editor.received_text()) == ("".join(texts), "".join(texts))
         for text in ("after", "again"):
             editor.updates.clear()
             assert await editor.prompt(session, text) == "end_turn"
-            assert editor.said() == text
+            assert editor.received_text() == text
         # A second time, on the connection where it is open.
         editor.updates.clear()
         await editor.load(session)
-        assert editor.said() == "".join([*texts, "after", "again"])
+        assert editor.received_text() == "".join([*texts, "after", "again"])
         assert await editor.prompt(session, "and more") == "end_turn"
 
 
@@ -89,7 +89,7 @@ async def test_resume_and_go_on(connect: Connect) -> None:
     async with connect() as editor:
         await editor.resume(session)
         assert await editor.prompt(session, "after") == "end_turn"
-        assert editor.said() == "after"
+        assert editor.received_text() == "after"
 
 
 async def test_close_and_load_again(connect: Connect) -> None:
@@ -102,7 +102,7 @@ async def test_close_and_load_again(connect: Connect) -> None:
         assert refused.value.code == -32002
         editor.updates.clear()
         await editor.load(session)
-        assert editor.said() == "before"
+        assert editor.received_text() == "before"
         assert await editor.prompt(session, "after") == "end_turn"
 
 
@@ -117,7 +117,7 @@ async def test_the_clients_files_and_terminals(connect: Connect, portico: Runnin
         session = await editor.new()
         await play(portico, session, scene([*steps, {"text": "{results.c0}, {results.c1}, {results.c2}"}]))
         assert await editor.prompt(session, "go") == "end_turn"
-        assert editor.said() == "text of a.txt, done, made\n"
+        assert editor.received_text() == "text of a.txt, done, made\n"
         assert editor.served[:3] == ["fs/read_text_file", "fs/write_text_file", "terminal/create"]
         assert sorted(editor.served[3:]) == ["terminal/kill", "terminal/output", "terminal/release", "terminal/wait_for_exit"]
         shown = [note["update"].get("content") for note in editor.updates if note["update"].get("toolCallId") == "c2"]
@@ -144,8 +144,8 @@ async def test_permission_is_asked_for_and_counts(connect: Connect, portico: Run
         await play(portico, session, scene(STEPS))
         assert await editor.prompt(session, "go") == "end_turn"
         assert len(editor.asked) == 1
-        assert editor.said() == "I write it. Done: written"
-        assert editor.said("agent_thought_chunk") == "Let me see."
+        assert editor.received_text() == "I write it. Done: written"
+        assert editor.received_text("agent_thought_chunk") == "Let me see."
         await editor.choose("reject_once")
         assert await editor.prompt(session, "go") == "end_turn"
         ends = [n["update"]["status"] for n in editor.updates if n["update"]["sessionUpdate"] == "tool_call_update"]
@@ -157,8 +157,8 @@ async def test_cancel_at_work_and_while_asked(connect: Connect, portico: Running
         session = await editor.new()
         await play(portico, session, scene([{"text": "at work"}, {"hang": True}], name="hang.json"))
         prompting = asyncio.create_task(editor.prompt(session, "go"))
-        await editor.until(lambda: editor.said() == "at work")
-        await editor.tell("session/cancel", {"sessionId": session})
+        await editor.until(lambda: editor.received_text() == "at work")
+        await editor.notify("session/cancel", {"sessionId": session})
         assert await asyncio.wait_for(prompting, 30) == "cancelled"
 
         other = await editor.new()
@@ -166,7 +166,7 @@ async def test_cancel_at_work_and_while_asked(connect: Connect, portico: Running
         await editor.choose("nothing")
         prompting = asyncio.create_task(editor.prompt(other, "go"))
         await editor.until(lambda: editor.asked)
-        await editor.tell("session/cancel", {"sessionId": other})
+        await editor.notify("session/cancel", {"sessionId": other})
         assert await asyncio.wait_for(prompting, 30) == "cancelled"
 
 
@@ -180,7 +180,7 @@ async def test_an_open_question_waits_for_the_next_connection(connect: Connect, 
         prompting.cancel()
     async with connect("script") as editor:
         await editor.load(session)
-        await editor.until(lambda: editor.said().endswith("Done: written"))
+        await editor.until(lambda: editor.received_text().endswith("Done: written"))
         assert len(editor.asked) == 1
 
 
@@ -192,10 +192,10 @@ async def test_each_client_sees_what_the_other_says(portico: Running) -> None:
         session = await one.new()
         await two.load(session)
         await one.prompt(session, "from python")
-        await two.until(lambda: two.said() == "from python")
-        assert two.said("user_message_chunk") == "from python"
+        await two.until(lambda: two.received_text() == "from python")
+        assert two.received_text("user_message_chunk") == "from python"
         await two.prompt(session, "from typescript")
-        await one.until(lambda: one.said() == "from pythonfrom typescript")
+        await one.until(lambda: one.received_text() == "from pythonfrom typescript")
 
 
 async def test_a_hundred_sessions_over_one_connection(portico: Running) -> None:
@@ -204,4 +204,4 @@ async def test_a_hundred_sessions_over_one_connection(portico: Running) -> None:
         sessions = [await editor.new() for _ in range(100)]
         for some in (sessions[n : n + 10] for n in range(0, 100, 10)):
             assert set(await asyncio.gather(*(editor.prompt(session, session) for session in some))) == {"end_turn"}
-        assert all(session in editor.said() for session in sessions)
+        assert all(session in editor.received_text() for session in sessions)

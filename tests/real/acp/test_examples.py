@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, table
-from tests.real.acp.programs import PACKAGES, installed, node, said
+from tests.real.acp.programs import PACKAGES, installed, node, received_text
 
 EXAMPLES = Path(__file__).with_name("examples")
 # The examples connect to localhost:8000/acp, without a key.
@@ -59,7 +59,7 @@ async def test_a_typescript_client(tmp_path: Path, file: str, variable: str, wor
     await daemon.start()
     try:
         url = daemon.url if "http" in file else daemon.url.replace("http", "ws", 1)
-        out = await said(node(), client, folder=tmp_path, env={variable: f"{url}/acp/echo"})
+        out = await received_text(node(), client, folder=tmp_path, env={variable: f"{url}/acp/echo"})
         async with daemon.client() as portico:
             [session] = (await portico.get("/sessions")).json()["sessions"]
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.acp.programs import CLIS, PACKAGES, installed, node, portico_acp, program, said
+from tests.real.acp.programs import CLIS, PACKAGES, installed, node, portico_acp, program, received_text
 
 EXAMPLES = Path(__file__).with_name("examples")
 ASKED = """1. Allow (allow_once)
@@ -21,13 +21,15 @@ ASKED = """1. Allow (allow_once)
 
 async def test_python_client(tmp_path: Path) -> None:
     command = portico_acp(tmp_path, "echo")
-    out = await said(sys.executable, EXAMPLES / "client.py", *command, folder=tmp_path, stdin="hello\n\nagain\n")
+    out = await received_text(sys.executable, EXAMPLES / "client.py", *command, folder=tmp_path, stdin="hello\n\nagain\n")
     assert out == "> | Agent: hello\n> > | Agent: again\n> "
 
 
 async def test_a_client_that_cannot_be_asked(tmp_path: Path) -> None:
     """The Python one knows nothing of permissions: its error counts as a no, and the run goes on."""
-    out = await said(sys.executable, EXAMPLES / "client.py", *portico_acp(tmp_path, "script"), folder=tmp_path, stdin="go\n")
+    out = await received_text(
+        sys.executable, EXAMPLES / "client.py", *portico_acp(tmp_path, "script"), folder=tmp_path, stdin="go\n"
+    )
     assert "| Agent: You said: go. \n" in out
     assert "the client cannot be asked: Method not found" in out
     assert out.replace("\n| Agent: ", "").endswith("The note is Tool call denied.\n> ")
@@ -41,7 +43,7 @@ async def test_python_duet(tmp_path: Path) -> None:
         shutil.copy(EXAMPLES / name, folder)
     command = portico_acp(tmp_path, "echo")
     (folder / "agent.py").write_text(f"import os\nos.execv({command[0]!r}, {command!r})\n")
-    out = await said(sys.executable, folder / "duet.py", folder=tmp_path, stdin="hello\n", code=None)
+    out = await received_text(sys.executable, folder / "duet.py", folder=tmp_path, stdin="hello\n", code=None)
     assert out == "> | Agent: hello\n> "
 
 
@@ -56,7 +58,7 @@ async def test_python_duet(tmp_path: Path) -> None:
 async def test_python_gemini(tmp_path: Path, arguments: list[str], answers: str, end: str) -> None:
     """The one for `gemini --acp`, which offers files and terminals, with portico for its gemini."""
     gemini = program(tmp_path / "bin" / "gemini", portico_acp(tmp_path, "script"))
-    out = await said(
+    out = await received_text(
         sys.executable, EXAMPLES / "gemini.py", "--gemini", gemini, *arguments, folder=tmp_path, stdin=answers
     )  # fmt: skip
     assert "Connected to Gemini (protocol v1)" in out
@@ -88,7 +90,7 @@ async def test_first_typescript_client(tmp_path: Path) -> None:
 
 async def _typescript(folder: Path, runtime: Path, client: Path) -> str:
     npx = program(folder / "bin" / "npx", portico_acp(folder, "script"))
-    out = await said(runtime, client, folder=folder, stdin="1\n", env={"PATH": f"{npx.parent}:/usr/bin:/bin"})
+    out = await received_text(runtime, client, folder=folder, stdin="1\n", env={"PATH": f"{npx.parent}:/usr/bin:/bin"})
     assert "Connected to agent (protocol v1)" in out
     assert "[agent_thought_chunk]\n" in out
     assert "You said: Hello, age\nnt!. \n" in out

@@ -31,7 +31,7 @@ class Talk:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    async def say(self, content: Any, *, stop: str = "end_turn", **settings: Any) -> str:
+    async def send_turn(self, content: Any, *, stop: str = "end_turn", **settings: Any) -> str:
         """One turn; its text, once its stop reason is the one that is expected."""
         answer = await self.send(user(content), **settings)
         assert answer["stopReason"] == stop, answer
@@ -102,7 +102,7 @@ def results_of(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {message["toolCallId"]: message["content"] for message in messages if message["role"] == "tool"}
 
 
-def said(body: dict[str, Any], role: str = "user") -> list[str]:
+def received_text(body: dict[str, Any], role: str = "user") -> list[str]:
     """The texts that a model request holds of one role, in order, without what the CLI puts in itself."""
     parts = [part for item in body["input"] if item.get("role") == role for part in item["content"]]
     return [part["text"] for part in parts if "text" in part and not part["text"].startswith("<environment_context>")]

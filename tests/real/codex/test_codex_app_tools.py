@@ -78,7 +78,7 @@ async def test_the_clients_and_its_own_tools_in_one_message(portico: Running, ho
 
 async def test_a_user_message_in_place_of_a_result(portico: Running) -> None:
     talk = await begin(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
-    assert (await talk.say("[[plain]]")).startswith("Hello")
+    assert (await talk.send_turn("[[plain]]")).startswith("Hello")
     assert [m["role"] for m in await talk.history()] == ["user", "assistant", "tool", "user", "assistant"]
 
 
@@ -98,10 +98,10 @@ async def test_tools_outlive_the_process_and_may_be_changed(portico: Running, ho
     assert (answer["stopReason"], len(home.threads())) == ("tool_use", 1)
     await talk.send(result(calls_of(answer["messages"])[0], "18"))
     other = {**WEATHER, "name": "get_time"}
-    await talk.say("[[plain]] two", tools=[other])
+    await talk.send_turn("[[plain]] two", tools=[other])
     offered = {tool.get("name") for tool in model.bodies()[-1]["tools"]}
     assert "get_time" in offered and "get_weather" not in offered
-    assert (await talk.say("[[recall]]")).startswith(
+    assert (await talk.send_turn("[[recall]]")).startswith(
         "I see 4 user texts. Before this one: [[plain]] one | [[weather]] | [[plain]] two"
     )
 

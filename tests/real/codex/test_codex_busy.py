@@ -36,7 +36,7 @@ async def test_a_shell_command_ends_with_its_run(portico: Running, home: Home) -
     for pid in sleeps:
         await gone(pid)
     assert took < 5, f"{took:.2f} s; 1 s on a machine that has nothing else to do"
-    assert await talk.say("[[echo:again]]") == "again"
+    assert await talk.send_turn("[[echo:again]]") == "again"
 
 
 async def test_it_is_told_something_while_it_works(portico: Running, home: Home, model: OpenAIServer) -> None:
@@ -52,5 +52,5 @@ async def test_it_is_told_something_while_it_works(portico: Running, home: Home,
     assert (await steered).json()["stopReason"] == "end_turn", (await steered).text
     contents = [message["content"] for message in await talk.history()]
     assert contents[-2:] == ["[[echo:steered]]", "steered"]
-    assert await talk.say("[[echo:next]]") == "next"
+    assert await talk.send_turn("[[echo:next]]") == "next"
     assert cli_of(home.path) == cli

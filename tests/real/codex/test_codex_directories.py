@@ -38,7 +38,7 @@ async def in_mode(client: Client, mode: str, here: Path, *directories: Path) -> 
     return session
 
 
-def opening(session: str, here: Path, *directories: Path) -> dict[str, Any]:
+def session_body(session: str, here: Path, *directories: Path) -> dict[str, Any]:
     given = {"additionalDirectories": [str(folder) for folder in directories]}
     return {"sessionId": session, "cwd": str(here), "mcpServers": [], **given}
 
@@ -58,7 +58,7 @@ async def test_a_trusted_patch_there_is_not_asked_about(
     # Elsewhere it is, and there too once the session is opened without.
     await client.prompt(session, f"[[patch:{there.parent}/b.txt]]")
     assert asked(client) == 1
-    await client.request("session/resume", opening(session, here))
+    await client.request("session/resume", session_body(session, here))
     await client.prompt(session, f"[[patch:{there}/c.txt]]")
     assert asked(client) == 2
     assert [path.name for path in there.iterdir()] == ["a.txt"]
@@ -73,10 +73,10 @@ async def test_commands_of_the_sandbox_write_there(portico: Running, folders: tu
     await client.prompt(session, f"[[run:touch '{there}/a' {users}/a ./a {there.parent}/a]]")
     assert [(folder / "a").exists() for folder in (there, users, here, there.parent)] == [True, True, True, False]
     # A resumed thread keeps its folders unless it is told others: it is.
-    await client.request("session/resume", opening(session, here))
+    await client.request("session/resume", session_body(session, here))
     await client.prompt(session, f"[[run:touch '{there}/b' {users}/b ./b]]")
     assert [(folder / "b").exists() for folder in (there, users, here)] == [False, True, True]
-    await client.request("session/load", opening(session, here, there))
+    await client.request("session/load", session_body(session, here, there))
     await client.prompt(session, f"[[run:touch '{there}/c' {users}/c ./c]]")
     assert [(folder / "c").exists() for folder in (there, users, here)] == [True, True, True]
     assert asked(client) == 0

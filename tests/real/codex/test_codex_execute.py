@@ -9,7 +9,7 @@ import pytest
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import DUMMY_KEY, Home
-from tests.real.codex.talk import execute, said
+from tests.real.codex.talk import execute, received_text
 from tests.real.processes import arguments, cli_of, until
 from tests.real.talk import of_kind
 
@@ -81,13 +81,13 @@ async def test_an_output_of_a_megabyte(portico: Running) -> None:
 )
 async def test_a_task_of_any_form(portico: Running, model: OpenAIServer, task: str) -> None:
     assert of_kind(await execute(portico.client, task), "agent_token")[0]["text"] == PLAIN
-    assert said(model.bodies()[-1]) == [task]
+    assert received_text(model.bodies()[-1]) == [task]
 
 
 async def test_a_task_of_a_megabyte(portico: Running, model: OpenAIServer) -> None:
     task = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
     assert (await execute(portico.client, task))[-1]["exit_code"] == 0
-    assert said(model.bodies()[-1]) == [task]
+    assert received_text(model.bodies()[-1]) == [task]
     refused = await execute(portico.client, task + "!")
     assert "exceeds the maximum length of 1048576 characters" in of_kind(refused, "error")[0]["message"]
     assert refused[-1]["exit_code"] == 1
@@ -109,12 +109,12 @@ async def test_the_model_and_the_effort(home: Home, model: OpenAIServer) -> None
         ("maxtok", "max_output_tokens", 10),
     ],
 )
-async def test_errors_of_the_model(portico: Running, scenario: str, told: str, seconds: float) -> None:
+async def test_errors_of_the_model(portico: Running, scenario: str, reported: str, seconds: float) -> None:
     before = time.monotonic()
     events = await execute(portico.client, f"[[{scenario}]]")
     assert time.monotonic() - before < seconds
     assert events[-1]["exit_code"] == 1
-    assert [told in e["message"] for e in of_kind(events, "error")] == [True]
+    assert [reported in e["message"] for e in of_kind(events, "error")] == [True]
     assert not any("Reconnecting" in e["message"] for e in of_kind(events, "error"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import begin, calls_of, deny, grant, outputs, results_of, said, text_of
+from tests.real.codex.talk import begin, calls_of, deny, grant, outputs, received_text, results_of, text_of
 from tests.real.processes import of_home
 
 ASK = {"shell": False, "apply_patch": False}
@@ -46,12 +46,12 @@ async def test_what_is_trusted_stays_in_the_sandbox(home: Home, tmp_path_factory
     async with home.gateway() as running:
         talk = await begin(running.client, "[[patch:in.txt]]", own=TRUST)
         assert (home.work / "in.txt").exists()
-        await talk.say("[[run:touch in2.txt; touch /usr/out.txt]]")
+        await talk.send_turn("[[run:touch in2.txt; touch /usr/out.txt]]")
         assert (home.work / "in2.txt").exists()
-        await talk.say("[[runoutside:touch /usr/out2.txt]]")
+        await talk.send_turn("[[runoutside:touch /usr/out2.txt]]")
         narrow = await begin(running.client, "[[run:touch ro.txt]]", own=TRUST, sandbox="read-only")
-        await narrow.say("[[runoutside:touch ro.txt]]")
-        await narrow.say("[[patch:ro.txt]]")
+        await narrow.send_turn("[[runoutside:touch ro.txt]]")
+        await narrow.send_turn("[[patch:ro.txt]]")
     assert not (home.work / "ro.txt").exists()
     assert outside.exists()
 
@@ -59,7 +59,7 @@ async def test_what_is_trusted_stays_in_the_sandbox(home: Home, tmp_path_factory
 async def test_a_trusted_shell_beside_patches_that_are_asked_for_only_reads(portico: Running, home: Home) -> None:
     talk = await begin(portico.client, "[[run:echo hi; touch no.txt]]", own={"shell": True, "apply_patch": False})
     assert not (home.work / "no.txt").exists()
-    await talk.say("[[runoutside:touch no.txt]]")
+    await talk.send_turn("[[runoutside:touch no.txt]]")
     assert not (home.work / "no.txt").exists()
     answer = await talk.send("[[patch:no.txt]]")
     assert (answer["stopReason"], [c["name"] for c in calls_of(answer["messages"])]) == ("tool_use", ["apply_patch"])
@@ -87,7 +87,7 @@ async def test_a_denied_command_did_not_run_and_the_model_is_told_why(portico: R
     assert not (home.work / "made.txt").exists()
     assert results_of(answer["messages"]) == {call["toolCallId"]: "Tool call denied: too risky"}
     assert (answer["stopReason"], "rejected" in str(outputs(model.bodies()[-1]))) == ("end_turn", True)
-    assert "The call of shell was denied: too risky" in said(model.bodies()[-1])
+    assert "The call of shell was denied: too risky" in received_text(model.bodies()[-1])
     assert [m["role"] for m in await talk.history()] == ["user", "assistant", "tool", "assistant"]
 
 
@@ -114,7 +114,7 @@ async def test_a_trusted_patch_outside_of_the_working_folder_is_asked_for(portic
     )
     await talk.send(deny(calls_of(talk.first["messages"])[0]))
     assert not (home.base / "out.txt").exists()
-    await talk.say("[[patch:in.txt]]")
+    await talk.send_turn("[[patch:in.txt]]")
     assert (home.work / "in.txt").exists()
 
 
@@ -135,7 +135,7 @@ async def test_several_commands_are_asked_for_at_once(portico: Running) -> None:
 )
 async def test_what_is_not_listed_does_not_run(portico: Running, home: Home, scenario: str) -> None:
     talk = await begin(portico.client, f"[[{scenario}]]")
-    await talk.say(f"[[{scenario}]]", agent={"tools": [{"name": "web_search"}]})
+    await talk.send_turn(f"[[{scenario}]]", agent={"tools": [{"name": "web_search"}]})
     assert not (home.work / "made.txt").exists()
     other = {"apply_patch": True} if "run" in scenario else {"shell": False}
     await begin(portico.client, f"[[{scenario}]]", own=other)
@@ -180,7 +180,7 @@ async def test_the_clis_own_reviewer_does_not_answer_in_the_clients_place(home: 
 
 async def test_a_user_message_in_place_of_an_answer_cancels_the_call(portico: Running, home: Home) -> None:
     talk = await begin(portico.client, "[[run:touch made.txt]]", own=ASK, stop="tool_use")
-    assert (await talk.say("[[plain]] never mind")).startswith("Hello")
+    assert (await talk.send_turn("[[plain]] never mind")).startswith("Hello")
     assert not (home.work / "made.txt").exists()
     history = await talk.history()
     assert [m["role"] for m in history] == ["user", "assistant", "tool", "user", "assistant"]

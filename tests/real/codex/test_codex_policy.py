@@ -9,7 +9,7 @@ import pytest
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import begin, calls_of, grant, results_of, said
+from tests.real.codex.talk import begin, calls_of, grant, received_text, results_of
 
 RULES = [
     {"tool": "shell", "when": {"command": "touch allowed*"}, "decide": "allow"},
@@ -36,10 +36,10 @@ async def test_what_is_denied_does_not_run(ruled: Running, home: Home, model: Op
     talk = await begin(ruled.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
     (output,) = results_of(talk.first["messages"]).values()
     assert "not in this house" in output and made(home) == []
-    assert any("not in this house" in text for text in said(model.bodies()[-1]))
-    await talk.say("[[patch:secret.txt]]")
+    assert any("not in this house" in text for text in received_text(model.bodies()[-1]))
+    await talk.send_turn("[[patch:secret.txt]]")
     assert made(home) == []
-    await talk.say("[[run:touch allowed.txt]]")
+    await talk.send_turn("[[run:touch allowed.txt]]")
     assert made(home) == ["allowed.txt"]
 
 
@@ -49,7 +49,7 @@ async def test_a_rule_asks_whatever_is_trusted(ruled: Running, home: Home) -> No
     assert made(home) == []
     answer = await talk.send(grant(call))
     assert (answer["stopReason"], made(home)) == ("end_turn", ["asked.txt"])
-    await talk.say("[[run:touch trusted.txt]]")
+    await talk.send_turn("[[run:touch trusted.txt]]")
     assert made(home) == ["asked.txt", "trusted.txt"]
 
 

@@ -15,7 +15,7 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.model_server.openai_scenarios import SCENARIOS
-from tests.model_server.scenarios import Scenario, Step, ToolUse, say
+from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.codex.conftest import Home
 from tests.real.codex.talk import outputs
 from tests.real.editor import SERVER, Editor, editor_of
@@ -25,8 +25,8 @@ MINE = McpServerStdio(
     name="my server", command=sys.executable, args=[str(SERVER)], env=[EnvVariable(name="SECRET", value=SECRET)]
 )
 CALLS = {
-    "server": Scenario((Step((ToolUse("mcp__my_server__secret", {}),)), say("Told."))),
-    "server2": Scenario((Step((ToolUse("mcp__my_server_2__secret", {}),)), say("Told."))),
+    "server": Scenario((Step((ToolUse("mcp__my_server__secret", {}),)), text_step("Told."))),
+    "server2": Scenario((Step((ToolUse("mcp__my_server_2__secret", {}),)), text_step("Told."))),
 }
 OTHER = """
 [mcp_servers.my_server]
@@ -59,8 +59,12 @@ async def test_what_is_trusted_beside_it_stays_in_the_sandbox(home: Home) -> Non
     async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
         session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
         await agent.set_session_mode(session_id=session, mode_id="auto")
-        for said in ("[[run:touch in.txt; touch /usr/out.txt]]", "[[runoutside:touch /usr/out.txt]]", "[[patch:made.txt]]"):
-            await agent.prompt(session_id=session, prompt=[text_block(said)])
+        for received_text in (
+            "[[run:touch in.txt; touch /usr/out.txt]]",
+            "[[runoutside:touch /usr/out.txt]]",
+            "[[patch:made.txt]]",
+        ):
+            await agent.prompt(session_id=session, prompt=[text_block(received_text)])
         assert editor.asked == []
     assert (home.work / "in.txt").exists() and (home.work / "made.txt").exists()
     assert not await asyncio.to_thread(Path("/usr/out.txt").exists)

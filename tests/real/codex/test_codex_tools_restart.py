@@ -6,7 +6,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import WEATHER, begin, calls_of, deny, grant, outputs, result, results_of, said, text_of
+from tests.real.codex.talk import WEATHER, begin, calls_of, deny, grant, outputs, received_text, result, results_of, text_of
 from tests.real.processes import cli_of, gone, until
 
 ASK = {"shell": False, "apply_patch": False}
@@ -20,7 +20,7 @@ async def test_a_result_for_a_cli_that_was_killed(portico: Running, home: Home, 
     answer = await talk.send(result(calls_of(talk.first["messages"])[0], "18 degrees"))
     assert (answer["stopReason"], text_of(answer["messages"])) == ("end_turn", "It is mild in Tokyo.")
     assert outputs(model.bodies()[-1]) == ["18 degrees"]
-    assert said(model.bodies()[-1]) == ["[[weather]]"]
+    assert received_text(model.bodies()[-1]) == ["[[weather]]"]
 
 
 async def test_a_result_after_the_daemon_was_killed(home: Home, model: OpenAIServer) -> None:

@@ -32,14 +32,14 @@ PLAIN = "Hello from the model, this is plain text."
         ("refusal", "refusal", None, 30),
     ],
 )
-async def test_errors_of_the_model(portico: Running, scenario: str, stop: str, told: str | None, seconds: float) -> None:
+async def test_errors_of_the_model(portico: Running, scenario: str, stop: str, reported: str | None, seconds: float) -> None:
     talk = await begin(portico.client, "[[plain]]")
     before = time.monotonic()
     answer = await talk.send(f"[[{scenario}]]")
     assert time.monotonic() - before < seconds
     assert answer["stopReason"] == stop
-    assert (told in answer["error"]) if told else "error" not in answer
-    assert await talk.say("[[plain]] again") == PLAIN
+    assert (reported in answer["error"]) if reported else "error" not in answer
+    assert await talk.send_turn("[[plain]] again") == PLAIN
 
 
 async def test_a_stream_that_breaks_is_told_once(portico: Running) -> None:
@@ -66,7 +66,7 @@ async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
                 await session.run.cancel()
         assert name == "turn_stop"
     assert (await portico.gateway.store.runs.last(talk.id)).stop_reason == "cancelled"
-    assert await talk.say("[[plain]]") == PLAIN
+    assert await talk.send_turn("[[plain]]") == PLAIN
     assert cli_of(home.path) == process
 
 
@@ -77,7 +77,7 @@ async def test_an_interrupt_before_the_turn_has_begun(portico: Running) -> None:
     before = time.monotonic()
     await session.run.cancel()
     assert time.monotonic() - before < 10
-    assert await talk.say("[[plain]]") == PLAIN
+    assert await talk.send_turn("[[plain]]") == PLAIN
 
 
 async def test_an_interrupt_in_a_command_ends_the_command(home: Home) -> None:
@@ -93,7 +93,7 @@ async def test_an_interrupt_in_a_command_ends_the_command(home: Home) -> None:
             assert [name async for name, _ in frames][-1] == "turn_stop"
         await gone(sleeper.pid)
         assert cli_of(home.path) == process
-        assert await talk.say("[[plain]]") == PLAIN
+        assert await talk.send_turn("[[plain]]") == PLAIN
         (result,) = [m for m in await talk.history() if m["role"] == "tool"]
         assert result["content"] == "Tool call cancelled"
 
@@ -107,7 +107,7 @@ async def test_a_cli_that_is_killed_in_the_middle_of_a_turn(portico: Running, ho
                 break
         *_, (name, data) = [frame async for frame in frames]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
-    assert (await talk.say("[[recall]]")).startswith("I see 3 user texts. Before this one: [[plain]] one | [[slowtext]]")
+    assert (await talk.send_turn("[[recall]]")).startswith("I see 3 user texts. Before this one: [[plain]] one | [[slowtext]]")
 
 
 async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) -> None:
@@ -116,12 +116,12 @@ async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) 
     process.kill()
     session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     await until(lambda: not session.live.alive, "its end is noticed")
-    assert await talk.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+    assert await talk.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
 async def test_a_native_thread_that_is_gone_is_seeded_from_the_history(portico: Running, home: Home, model: OpenAIServer) -> None:
     talk = await begin(portico.client, "[[think]] one")
-    await talk.say("[[plain]] two")
+    await talk.send_turn("[[plain]] two")
     process = cli_of(home.path)
     process.kill()
     session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
@@ -129,7 +129,7 @@ async def test_a_native_thread_that_is_gone_is_seeded_from_the_history(portico: 
     for found in home.codex.iterdir():
         if found.name != "config.toml":
             shutil.rmtree(found) if found.is_dir() else found.unlink()
-    assert await talk.say("[[recall]]") == "I see 3 user texts. Before this one: [[think]] one | [[plain]] two"
+    assert await talk.send_turn("[[recall]]") == "I see 3 user texts. Before this one: [[think]] one | [[plain]] two"
     assert [i["role"] for i in model.bodies()[-1]["input"] if i.get("role") != "developer"].count("assistant") == 2
 
 
@@ -157,7 +157,7 @@ async def test_a_session_outlives_the_daemon(home: Home) -> None:
     await gone(process.pid)
     async with daemon.client() as client:
         again = talk.over(client)
-        assert await again.say("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+        assert await again.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
         assert len(home.threads()) == 1
     assert await daemon.stop() == 0
 

@@ -8,7 +8,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import begin, said
+from tests.real.codex.talk import begin, received_text
 from tests.real.processes import arguments, cli_of, until
 from tests.real.talk import frames_of, joined, text_of, user
 
@@ -45,10 +45,10 @@ async def test_whole_messages_by_message_mode_and_in_the_history(portico: Runnin
 async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running, home: Home, model: OpenAIServer) -> None:
     talk = await begin(portico.client, "[[plain]] one")
     first = cli_of(home.path)
-    await talk.say("[[think]] two")
-    assert await talk.say("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
+    await talk.send_turn("[[think]] two")
+    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
     assert cli_of(home.path) == first
-    assert said(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
+    assert received_text(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
     assert [message["role"] for message in await talk.history()] == ["user", "assistant"] * 3
 
 
@@ -60,10 +60,10 @@ async def test_an_answer_of_more_than_a_megabyte_comes_whole(portico: Running) -
 async def test_a_prompt_of_a_megabyte(portico: Running, model: OpenAIServer) -> None:
     prompt = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
     talk = await begin(portico.client, prompt)
-    assert said(model.bodies()[-1]) == [prompt]
+    assert received_text(model.bodies()[-1]) == [prompt]
     answer = await talk.send(prompt + "!")
     assert (answer["stopReason"], "exceeds the maximum length" in answer["error"]) == ("error", True)
-    assert await talk.say("[[plain]]") == PLAIN
+    assert await talk.send_turn("[[plain]]") == PLAIN
 
 
 PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! ls [[plain]]", "$skill \u2028 [[plain]]"]
@@ -72,7 +72,7 @@ PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! l
 @pytest.mark.parametrize("prompt", PROMPTS)
 async def test_a_prompt_reaches_the_model_as_it_was_written(portico: Running, model: OpenAIServer, prompt: str) -> None:
     await begin(portico.client, prompt)
-    assert said(model.bodies()[-1]) == [prompt]
+    assert received_text(model.bodies()[-1]) == [prompt]
 
 
 async def test_an_image(portico: Running, model: OpenAIServer) -> None:
@@ -87,7 +87,7 @@ async def test_an_image(portico: Running, model: OpenAIServer) -> None:
 async def test_a_system_prompt(portico: Running, model: OpenAIServer, how: str) -> None:
     messages = [{"role": "system", "content": "You are Portia."}, user("[[plain]]")]
     await begin(portico.client, *messages, system_prompt=how)
-    asked = "\n".join([str(model.bodies()[-1].get("instructions")), *said(model.bodies()[-1], "developer")])
+    asked = "\n".join([str(model.bodies()[-1].get("instructions")), *received_text(model.bodies()[-1], "developer")])
     assert "You are Portia." in asked
     assert ("You are Codex" in asked) == (how == "append")
 
@@ -105,7 +105,7 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
 
 async def test_usage_is_of_each_turn_alone(portico: Running) -> None:
     talk = await begin(portico.client, "[[plain]] one")
-    await talk.say("[[usage]] two")
+    await talk.send_turn("[[usage]] two")
     session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
     used = [e.event for e in await session.log.read(0) if e.event.kind == "usage"]
     assert [(u.input_tokens, u.cache_read, u.output_tokens) for u in used] == [(100, 7, 42), (1000, 200, 40)]
@@ -137,7 +137,7 @@ async def test_a_compaction_is_noticed_but_what_is_left_is_not_declared(home: Ho
     settings.write_text("model_auto_compact_token_limit = 100\n" + settings.read_text())
     async with home.gateway() as portico:
         talk = await begin(portico.client, "[[plain]] one")
-        assert await talk.say("[[recall]] two") != PLAIN
+        assert await talk.send_turn("[[recall]] two") != PLAIN
         kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)).log.read(0)]
         assert kinds.count("compacted") == 1
         assert len(await talk.history()) == 4

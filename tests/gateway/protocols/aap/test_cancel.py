@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.follow import following, numbered, take
-from tests.gateway.talk import alive, create, error, history, idle, look, opening, pid_in, say, until, user
+from tests.gateway.talk import alive, create, error, history, idle, look, pid_in, send_turn, session_body, until, user
 
 Scene = Callable[..., str]
 TOOL = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "tool"}}
@@ -41,7 +41,7 @@ async def test_a_run_stops_at_once_with_one_turn_stop(portico: Running, scene: S
     assert events[-1][2] == {"stopReason": "end_turn"}
     if stubborn:
         assert not alive(pid)
-    assert (await say(portico.client, session, "go"))["messages"][0]["content"] == '3 ["one", "hang"]'
+    assert (await send_turn(portico.client, session, "go"))["messages"][0]["content"] == '3 ["one", "hang"]'
     assert (await history(portico.client, session))[2:4] == [user("hang"), {"role": "assistant", "content": "begin"}]
     assert took < 5, "1 s on a machine that has nothing else to do"
 
@@ -64,12 +64,12 @@ async def test_calls_that_wait_are_given_up(portico: Running, scene: Scene) -> N
         assert (await asyncio.wait_for(take(window, "tool_calls_cancelled"), 20))[-1][2] == {"toolCallIds": ["a"]}
     found = await history(portico.client, session)
     assert found[-1] == {"role": "tool", "toolCallId": "a", "content": "Tool call cancelled"}
-    assert (await say(portico.client, session, "go"))["messages"] == [{"role": "assistant", "content": "well"}]
+    assert (await send_turn(portico.client, session, "go"))["messages"] == [{"role": "assistant", "content": "well"}]
     assert (await cancel(portico, session))["cancelled"] is False
 
 
 async def test_two_at_once_stop_it_once(portico: Running, scene: Scene) -> None:
-    body = opening(options={"scenario": scene([{"text": "x"}, {"hang": True}])}, stream="delta")
+    body = session_body(options={"scenario": scene([{"text": "x"}, {"hang": True}])}, stream="delta")
     turn = asyncio.create_task(portico.client.put("/session", json=body))
     session = str(await until(lambda: _only(portico)))
     await until(lambda: _is_running(portico, session))
@@ -86,7 +86,7 @@ async def test_a_dropped_connection(
     tmp_path: Path, scene: Scene, mode: str, config: str, asked: str | None, goes_on: bool
 ) -> None:
     steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 1.0}, {"text": "end"}]
-    body = opening(options={"scenario": scene(steps)}, stream=mode, **({"on_disconnect": asked} if asked else {}))
+    body = session_body(options={"scenario": scene(steps)}, stream=mode, **({"on_disconnect": asked} if asked else {}))
     async with gateway_on(table(tmp_path, server={"on_disconnect": config})) as portico:
         turn = asyncio.create_task(portico.client.put("/session", json=body))
         await until((tmp_path / "scenes" / "began").exists)
@@ -94,8 +94,8 @@ async def test_a_dropped_connection(
         await asyncio.wait([turn])
         session = str(await until(lambda: _only(portico)))
         await idle(portico.client, session)
-        said = (await history(portico.client, session))[1:]
-    assert said == [{"role": "assistant", "content": "beginend" if goes_on else "begin"}]
+        received_text = (await history(portico.client, session))[1:]
+    assert received_text == [{"role": "assistant", "content": "beginend" if goes_on else "begin"}]
 
 
 async def _only(portico: Running) -> str | None:

@@ -28,7 +28,7 @@ async def test_a_client_that_goes_away_loses_nothing(aap: Aap, scene: Scene) -> 
         assert found["stopReason"] == "end_turn"
         first, thought, last = found["history"]["full"][-1]["content"]
         assert (first["text"], thought["thinking"], last["text"]) == (f"begun {TEXT}", "so", "end")
-        assert (await aap.say(session, "next"))["stopReason"] == "end_turn"
+        assert (await aap.send_turn(session, "next"))["stopReason"] == "end_turn"
 
 
 async def test_a_client_of_none_that_goes_away_loses_nothing(aap: Aap, scene: Scene) -> None:

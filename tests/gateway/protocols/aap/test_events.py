@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.gateway.follow import Event, following, numbered, replay, take
-from tests.gateway.talk import create, error, idle, look, opening, say, until, user
+from tests.gateway.talk import create, error, idle, look, send_turn, session_body, until, user
 
 Scene = Callable[..., str]
 LONG = [
@@ -34,7 +34,7 @@ async def post(portico: Running, session: str, *messages: Any, **fields: Any) ->
 
 
 async def test_every_frame_of_a_turn_has_its_number(portico: Running, scene: Scene) -> None:
-    body = opening(options={"scenario": scene(LONG)}, stream="delta")
+    body = session_body(options={"scenario": scene(LONG)}, stream="delta")
     first = numbered((await portico.client.put("/session", json=body)).text)
     assert [event[0] for event in first[:3]] == ["0", "1", "3"], "the event 2 is not for clients"
     session = first[0][2]["sessionId"]
@@ -49,8 +49,8 @@ async def test_two_windows_see_the_same_turns_and_what_was_said(portico: Running
         own = await post(portico, session, user("two"))
         seen = await asyncio.wait_for(take(left, "turn_stop"), 20)
         assert seen == await asyncio.wait_for(take(right, "turn_stop"), 20)
-        said, *rest = seen
-        assert said[1:] == ("client_message", user("two"))
+        received_text, *rest = seen
+        assert received_text[1:] == ("client_message", user("two"))
         assert rest == own
         again = await post(portico, session, user("three"))
         assert (await asyncio.wait_for(take(left, "turn_stop"), 20))[1:] == again
@@ -68,7 +68,7 @@ async def test_answers_are_shown_to_the_other_window(portico: Running, scene: Sc
     async with following(portico.client, session) as window:
         result = {"role": "tool", "toolCallId": "a", "content": "seen"}
         grant = {"role": "tool_permission", "toolCallId": "b", "granted": True, "reason": None}
-        await say(portico.client, session, result, grant)
+        await send_turn(portico.client, session, result, grant)
         seen = await asyncio.wait_for(take(window, "turn_stop"), 20)
     assert [event[1:] for event in seen[:3]] == [("client_message", result), ("client_message", grant), ("turn_start", {})]
     assert ("tool_result", {"toolCallId": "b", "content": "done"}) in [event[1:] for event in seen]
@@ -96,7 +96,7 @@ async def test_without_a_number_a_running_turn_is_seen_from_its_start(portico: R
 @pytest.mark.parametrize("mode", ["delta", "message"])
 async def test_from_every_id_the_rest_follows(portico: Running, scene: Scene, mode: str) -> None:
     session = (await create(portico.client, options={"scenario": scene(LONG)}))["sessionId"]
-    await say(portico.client, session, "two")
+    await send_turn(portico.client, session, "two")
     whole = await replay(portico.client, session, stream=mode)
     assert [event[1] for event in whole].count("turn_stop") == 2
     for place, event in enumerate(whole):
@@ -142,7 +142,7 @@ async def test_calls_that_are_given_up_are_told(portico: Running, scene: Scene) 
     name = scene([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
     session = (await create(portico.client, options={"scenario": name}, **fields))["sessionId"]
     async with following(portico.client, session) as window:
-        await say(portico.client, session, "never mind")
+        await send_turn(portico.client, session, "never mind")
         seen = await asyncio.wait_for(take(window, "turn_stop"), 20)
     assert [event[1] for event in seen] == ["tool_calls_cancelled", "client_message", "turn_start", "text_delta", "turn_stop"]
     assert seen[0][2] == {"toolCallIds": ["a"]}
@@ -231,7 +231,7 @@ async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, scene: 
             for gap in lost:
                 assert gap[2]["from"] == max(int(event[0]), int(stored[-1][0])) + 1
                 assert gap[2]["to"] == int(turn[-1][0]) - 2
-        assert (await say(client, session, "three"))["stopReason"] == "end_turn"
+        assert (await send_turn(client, session, "three"))["stopReason"] == "end_turn"
         assert (await idle(client, session))["state"] == "idle"
         assert [e[1] for e in await replay(client, session, turn[-1][0])] == [
             "client_message", "turn_start", "text_delta", "turn_stop",

@@ -26,8 +26,8 @@ async def test_version_3_under_a_key(portico: Running) -> None:
     assert [answer.status_code for answer in made] == [201, 201]
     assert made[0].json() == made[1].json()
     session = made[0].json()["sessionId"]
-    said = {"messages": [user("once")], "stream": "delta"}
-    turns = [await portico.client.post(f"/aap/v3/sessions/{session}/turns", json=said, headers=KEYED) for _ in range(2)]
+    received_text = {"messages": [user("once")], "stream": "delta"}
+    turns = [await portico.client.post(f"/aap/v3/sessions/{session}/turns", json=received_text, headers=KEYED) for _ in range(2)]
     assert turns[0].text == turns[1].text
     assert [event[1] for event in numbered(turns[0].text)] == ["turn_start", "text_delta", "turn_stop"]
     assert (await portico.client.post("/aap/v3/sessions", json=body | {"messages": [user()]}, headers=KEYED)).status_code == 409

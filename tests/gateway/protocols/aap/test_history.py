@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import Running
 from tests.gateway.aap_client import Aap
-from tests.gateway.talk import error, opening, user
+from tests.gateway.talk import error, session_body, user
 
 Scene = Callable[..., str]
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -43,7 +43,7 @@ async def test_messages_come_back_exactly_as_they_were_given(aap: Aap) -> None:
         user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
     ]
     for message in later:
-        await aap.say(session, message)
+        await aap.send_turn(session, message)
     given = [message for message in await aap.history(session) if message["role"] == "user"]
     assert given[-3:] == later
 
@@ -112,10 +112,10 @@ async def test_images_are_taken_where_they_are_declared(aap: Aap, scene: Scene, 
 
 async def test_images_are_refused_where_they_are_not(aap: Aap) -> None:
     for url in ("https://example.org/cat.png", PIXEL):
-        text = await error(aap.put(opening("echo", user([{"type": "image", "url": url}]))), 400)
+        text = await error(aap.put(session_body("echo", user([{"type": "image", "url": url}]))), 400)
         assert "image" in text and "'echo'" in text
     for url in ("http://example.org/cat.png", "file:///etc/passwd", "cat.png", ""):
-        text = await error(aap.put(opening("script", user([{"type": "image", "url": url}]))), 400)
+        text = await error(aap.put(session_body("script", user([{"type": "image", "url": url}]))), 400)
         assert "https://" in text
     session = (await aap.create("echo"))["sessionId"]
     body = {"messages": [user([{"type": "text", "text": "see"}, {"type": "image", "url": PIXEL}])]}

@@ -14,7 +14,7 @@ from gateway.security.api_keys import NamedKeys
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, table
 from tests.gateway.follow import numbered
-from tests.gateway.talk import create, error, history, idle, opening, until, user
+from tests.gateway.talk import create, error, history, idle, session_body, until, user
 
 Scene = Callable[..., str]
 KEYED = {"Idempotency-Key": "job-1"}
@@ -32,7 +32,7 @@ async def sessions(client: httpx.AsyncClient) -> list[str]:
 @pytest.mark.parametrize("mode", ["none", "delta", "message"])
 async def test_a_create_again_is_the_same_answer(portico: Running, scene: Scene, mode: str) -> None:
     steps = [{"text": {"text": "some words", "chunk": 2}}, {"delay": 0.3}, {"text": "more"}]
-    body = opening(options={"scenario": scene(steps)}, stream=mode)
+    body = session_body(options={"scenario": scene(steps)}, stream=mode)
     answers = await asyncio.gather(*(put(portico.client, body) for _ in range(3)))
     answers.append(await put(portico.client, body))
     assert len({(answer.status_code, answer.text) for answer in answers}) == 1
@@ -65,9 +65,9 @@ async def test_a_retry_may_go_on_where_it_was(portico: Running) -> None:
 
 
 async def test_another_body_under_the_key_is_refused(portico: Running) -> None:
-    body = opening("echo", "one")
+    body = session_body("echo", "one")
     session = (await put(portico.client, body)).json()["sessionId"]
-    for other in (opening("echo", "two"), body | {"stream": "delta"}, opening("script", "one")):
+    for other in (session_body("echo", "two"), body | {"stream": "delta"}, session_body("script", "one")):
         assert "new key" in await error(put(portico.client, other), 409)
     await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)
     await error(portico.client.post(f"/session/{session}", json=TURN | {"messages": [user("3")]}, headers=KEYED), 409)
@@ -79,16 +79,16 @@ async def test_keys_are_of_one_operation_and_one_caller(portico: Running, tmp_pa
     keys = NamedKeys(tmp_path / "data")
     for key in (keys.add("one"), keys.add("two")):
         portico.client.headers["Authorization"] = f"Bearer {key}"
-        await put(portico.client, opening("echo"))
+        await put(portico.client, session_body("echo"))
         (session,) = await sessions(portico.client)
         assert (await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).status_code == 200
         assert len(await history(portico.client, session)) == 4
 
 
 async def test_a_refusal_is_not_remembered(portico: Running, scene: Scene) -> None:
-    await error(put(portico.client, opening("echo", options={"no": "such"})), 400)
-    await error(put(portico.client, opening("script", options={"scenario": "none.json"})), 503)
-    assert (await put(portico.client, opening("echo"))).status_code == 201
+    await error(put(portico.client, session_body("echo", options={"no": "such"})), 400)
+    await error(put(portico.client, session_body("script", options={"scenario": "none.json"})), 503)
+    assert (await put(portico.client, session_body("echo"))).status_code == 201
     name = scene([{"text": "x"}], [{"hang": True}], [{"text": "y"}])
     session = (await create(portico.client, options={"scenario": name}))["sessionId"]
     turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=TURN))
@@ -110,15 +110,15 @@ async def test_answers_to_calls_under_a_key(portico: Running, scene: Scene) -> N
 
 
 async def test_a_session_that_was_deleted_is_not_made_again(portico: Running) -> None:
-    session = (await put(portico.client, opening("echo"))).json()["sessionId"]
+    session = (await put(portico.client, session_body("echo"))).json()["sessionId"]
     await portico.client.delete(f"/session/{session}")
-    await error(put(portico.client, opening("echo")), 404)
+    await error(put(portico.client, session_body("echo")), 404)
     assert not await sessions(portico.client)
 
 
 async def test_what_is_stored_of_a_key_tells_nothing(portico: Running, tmp_path: Path) -> None:
     headers = {"Idempotency-Key": "a-very-telling-key"}
-    await portico.client.put("/session", json=opening("echo"), headers=headers)
+    await portico.client.put("/session", json=session_body("echo"), headers=headers)
     assert not any(b"telling" in file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
 
 
@@ -126,7 +126,7 @@ async def test_after_a_restart_nothing_runs_twice(daemon: Daemon, scene: Scene, 
     hang = [{"text": "begin"}, {"write_file": {"path": "hangs", "text": "x"}}, {"hang": {"ignore_term": True}}]
     name = scene([{"text": "one"}], hang)
     write_config(tmp_path, table(tmp_path))
-    body = opening(options={"scenario": name}, stream="delta")
+    body = session_body(options={"scenario": name}, stream="delta")
     await daemon.start()
     async with daemon.client() as client:
         first = (await put(client, body)).text

@@ -11,35 +11,39 @@ import pytest
 
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.aap_client import Aap
-from tests.gateway.talk import create, error, history, opening, user
+from tests.gateway.talk import create, error, history, session_body, user
 
 JSON = {"Content-Type": "application/json"}
 SECRET = "s3cret-value"
+PERMISSION = {"role": "tool_permission", "toolCallId": "x", "granted": True}
 
 BAD_CREATIONS: list[tuple[Any, str]] = [
     ([], "JSON object"),
     ("text", "JSON object"),
     (None, "JSON object"),
     ({}, "agent: "),
-    (opening() | {"agent": SECRET}, "agent: "),
-    (opening() | {"agent": {}}, "agent.name: "),
-    (opening() | {"agent": {"name": 7}}, "agent.name: "),
-    (opening() | {"stream": SECRET}, "stream: "),
-    (opening() | {"messages": SECRET}, "messages: "),
-    (opening() | {"messages": None}, "messages: "),
-    (opening() | {"messages": []}, "messages: "),
-    (opening() | {"messages": [SECRET]}, "messages.0: "),
-    (opening() | {"messages": [{"content": SECRET}]}, "messages.0: "),
-    (opening() | {"messages": [{"role": SECRET, "content": "x"}]}, "messages.0: role must be one of 'system', 'user'"),
-    (opening() | {"messages": [user(7)]}, "messages.0.user.content"),
-    (opening() | {"messages": [user([{"type": SECRET}])]}, "messages.0.user.content"),
-    (opening() | {"messages": [user([{"type": "text", "text": {"a": SECRET}}])]}, "messages.0.user.content"),
-    (opening() | {"messages": [{"role": "system", "content": [SECRET]}, user()]}, "messages.0.system.content"),
-    (opening() | {"messages": [{"role": "tool", "content": SECRET}, user()]}, "messages.0.tool.toolCallId"),
-    (opening() | {"messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}, user()]}, "messages.0: role"),
-    (opening() | {"messages": [user(), {"role": "assistant", "content": "x"}]}, "messages: the last message"),
-    (opening() | {"messages": [{"role": "system", "content": "x"}]}, "messages: the last message"),
-    (opening() | {"messages": [user(), {"role": "tool", "toolCallId": "x", "content": "x"}]}, "messages: the last message"),
+    (session_body() | {"agent": SECRET}, "agent: "),
+    (session_body() | {"agent": {}}, "agent.name: "),
+    (session_body() | {"agent": {"name": 7}}, "agent.name: "),
+    (session_body() | {"stream": SECRET}, "stream: "),
+    (session_body() | {"messages": SECRET}, "messages: "),
+    (session_body() | {"messages": None}, "messages: "),
+    (session_body() | {"messages": []}, "messages: "),
+    (session_body() | {"messages": [SECRET]}, "messages.0: "),
+    (session_body() | {"messages": [{"content": SECRET}]}, "messages.0: "),
+    (session_body() | {"messages": [{"role": SECRET, "content": "x"}]}, "messages.0: role must be one of 'system', 'user'"),
+    (session_body() | {"messages": [user(7)]}, "messages.0.user.content"),
+    (session_body() | {"messages": [user([{"type": SECRET}])]}, "messages.0.user.content"),
+    (session_body() | {"messages": [user([{"type": "text", "text": {"a": SECRET}}])]}, "messages.0.user.content"),
+    (session_body() | {"messages": [{"role": "system", "content": [SECRET]}, user()]}, "messages.0.system.content"),
+    (session_body() | {"messages": [{"role": "tool", "content": SECRET}, user()]}, "messages.0.tool.toolCallId"),
+    (
+        session_body() | {"messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}, user()]},
+        "messages.0: role",
+    ),
+    (session_body() | {"messages": [user(), {"role": "assistant", "content": "x"}]}, "messages: the last message"),
+    (session_body() | {"messages": [{"role": "system", "content": "x"}]}, "messages: the last message"),
+    (session_body() | {"messages": [user(), {"role": "tool", "toolCallId": "x", "content": "x"}]}, "messages: the last message"),
 ]
 
 
@@ -57,7 +61,7 @@ async def session(portico: Running) -> AsyncIterator[str]:
 async def test_a_bad_creation_names_the_place(aap: Aap, session: str) -> None:
     # Version 3 creates without a turn: a history need not end with the user, and `stream` is the turns'.
     turnless = ("messages: the last message", "stream: ")
-    cases = [case for case in BAD_CREATIONS if case[1] not in turnless and case[0] != opening() | {"messages": []}]
+    cases = [case for case in BAD_CREATIONS if case[1] not in turnless and case[0] != session_body() | {"messages": []}]
     method, path = ("POST", "/sessions") if aap.three else ("PUT", "/session")
     for body, place in cases if aap.three else BAD_CREATIONS:
         request = aap.http.request(method, aap.base.url + path, content=json.dumps(body), headers=JSON)
@@ -88,7 +92,7 @@ async def test_a_bad_turn_names_the_place(aap: Aap, session: str) -> None:
 async def test_a_blank_user_message_is_refused(aap: Aap, session: str) -> None:
     for blank in ("", "  \n\t", [], [{"type": "text", "text": " "}], [{"type": "thinking", "thinking": "x"}]):
         if not aap.three:
-            assert "blank" in await error(aap.put(opening("echo", user(blank))), 400)
+            assert "blank" in await error(aap.put(session_body("echo", user(blank))), 400)
         assert "blank" in await error(aap.post(session, {"messages": [user(blank)]}), 400)
 
 
@@ -128,7 +132,7 @@ async def test_malformed_bodies_are_refused(aap: Aap, session: str) -> None:
 
 
 async def test_another_content_type_is_refused(portico: Running, session: str) -> None:
-    body = json.dumps(opening("echo", SECRET))
+    body = json.dumps(session_body("echo", SECRET))
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", ""):
         text = await error(portico.client.put("/session", content=body, headers={"Content-Type": kind}), 415)
         assert "Content-Type: application/json" in text

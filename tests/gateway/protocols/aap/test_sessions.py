@@ -154,4 +154,4 @@ async def test_of_turns_at_the_same_time_one_runs(aap: Aap, scene: Scene) -> Non
     answers = await asyncio.gather(*(aap.post(session, body) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
     assert [message["role"] for message in await aap.history(session)] == ["user", "assistant"] * 2
-    assert (await aap.say(session, "more"))["stopReason"] == "end_turn"
+    assert (await aap.send_turn(session, "more"))["stopReason"] == "end_turn"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.aap_client import Aap, Base
-from tests.gateway.talk import error, opening, user
+from tests.gateway.talk import error, session_body, user
 
 Scene = Callable[..., str]
 SAY_OPTIONS = [{"text": "{options.pace} {options.token}"}]
@@ -25,10 +25,10 @@ async def test_options_merge_by_key(aap: Aap, scene: Scene) -> None:
     first = await aap.create(options={"scenario": name, "pace": "fast"})
     session = first["sessionId"]
     assert _said(first) == "fast "
-    assert _said(await aap.say(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
-    assert _said(await aap.say(session, "x")) == "fast tok-1234"
-    assert _said(await aap.say(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
-    assert _said(await aap.say(session, "x", agent={"options": {}})) == "recorded tok-1234"
+    assert _said(await aap.send_turn(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
+    assert _said(await aap.send_turn(session, "x")) == "fast tok-1234"
+    assert _said(await aap.send_turn(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
+    assert _said(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
     config = (await aap.look(session))["agent"]
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
 
@@ -47,7 +47,7 @@ async def test_an_option_that_was_never_given_has_its_default(base: Base, tmp_pa
         answer = await aap.create("demo", options={"token": "of-session", "pace": "fast"})
         assert _said(answer) == "fast of-session"
         reset = {"options": {"pace": "recorded"}}
-        assert _said(await aap.say(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
+        assert _said(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
 
 
 async def test_stars_sent_back_leave_a_secret_as_it_is(aap: Aap, scene: Scene) -> None:
@@ -55,14 +55,14 @@ async def test_stars_sent_back_leave_a_secret_as_it_is(aap: Aap, scene: Scene) -
     session = first["sessionId"]
     shown = (await aap.look(session))["agent"]["options"]
     assert shown["token"] == "***"
-    assert _said(await aap.say(session, "x", agent={"options": shown})) == "recorded tok-1234"
-    assert _said(await aap.say(session, "x", agent={"options": {"token": ""}})) == "recorded "
+    assert _said(await aap.send_turn(session, "x", agent={"options": shown})) == "recorded tok-1234"
+    assert _said(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
     fresh = await aap.create(options=shown)
     assert _said(fresh) == "recorded "
 
 
 async def test_other_options_may_be_stars(aap: Aap, scene: Scene) -> None:
-    text = await error(aap.put(opening(options={"scenario": "***"})), 503)
+    text = await error(aap.put(session_body(options={"scenario": "***"})), 503)
     assert "***" in text
 
 
@@ -76,7 +76,7 @@ async def test_settings_outlive_the_daemon(base: Base, tmp_path: Path, scene: Sc
     async with gateway_on(config) as portico:
         aap = Aap(portico.client, base)
         assert await aap.look(session) == before
-        assert _said(await aap.say(session, "x")) == "recorded tok-1234"
+        assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
     assert before["tools"] == [WEATHER]
     assert before["agent"]["tools"] == [{"name": "lookup", "trust": True}]
 
@@ -89,11 +89,11 @@ async def test_tools_replace_the_tools_before(aap: Aap, scene: Scene) -> None:
     assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools every tool of the agent's is off"
     assert "tools" not in await aap.look(session)
     granted = {"tools": [{"name": "lookup", "trust": True}, {"name": "shell"}]}
-    assert (await aap.say(session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
+    assert (await aap.send_turn(session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
     found = await aap.look(session)
     assert found["agent"]["tools"] == [{"name": "lookup", "trust": True}, {"name": "shell", "trust": False}]
-    assert (await aap.say(session, "x"))["messages"][-1]["content"] == "3 hits"
-    none = await aap.say(session, "x", agent={"tools": []}, tools=[WEATHER])
+    assert (await aap.send_turn(session, "x"))["messages"][-1]["content"] == "3 hits"
+    none = await aap.send_turn(session, "x", agent={"tools": []}, tools=[WEATHER])
     assert "not enabled" in none["messages"][-1]["content"]
     found = await aap.look(session)
     assert found["agent"]["tools"] == []
@@ -120,7 +120,7 @@ async def test_bad_settings_are_named_and_change_nothing(aap: Aap) -> None:
     for agent, named in BAD_AGENTS:
         turn = {"messages": [user()], "agent": agent}
         refused = await error(aap.post(session, turn), 400)
-        refused += await error(aap.put(opening() | {"agent": {"name": "script", **agent}}), 400)
+        refused += await error(aap.put(session_body() | {"agent": {"name": "script", **agent}}), 400)
         assert all(refused.count(word) >= 2 for word in named), refused
         assert "tok-1234" not in refused
     assert await aap.look(session) == before
@@ -145,14 +145,14 @@ async def test_bad_application_tools_are_named(aap: Aap) -> None:
         turn = {"messages": [user()], "tools": tools}
         named = [word.replace("inputSchema", aap.schema) for word in named]
         refused = await error(aap.post(sessions[agent], turn), 400)
-        refused += await error(aap.put(opening(agent, tools=tools)), 400)
+        refused += await error(aap.put(session_body(agent, tools=tools)), 400)
         assert all(refused.count(word) >= 2 for word in named), refused
     assert [await aap.look(session) for session in sessions.values()] == before
     assert len((await aap.page())["sessions"]) == 2
 
 
 async def test_an_unknown_agent_is_named(aap: Aap) -> None:
-    text = await error(aap.put(opening("nobody")), 400)
+    text = await error(aap.put(session_body("nobody")), 400)
     assert "'nobody'" in text
     assert "echo" in text and "script" in text
     assert await aap.page() == {"sessions": []}
@@ -165,7 +165,7 @@ async def test_the_agent_of_a_session_stays(aap: Aap) -> None:
     text = await error(aap.post(session, body), 400)
     assert "'script'" in text and "'echo'" in text
     assert await aap.look(session) == before
-    assert (await aap.say(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
+    assert (await aap.send_turn(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
 
 
 async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: Aap, scene: Scene) -> None:
@@ -174,11 +174,11 @@ async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: Aa
     body = {"messages": [user()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
     assert "missing.json" in await error(aap.post(session, body), 503)
     assert await aap.look(session) == before
-    assert _said(await aap.say(session, "x")) == "recorded tok-1234"
+    assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
 
 
 async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: Running, aap: Aap) -> None:
-    text = await error(aap.put(opening(options={"scenario": "missing.json"})), 503)
+    text = await error(aap.put(session_body(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
     assert len((await aap.page())["sessions"]) == int(aap.three), "in version 3 it was made by a request of its own"
     assert not await portico.gateway.store.processes.all()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import Running, gateway_on, table
 from tests.gateway.aap_client import Aap
-from tests.gateway.talk import Frame, frames, joined, opening, user
+from tests.gateway.talk import Frame, frames, joined, session_body, user
 
 Scene = Callable[..., str]
 STEPS = [
@@ -75,7 +75,7 @@ async def test_none_sends_one_json_answer(aap: Aap, scene: Scene) -> None:
 
 
 async def test_none_is_the_default(aap: Aap) -> None:
-    answer = await aap.put(opening("echo", "hi"))
+    answer = await aap.put(session_body("echo", "hi"))
     assert (answer.status_code, answer.headers["content-type"]) == (200 if aap.three else 201, "application/json")
     session = answer.extensions["session"] if aap.three else answer.json()["sessionId"]
     again = await aap.post(session, {"messages": [user("ho")]})
@@ -97,7 +97,7 @@ async def test_a_session_goes_on_over_many_turns_in_every_mode(aap: Aap, scene: 
     for number, mode in enumerate(("delta", "message", "none"), 2):
         body = {"messages": [user("a" * number)], "stream": mode}
         assert (await aap.post(session, body)).status_code == 200
-    answer = await aap.say(session, "last")
+    answer = await aap.send_turn(session, "last")
     assert answer["messages"] == [{"role": "assistant", "content": '5:["a", "aa", "aaa", "aaaa"]'}]
     stored = await aap.history(session)
     assert [message["role"] for message in stored] == ["user", "assistant"] * 5
@@ -137,7 +137,7 @@ async def test_a_message_that_the_agent_lost_does_not_count(aap: Aap, scene: Sce
 
 
 async def test_frames_are_exactly_as_the_protocol_writes_them(portico: Running) -> None:
-    answer = await portico.client.put("/session", json=opening("echo", 'say "hi"\n\n', stream="delta"))
+    answer = await portico.client.put("/session", json=session_body("echo", 'say "hi"\n\n', stream="delta"))
     first, rest = answer.content.split(b"\n\n", 1)
     assert first.startswith(b'event: session_start\ndata: {"sessionId":"sess_')
     assert rest == (
@@ -148,7 +148,7 @@ async def test_frames_are_exactly_as_the_protocol_writes_them(portico: Running) 
 
 
 async def test_streams_are_not_to_be_buffered(portico: Running) -> None:
-    for path, body in (("/session", opening("echo", stream="delta")), ("/v1/execute", {"driver": "echo", "task": "x"})):
+    for path, body in (("/session", session_body("echo", stream="delta")), ("/v1/execute", {"driver": "echo", "task": "x"})):
         answer = await portico.client.request("PUT" if path == "/session" else "POST", path, json=body)
         assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
         assert "no-cache" in answer.headers["cache-control"]
@@ -158,17 +158,17 @@ async def test_streams_are_not_to_be_buffered(portico: Running) -> None:
 async def test_a_quiet_stream_is_kept_open_by_comments(tmp_path: Path, scene: Scene) -> None:
     name = scene([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
     async with gateway_on(table(tmp_path, server={"keep_alive": 0.05})) as portico:
-        answer = await portico.client.put("/session", json=opening(options={"scenario": name}, stream="delta"))
+        answer = await portico.client.put("/session", json=session_body(options={"scenario": name}, stream="delta"))
     blocks = answer.text.split("\n\n")
-    said = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
-    quiet = blocks[said[0] + 1 : said[1]]
+    received_text = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
+    quiet = blocks[received_text[0] + 1 : received_text[1]]
     assert len(quiet) >= 3
     assert all(block.startswith(": ") for block in quiet)
     assert [name for name, _ in frames(answer.text)][2:] == ["text_delta", "text_delta", "turn_stop"]
 
 
 async def test_events_do_not_wait_for_the_end_of_the_turn(portico: Running, scene: Scene) -> None:
-    body = opening(options={"scenario": scene([{"text": "a"}, {"hang": True}])}, stream="delta")
+    body = session_body(options={"scenario": scene([{"text": "a"}, {"hang": True}])}, stream="delta")
     async with portico.client.stream("PUT", "/session", json=body) as answer:
         seen = ""
         async for chunk in answer.aiter_text():

@@ -57,7 +57,7 @@ async def test_results_and_permission_together_let_it_go_on(aap: Aap, asked: dic
     session = asked["sessionId"]
     note = tmp_path / "scenes" / "notes" / "tokyo.md"
     assert not note.exists()
-    answer = await aap.say(session, CLOCK, YES, WEATHER)
+    answer = await aap.send_turn(session, CLOCK, YES, WEATHER)
     end = {"role": "assistant", "content": 'The weather: rain. The time: noon. The note: {"written": 5}.'}
     result = {"role": "tool", "toolCallId": "note", "content": '{"written":5}'}
     assert answer == {"stopReason": "end_turn", "messages": [result, end]}
@@ -68,7 +68,7 @@ async def test_results_and_permission_together_let_it_go_on(aap: Aap, asked: dic
 
 async def test_a_denial_is_told_to_the_agent_and_kept(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
-    answer = await aap.say(session, WEATHER, CLOCK, NO)
+    answer = await aap.send_turn(session, WEATHER, CLOCK, NO)
     denied = {"role": "tool", "toolCallId": "note", "content": "Tool call denied: not today"}
     assert answer["messages"][0] == denied
     assert "Tool call denied: not today" in answer["messages"][1]["content"]
@@ -110,7 +110,7 @@ async def test_wrong_answers_are_named_and_the_session_still_waits(aap: Aap, ask
         text = await error(aap.post(session, {"messages": messages}), 400)
         assert all(word in text for word in named), text
         assert await aap.look(session) == before
-    assert (await aap.say(session, WEATHER, CLOCK, YES))["stopReason"] == "end_turn"
+    assert (await aap.send_turn(session, WEATHER, CLOCK, YES))["stopReason"] == "end_turn"
     text = await error(aap.post(session, {"messages": [WEATHER]}), 400)
     assert "'weather'" in text
 
@@ -119,7 +119,7 @@ async def test_a_user_message_cancels_the_pending_calls(aap: Aap, asked: dict[st
     session = asked["sessionId"]
     scene = {"turns": [{"steps": [{"text": "{turn}"}]}]}
     (tmp_path / "scenes" / "tools.json").write_text(json.dumps(scene))
-    answer = await aap.say(session, "never mind", agent={"options": {"pace": "fast"}})
+    answer = await aap.send_turn(session, "never mind", agent={"options": {"pace": "fast"}})
     assert answer == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "2"}]}
     cancelled = [{"role": "tool", "toolCallId": call, "content": "Tool call cancelled"} for call in ("weather", "clock", "note")]
     stored = await aap.history(session)
@@ -132,7 +132,7 @@ async def test_the_same_agent_goes_on_after_calls_were_given_up(portico: Running
     name = scene(ask, [{"text": "{turn}"}, {"remember": True}])
     session = (await aap.create("script", "ask", options={"scenario": name}, tools=OFFERED))["sessionId"]
     (before,) = await portico.gateway.store.processes.all()
-    assert (await aap.say(session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
+    assert (await aap.send_turn(session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
     assert (before,) == tuple(await portico.gateway.store.processes.all())
 
 
@@ -140,25 +140,25 @@ async def test_settings_that_come_with_answers_are_kept(aap: Aap, scene: Scene) 
     name = scene([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{options.token}"}])
     session = (await aap.create(options={"scenario": name}, tools=OFFERED))["sessionId"]
     answer = {"role": "tool", "toolCallId": "w1", "content": "x"}
-    await aap.say(session, answer, agent={"options": {"token": "later"}}, tools=OFFERED[:1])
+    await aap.send_turn(session, answer, agent={"options": {"token": "later"}}, tools=OFFERED[:1])
     found = await aap.look(session)
     assert found["agent"]["options"]["token"] == "***"
     assert found["tools"] == OFFERED[:1]
-    assert (await aap.say(session, "again"))["stopReason"] == "tool_use"
-    done = await aap.say(session, answer | {"toolCallId": "w2"})
+    assert (await aap.send_turn(session, "again"))["stopReason"] == "tool_use"
+    done = await aap.send_turn(session, answer | {"toolCallId": "w2"})
     assert done["messages"] == [{"role": "assistant", "content": "later"}]
 
 
 async def test_twenty_calls_at_once_with_an_image_and_five_megabytes(aap: Aap, scene: Scene) -> None:
     calls = [{"app_tool": {"id": f"c{n}", "name": "get_weather", "input": {"n": n}}} for n in range(20)]
-    told = " ".join(f"{{results.c{n}}}" for n in range(2, 20))
-    name = scene([{"parallel": {"calls": calls}}, {"text": told}])
+    reported = " ".join(f"{{results.c{n}}}" for n in range(2, 20))
+    name = scene([{"parallel": {"calls": calls}}, {"text": reported}])
     asked = await aap.create(options={"scenario": name}, tools=OFFERED)
     assert [block["toolCallId"] for block in asked["messages"][0]["content"]] == [f"c{n}" for n in range(20)]
     pixel = [{"type": "text", "text": "a map"}, {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}]
     contents = ["x" * 5_000_000, pixel, *(f"r{n}" for n in range(2, 20))]
     answers = [{"role": "tool", "toolCallId": f"c{n}", "content": content} for n, content in enumerate(contents)]
-    done = await aap.say(asked["sessionId"], *reversed(answers))
+    done = await aap.send_turn(asked["sessionId"], *reversed(answers))
     assert done["messages"] == [{"role": "assistant", "content": " ".join(f"r{n}" for n in range(2, 20))}]
     kept = {m["toolCallId"]: m["content"] for m in await aap.history(asked["sessionId"]) if m["role"] == "tool"}
     assert kept == {answer["toolCallId"]: answer["content"] for answer in answers}
@@ -183,9 +183,9 @@ async def test_text_before_a_granted_result_stays_before_it(aap: Aap, scene: Sce
     first, second = ({"tool_call": {"id": i, "name": "shell", "result": i}} for i in ("a", "b"))
     name = scene([first, {"text": "between"}, second, {"text": "after"}])
     session = (await aap.create(options={"scenario": name}, grants=[{"name": "shell"}]))["sessionId"]
-    allowed = await aap.say(session, YES | {"toolCallId": "a"})
+    allowed = await aap.send_turn(session, YES | {"toolCallId": "a"})
     assert [message["role"] for message in allowed["messages"]] == ["tool", "assistant"]
-    last = await aap.say(session, YES | {"toolCallId": "b"})
+    last = await aap.send_turn(session, YES | {"toolCallId": "b"})
     assert [message["role"] for message in last["messages"]] == ["tool", "assistant"]
     assert [m["role"] for m in await aap.history(session)] == [
         "user",

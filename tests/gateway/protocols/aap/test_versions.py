@@ -12,7 +12,7 @@ from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.gateway.aap_client import BASES, Aap, Base
-from tests.gateway.talk import error, opening, until, user
+from tests.gateway.talk import error, session_body, until, user
 
 Scene = Callable[..., str]
 V3 = BASES[3]
@@ -40,12 +40,12 @@ async def test_a_session_of_one_version_is_one_of_all(portico: Running, base: Ba
     made = await Aap(portico.client, base).create(options={"scenario": name, "token": "tok-1234"}, tools=[WEATHER])
     session = made["sessionId"]
     for asking, answering in zip(clients, [*clients[1:], clients[0]], strict=True):
-        assert (await asking.say(session, "go"))["stopReason"] == "tool_use"
+        assert (await asking.send_turn(session, "go"))["stopReason"] == "tool_use"
         seen = [await client.look(session) for client in clients]
         assert all(found == seen[0] for found in seen), "the same in each version's words"
         assert (seen[0]["state"], seen[0]["tools"]) == ("waiting", [WEATHER])
         assert seen[0]["agent"]["options"]["token"] == "***"
-        answer = await answering.say(session, RAIN)
+        answer = await answering.send_turn(session, RAIN)
         assert answer["messages"] == [{"role": "assistant", "content": "rain"}]
     for client in clients:
         assert await client.page() == {"sessions": [session]}
@@ -57,7 +57,10 @@ async def test_a_session_of_one_version_is_one_of_all(portico: Running, base: Ba
 async def test_the_list_shows_each_session_as_it_is(portico: Running, base: Base, scene: Scene) -> None:
     aap = Aap(portico.client, base)
     options = {"scenario": scene({"when": "call", "steps": [CALL]}, [{"text": "a"}, {"stop": "refusal"}]), "token": "tok-1234"}
-    made = [(await aap.create("script", said, options=options, tools=[WEATHER]))["sessionId"] for said in ("call", "hello")]
+    made = [
+        (await aap.create("script", received_text, options=options, tools=[WEATHER]))["sessionId"]
+        for received_text in ("call", "hello")
+    ]
     made.append((await aap.create("echo"))["sessionId"])
     listed = (await portico.client.get(base.url + "/sessions")).json()["sessions"]
     if base.version == 1:
@@ -109,7 +112,7 @@ async def test_version_3_seeds_a_history(three: Aap, scene: Scene) -> None:
     made = await three.make(agent={"name": "script", "options": {"scenario": name}}, messages=seed)
     session = made.json()["sessionId"]
     assert (await three.look(session))["history"]["full"] == seed
-    answer = await three.say(session, "second")
+    answer = await three.send_turn(session, "second")
     assert answer["messages"] == [{"role": "assistant", "content": 'Answer briefly.|["first"]'}]
     assert await three.history(session) == [*seed, user("second"), *answer["messages"]]
 
@@ -154,7 +157,7 @@ async def test_a_seed_that_ends_in_pending_calls_can_be_answered(three: Aap, sce
     assert "'n' is still pending" in await error(three.post(session, {"messages": [RAIN]}), 400)
     assert "'x' is not a pending" in await error(three.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400)
     assert await three.look(session) == before
-    answer = await three.say(session, RAIN, NO)
+    answer = await three.send_turn(session, RAIN, NO)
     assert answer["stopReason"] == "end_turn"
     denied = {"role": "tool", "toolCallId": "n", "content": "Tool call denied: no"}
     assert answer["messages"] == [denied, {"role": "assistant", "content": "Rain: rain."}]
@@ -163,7 +166,7 @@ async def test_a_seed_that_ends_in_pending_calls_can_be_answered(three: Aap, sce
 
 async def test_a_seed_that_ends_in_pending_calls_can_be_cancelled(three: Aap, scene: Scene) -> None:
     session = await seeded(three, scene([{"text": "Well."}]))
-    assert (await three.say(session, "Never mind"))["messages"] == [{"role": "assistant", "content": "Well."}]
+    assert (await three.send_turn(session, "Never mind"))["messages"] == [{"role": "assistant", "content": "Well."}]
     assert [m["content"] for m in (await three.history(session))[3:5]] == ["Tool call cancelled"] * 2
 
 
@@ -217,7 +220,7 @@ async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: Running
 async def test_a_tool_in_another_versions_words_is_named(portico: Running) -> None:
     other = {"name": "t", "description": "", "parameters": {"type": "object"}}
     for base in BASES[:3]:
-        body = opening("script", tools=[other])
+        body = session_body("script", tools=[other])
         text = await error(portico.client.put(base.url + "/session", json=body), 400)
         assert text.startswith("tools.0: ") and "`inputSchema`" in text and "/aap/v3" in text, text
     body = {"agent": {"name": "script"}, "tools": [WEATHER]}
@@ -271,8 +274,8 @@ async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, scene: 
     await daemon.start()
     async with daemon.client() as client:
         found = await Aap(client, V3).look(session)
-    said = [message["content"] for message in found["history"]["full"][len(OPEN_CALLS) :]]
-    assert said == ["rain", "Tool call denied: no", "Rain: rain.", "And"]
+    received_text = [message["content"] for message in found["history"]["full"][len(OPEN_CALLS) :]]
+    assert received_text == ["rain", "Tool call denied: no", "Rain: rain.", "And"]
     assert (found["state"], found["stopReason"]) == ("idle", "error")
 
 

@@ -197,8 +197,8 @@ class Client:
         return "".join(u["content"]["text"] for u in self.updates(session, since) if u["sessionUpdate"] == kind)
 
 
-def prompt(session: str, *said: Any) -> dict[str, Any]:
-    return {"sessionId": session, "prompt": [{"type": "text", "text": s} if isinstance(s, str) else s for s in said]}
+def prompt(session: str, *received_text: Any) -> dict[str, Any]:
+    return {"sessionId": session, "prompt": [{"type": "text", "text": s} if isinstance(s, str) else s for s in received_text]}
 
 
 def load(session: str, cwd: str = ".") -> dict[str, Any]:

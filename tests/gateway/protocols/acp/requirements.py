@@ -127,9 +127,9 @@ async def cancel(client: Client) -> None:
     assert len(client.got) == before + 1
     # Nor in the session's next answer.
     assert (await client.prompt(session, "goes on"))["stopReason"] == "end_turn"
-    said = client.text(session, since=before)
-    assert said.endswith("goes on")
-    assert "word" not in said
+    received_text = client.text(session, since=before)
+    assert received_text.endswith("goes on")
+    assert "word" not in received_text
 
 
 @requirement("PROMPTCAP-001..3, PROMPT-003 what initialize declares of prompts is taken, the rest is refused")

@@ -62,11 +62,11 @@ async def modes(client: Client) -> None:
 async def load_session(client: Client) -> None:
     session = await client.new()
     await client.prompt(session, "remember this")
-    said, before = client.text(session), len(client.got)
+    received_text, before = client.text(session), len(client.got)
     answer = await client.request("session/load", load(session))
     assert isinstance(answer, dict)
     assert client.got[-1]["result"] == answer
-    assert client.text(session, since=before) == said
+    assert client.text(session, since=before) == received_text
     assert client.text(session, "user_message_chunk", since=before) == "remember this"
     await refused(client, "session/load", load("no such session"), -32002)
 

@@ -91,10 +91,10 @@ async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
     caplog.set_level("INFO", "gateway.server.access_log")
     caplog.handler.setFormatter(TextFormatter(Redactor()))
 
-    async def over(request: str, said: str, route: str, status: int) -> None:
+    async def over(request: str, received_text: str, route: str, status: int) -> None:
         await until(lambda: f"[{request} -]" in caplog.text)
         (line,) = [line for line in caplog.text.splitlines() if f"[{request} " in line]
-        assert f"INFO gateway.server.access_log [{request} -]: GET /{said} in " in line
+        assert f"INFO gateway.server.access_log [{request} -]: GET /{received_text} in " in line
         labels = {"method": "GET", "route": route, "status": str(status)}
         assert portico.gateway.metrics.registry.get_sample_value("portico_http_requests_total", labels) == 1
 

@@ -45,7 +45,7 @@ async def test_what_was_asked_before_the_end_of_input_is_answered(portico: Runni
 
 
 async def test_what_goes_wrong_is_said(portico: Running, tmp_path: Path) -> None:
-    async def said(*arguments: str) -> str:
+    async def received_text(*arguments: str) -> str:
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         async with on_stdio(folder, "echo", *arguments, stderr=True) as (_, process):
             assert process.stderr is not None
@@ -55,14 +55,14 @@ async def test_what_goes_wrong_is_said(portico: Running, tmp_path: Path) -> None
 
     key = tmp_path / "wrong-key"
     key.write_text("pk-not-this-one")
-    refused = await said("--connect", portico.url, "--key-file", str(key))
+    refused = await received_text("--connect", portico.url, "--key-file", str(key))
     assert "401" in refused
     assert "--key-file" in refused
     assert "pk-not-this-one" not in refused
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
-    assert "no daemon answers" in await said("--connect", nobody)
-    assert "--key-file" in await said("--connect", nobody, "--key-file", str(tmp_path / "absent"))
+    assert "no daemon answers" in await received_text("--connect", nobody)
+    assert "--key-file" in await received_text("--connect", nobody, "--key-file", str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize(

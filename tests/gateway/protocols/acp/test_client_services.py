@@ -31,7 +31,7 @@ def there(path: str) -> bool:
     return Path(path).exists()
 
 
-def told(client: Client, call: str = "c0") -> list[dict[str, Any]]:
+def reported(client: Client, call: str = "c0") -> list[dict[str, Any]]:
     return [u for u in client.updates() if u.get("toolCallId") == call]
 
 
@@ -45,7 +45,7 @@ async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: Running, 
     await client.done(request, content="not saved yet")
     assert (await answer)["stopReason"] == "end_turn"
     assert client.text() == "[not saved yet]"
-    assert told(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
+    assert reported(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
 
 
 async def test_a_file_is_written_by_the_client(acp: Open, portico: Running, scene: Scene) -> None:
@@ -75,7 +75,7 @@ async def test_a_command_runs_in_a_terminal_that_the_client_shows(acp: Open, por
     await client.done(create, terminalId="t-1")
     waiting = await client.service("terminal/wait_for_exit")
     shown = {"type": "terminal", "terminalId": "t-1"}
-    assert await client.until(lambda _: told(client)[-1].get("content") == [shown])
+    assert await client.until(lambda _: reported(client)[-1].get("content") == [shown])
     await client.done(waiting, **ENDED)
     await client.done(await client.service("terminal/output"), output="made\n", truncated=False, exitStatus=ENDED)
     release = await client.service("terminal/release")
@@ -83,7 +83,7 @@ async def test_a_command_runs_in_a_terminal_that_the_client_shows(acp: Open, por
     await client.done(release)
     await answer
     # The call keeps its terminal; its output is told beside it.
-    assert {key: told(client)[-1].get(key) for key in ("status", "content", "rawOutput")} == {
+    assert {key: reported(client)[-1].get(key) for key in ("status", "content", "rawOutput")} == {
         "status": "completed", "content": None, "rawOutput": {"output": "made\n"},
     }  # fmt: skip
 
@@ -99,7 +99,7 @@ async def test_a_command_that_is_killed(acp: Open, portico: Running, scene: Scen
     await client.done(await client.service("terminal/output"), output="", truncated=False)
     await client.done(await client.service("terminal/release"))
     await answer
-    assert told(client)[-1]["status"] == "failed"
+    assert reported(client)[-1]["status"] == "failed"
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"fs": {"writeTextFile": True}}, {"fs": {"readTextFile": False}}])
@@ -280,12 +280,12 @@ async def test_an_agents_command_runs_in_the_editors_terminal(editor: Client) ->
     await editor.answer(await editor.question(), "allow_once")
     await editor.done(await editor.service("terminal/create"), terminalId="t-1")
     waiting = await editor.service("terminal/wait_for_exit")
-    assert await editor.until(lambda _: told(editor, "x1")[-1].get("content") == [{"type": "terminal", "terminalId": "t-1"}])
+    assert await editor.until(lambda _: reported(editor, "x1")[-1].get("content") == [{"type": "terminal", "terminalId": "t-1"}])
     await editor.done(waiting, **ENDED)
     await editor.done(await editor.service("terminal/output"), output="made\n", truncated=False)
     await editor.done(await editor.service("terminal/release"))
     await answer
-    assert told(editor, "x1")[-1]["rawOutput"] == {"output": "made\n"}
+    assert reported(editor, "x1")[-1]["rawOutput"] == {"output": "made\n"}
 
 
 async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: Running, tmp_path: Path) -> None:
@@ -318,8 +318,8 @@ async def test_a_client_that_reads_slowly_is_not_asked_for_the_next_run(
     answer = await editor.begin("session/prompt", prompt(session.id, "say hello"))
     while not isinstance((entries := await session.log.read(seen))[-1].event, SessionEnd):
         seen = entries[-1].seq
-    said = {"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
-    assert "read: on disk" in (await small.client.post(f"/session/{session.id}", json=said)).text
+    received_text = {"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
+    assert "read: on disk" in (await small.client.post(f"/session/{session.id}", json=received_text)).text
     reads.set()
     assert (await answer)["stopReason"] == "end_turn"
     assert editor.services.empty()

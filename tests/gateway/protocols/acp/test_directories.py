@@ -16,7 +16,7 @@ from tests.daemon import Running, gateway_on, table
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
 from tests.gateway.protocols.acp.conftest import Open, Scene
-from tests.gateway.talk import say
+from tests.gateway.talk import send_turn
 
 STEPS: list[Any] = [{"text": "<{additional_directories}>"}]
 Make = Callable[..., list[str]]
@@ -35,7 +35,7 @@ def make(tmp_path: Path) -> Make:
     return folders
 
 
-def opening(session: str, *directories: Any, cwd: str = ".") -> dict[str, Any]:
+def session_body(session: str, *directories: Any, cwd: str = ".") -> dict[str, Any]:
     given = {"additionalDirectories": list(directories)} if directories else {}
     return {"sessionId": session, "cwd": cwd, "mcpServers": [], **given}
 
@@ -49,7 +49,7 @@ async def new(client: Client, portico: Running, scene: Scene, *directories: str)
     return session
 
 
-async def told(client: Client, session: str) -> list[str]:
+async def reported(client: Client, session: str) -> list[str]:
     """What the agent has, by its own word."""
     since = len(client.got)
     await client.prompt(session, "which?")
@@ -68,9 +68,9 @@ async def test_the_agent_is_given_them_and_the_list_shows_them(acp: Open, portic
     # In the client's order, each once, by its real path.
     session = await new(client, portico, scene, two, one, two + "/", str(Path(one).parent / "way-in"), one + "/../one")
     assert await listed(client, session) == [two, one]
-    assert await told(client, session) == [two, one]
+    assert await reported(client, session) == [two, one]
     plain = await new(client, portico, scene)
-    assert await told(client, plain) == [] == await listed(client, plain)
+    assert await reported(client, plain) == [] == await listed(client, plain)
     info = next(s for s in (await client.request("session/list"))["sessions"] if s["sessionId"] == plain)
     assert "additionalDirectories" not in info
 
@@ -118,10 +118,10 @@ async def test_who_opens_a_session_gives_the_complete_list(
     one, two, three = make("one", "two", "three")
     client = await acp()
     session = await new(client, portico, scene, one, two)
-    await client.request(method, opening(session, three, one))
-    assert await told(client, session) == [three, one] == await listed(client, session)
-    await client.request(method, opening(session))
-    assert await told(client, session) == [] == await listed(client, session)
+    await client.request(method, session_body(session, three, one))
+    assert await reported(client, session) == [three, one] == await listed(client, session)
+    await client.request(method, session_body(session))
+    assert await reported(client, session) == [] == await listed(client, session)
 
 
 async def test_a_bad_list_changes_nothing(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
@@ -131,21 +131,21 @@ async def test_a_bad_list_changes_nothing(acp: Open, portico: Running, scene: Sc
     for method in ("session/load", "session/resume", "session/fork"):
         for bad in ((two, "/tmp"), (two, 5), (two, one + "/missing")):
             with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: ") as refused:
-                await client.request(method, opening(session, *bad))
+                await client.request(method, session_body(session, *bad))
             assert refused.value.code == -32602
     assert len((await client.request("session/list"))["sessions"]) == 1
     # It is open on this connection still, with what it had.
-    assert await told(client, session) == [one] == await listed(client, session)
+    assert await reported(client, session) == [one] == await listed(client, session)
 
 
 async def test_a_fork_has_its_own(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
     one, two = make("one", "two")
     client = await acp()
     session = await new(client, portico, scene, one)
-    fork = (await client.request("session/fork", opening(session, two)))["sessionId"]
-    bare = (await client.request("session/fork", opening(session)))["sessionId"]
+    fork = (await client.request("session/fork", session_body(session, two)))["sessionId"]
+    bare = (await client.request("session/fork", session_body(session)))["sessionId"]
     for made, has in ((fork, [two]), (bare, []), (session, [one])):
-        assert await told(client, made) == has == await listed(client, made)
+        assert await reported(client, made) == has == await listed(client, made)
 
 
 async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, scene: Scene, make: Make) -> None:
@@ -157,7 +157,7 @@ async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, scene
         session = await new(client, portico, scene, one, two)
         await connection.close()
     async with gateway_on(config) as portico:
-        answer = await say(portico.client, session, "which?")
+        answer = await send_turn(portico.client, session, "which?")
         assert answer["messages"][-1]["content"] == f"<{one}\n{two}>"
         # Other settings leave them as they are.
         settings = {"agent": {"options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "and now?"}]}
@@ -176,12 +176,12 @@ async def test_one_that_is_gone_is_named(acp: Open, portico: Running, scene: Sce
     await asyncio.to_thread(Path(two).rmdir)
     assert await listed(client, session) == [one, two]
     with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: there is no folder") as refused:
-        await client.request("session/resume", opening(session, one, two))
+        await client.request("session/resume", session_body(session, one, two))
     assert refused.value.code == -32602
     refusal = await portico.client.post(f"/session/{session}", json={"messages": [{"role": "user", "content": "go on"}]})
     assert (refusal.status_code, "additionalDirectories[1]" in refusal.text) == (400, True)
-    await client.request("session/resume", opening(session, one))
-    assert await told(client, session) == [one]
+    await client.request("session/resume", session_body(session, one))
+    assert await reported(client, session) == [one]
 
 
 async def test_an_agent_that_takes_none(acp: Open, portico: Running, tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ async def test_an_agent_that_takes_none(acp: Open, portico: Running, tmp_path: P
     session = await client.new(additionalDirectories=[])
     for method, params in (
         ("session/new", {"cwd": ".", "mcpServers": [], "additionalDirectories": [str(here)]}),
-        ("session/load", opening(session, str(here))),
-        ("session/resume", opening(session, str(here))),
-        ("session/fork", opening(session, str(here))),
+        ("session/load", session_body(session, str(here))),
+        ("session/resume", session_body(session, str(here))),
+        ("session/fork", session_body(session, str(here))),
     ):
         with pytest.raises(RpcFailed, match=r"^additionalDirectories: agent 'echo' works in one folder") as refused:
             await client.request(method, params)
@@ -220,7 +220,7 @@ async def test_an_acp_agent_is_asked_whether_it_takes_them(tmp_path: Path, takes
             await client.prompt(session, "folders")
             assert client.text(session) == f"new {more}"
             await client.request("session/close", {"sessionId": session})
-            await client.request("session/resume", opening(session, str(more)))
+            await client.request("session/resume", session_body(session, str(more)))
             since = len(client.got)
             await client.prompt(session, "folders")
             assert client.text(session, since=since) == f"resume {more}"

@@ -110,7 +110,7 @@ async def spoken(http: Http, text: str) -> str:
     return session
 
 
-def said(messages: list[Json]) -> list[str]:
+def received_text(messages: list[Json]) -> list[str]:
     return [m["params"]["update"]["content"]["text"] for m in messages if "content" in m.get("params", {}).get("update", {})]
 
 
@@ -137,8 +137,8 @@ async def test_a_question_is_taken_back_behind_it(connect: Any, portico: Running
         asked = await http.ask("session/prompt", prompt(session, "go"), session)
         question = await anext(m async for m in stream if m.get("method") == "session/request_permission")
         await http.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}, session)
-        told = await until(stream, asked)
-    assert [m["params"] for m in told if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
+        reported = await until(stream, asked)
+    assert [m["params"] for m in reported if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/delete"])
@@ -177,7 +177,7 @@ async def test_e_with_the_sessions_stream_open_the_history_and_the_answer_come_t
     http = await connect()
     async with http.reading(session) as stream:
         answers = await until(stream, await http.ask("session/load", load(session), session))
-    assert said(answers) == ["hello", "hello"]
+    assert received_text(answers) == ["hello", "hello"]
 
 
 async def test_e_also_where_the_stream_comes_after_the_request(connect: Any) -> None:
@@ -186,7 +186,7 @@ async def test_e_also_where_the_stream_comes_after_the_request(connect: Any) -> 
     http = await connect()
     asked = await http.ask("session/load", load(session), session)
     async with http.reading(session) as stream:
-        assert said(await until(stream, asked)) == ["hello", "hello"]
+        assert received_text(await until(stream, asked)) == ["hello", "hello"]
 
 
 async def test_f_without_it_they_come_on_the_connections_stream_and_name_the_session(connect: Any) -> None:
@@ -197,10 +197,12 @@ async def test_f_without_it_they_come_on_the_connections_stream_and_name_the_ses
         asked = await http.ask("session/load", load(session))
         async with http.reading(session) as stream:
             answers = await until(own, asked)
-            assert said(answers) == ["hello", "hello"]
+            assert received_text(answers) == ["hello", "hello"]
             assert answers[-1]["result"]["sessionId"] == session
             # What comes from then on comes on the session's stream.
-            assert said(await until(stream, await http.ask("session/prompt", prompt(session, "more"), session))) == ["more"]
+            assert received_text(await until(stream, await http.ask("session/prompt", prompt(session, "more"), session))) == [
+                "more"
+            ]
 
 
 async def test_f_what_comes_between_the_answer_and_the_sessions_stream_waits_for_it(connect: Any) -> None:
@@ -211,7 +213,7 @@ async def test_f_what_comes_between_the_answer_and_the_sessions_stream_waits_for
         assert answer["result"]["sessionId"] == session
         asked = await http.ask("session/prompt", prompt(session, "more"), session)
         async with http.reading(session) as stream:
-            assert said(await until(stream, asked)) == ["more"]
+            assert received_text(await until(stream, asked)) == ["more"]
 
 
 async def test_g_what_a_new_session_says_before_its_stream_is_open_waits(connect: Any) -> None:
@@ -222,7 +224,7 @@ async def test_g_what_a_new_session_says_before_its_stream_is_open_waits(connect
         # An answer of the connection's comes meanwhile, and nothing of the session's with it.
         assert len(await until(own, await http.ask("session/list", {}))) == 1
     async with http.reading(session) as stream:
-        assert said(await until(stream, asked)) == ["early"]
+        assert received_text(await until(stream, asked)) == ["early"]
 
 
 async def test_h_a_loaded_session_goes_on(connect: Any) -> None:
@@ -266,5 +268,5 @@ async def test_a_reader_that_comes_back_reads_what_came_meanwhile(connect: Any) 
         # Until the gateway has seen the first one go.
         while (again := await http.get(session)).status_code == 409:
             await again.aclose()
-    assert said(await until(_messages(again), asked)) == ["meanwhile"]
+    assert received_text(await until(_messages(again), asked)) == ["meanwhile"]
     await again.aclose()

@@ -94,7 +94,7 @@ async def test_the_agents_title_wins_over_the_first_prompt(acp: Open, portico: R
     client = await acp()
     turns = ([{"text": "."}], [{"title": "About {prompt}"}, {"title": "About {prompt}"}], [{"text": "."}], [{"title": ""}])
     session = await opened(client, portico.gateway, scene(*turns))
-    for text, told, kept in (
+    for text, reported, kept in (
         ("one", ["one"], "one"),
         ("two", ["About two", "About two"], "About two"),
         ("three", ["About two"], "About two"),
@@ -102,7 +102,7 @@ async def test_the_agents_title_wins_over_the_first_prompt(acp: Open, portico: R
     ):
         since = len(client.got)
         await client.prompt(session, text)
-        assert (titles(client, since), (await listed(client))[0]) == (told, kept)
+        assert (titles(client, since), (await listed(client))[0]) == (reported, kept)
 
 
 async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_first_prompt(tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ async def test_compactions_are_told_to_a_client_that_takes_them(portico: Running
     session_id = await opened(client, portico.gateway, scene(steps))
     await client.prompt(session_id, "go")
     await connection.close()
-    told = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
-    assert [update.get("summary") for update in told] == (
+    reported = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
+    assert [update.get("summary") for update in reported] == (
         [[{"type": "text", "text": "What was said."}], None] if session.get("compaction") == {} else []
     )
-    assert len({update["compactionId"] for update in told}) == len(told)
+    assert len({update["compactionId"] for update in reported}) == len(reported)
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ async def test_commands_are_told_while_the_option_for_them_is_on(tmp_path: Path,
         async with gateway_on(config) as running:
             async with client_of(running.gateway, "claude") as client:
                 session = await client.new()
-                for value, told in (("on", shown), ("off", []), ("on", shown)):
+                for value, reported in (("on", shown), ("off", []), ("on", shown)):
                     since = len(client.got)
                     choice = {"sessionId": session, "configId": "slash_commands", "value": value}
                     await client.request("session/set_config_option", choice)
-                    assert lists(client, since=since) == [told]
+                    assert lists(client, since=since) == [reported]
                 assert len(lists(client)) == 3
                 forked = await client.request("session/fork", {"sessionId": session, "cwd": ".", "mcpServers": []})
                 await client.until(lambda _: lists(client, forked["sessionId"]))  # noqa: B023

@@ -80,8 +80,8 @@ async def test_settings_of_elsewhere_are_told(acp: Open, portico: Running, scene
     assert (await portico.client.post(f"/session/{session}", json=body)).status_code == 200
     await client.until(lambda _: of(client.updates(session), "session_info_update"))
     assert of(client.updates(session), "current_mode_update")[-1]["currentModeId"] == "auto"
-    told = {o["id"]: o["currentValue"] for o in of(client.updates(session), "config_option_update")[-1]["configOptions"]}
-    assert told == {"permissions": "auto", "pace": "fast"}
+    reported = {o["id"]: o["currentValue"] for o in of(client.updates(session), "config_option_update")[-1]["configOptions"]}
+    assert reported == {"permissions": "auto", "pace": "fast"}
 
 
 async def test_options(acp: Open, portico: Running) -> None:
@@ -128,15 +128,15 @@ async def test_models(small: Any) -> None:
     assert model["currentValue"] == "default"
     assert set(names) > {"default", "small"}
     assert await client.request("session/set_model", {"sessionId": answer["sessionId"], "modelId": names[-1]}) == {}
-    told = of(client.updates(), "config_option_update")[-1]["configOptions"]
-    assert next(o for o in told if o["id"] == "model")["currentValue"] == names[-1]
+    reported = of(client.updates(), "config_option_update")[-1]["configOptions"]
+    assert next(o for o in reported if o["id"] == "model")["currentValue"] == names[-1]
     back = {"sessionId": answer["sessionId"], "configId": "model", "value": "default"}
     complete = (await client.request("session/set_config_option", back))["configOptions"]
     assert next(o for o in complete if o["id"] == "model")["currentValue"] == "default"
     # So the TypeScript package 0.4.5 sends it.
     assert await client.request("session/set_mode", {"sessionId": answer["sessionId"], "modelId": names[-1]}) == {}
-    told = of(client.updates(), "config_option_update")[-1]["configOptions"]
-    assert next(o for o in told if o["id"] == "model")["currentValue"] == names[-1]
+    reported = of(client.updates(), "config_option_update")[-1]["configOptions"]
+    assert next(o for o in reported if o["id"] == "model")["currentValue"] == names[-1]
     for method in ("session/set_model", "session/set_mode"):
         with pytest.raises(RpcFailed, match="no-such"):
             await client.request(method, {"sessionId": answer["sessionId"], "modelId": "no-such"})
@@ -173,10 +173,10 @@ async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest
         assert "model" not in [option["id"] for option in answer["configOptions"]]
         assert not of(client.updates(), "available_commands_update")
         await client.until(lambda _: of(client.updates(), "available_commands_update"))
-        [told] = of(client.updates(), "config_option_update")
-        assert {"model", "mode", "config.loud"} <= {option["id"] for option in told["configOptions"]}
-        [told] = of(client.updates(), "available_commands_update")
-        assert [command["name"] for command in told["availableCommands"]] == ["shout"]
+        [reported] = of(client.updates(), "config_option_update")
+        assert {"model", "mode", "config.loud"} <= {option["id"] for option in reported["configOptions"]}
+        [reported] = of(client.updates(), "available_commands_update")
+        assert [command["name"] for command in reported["availableCommands"]] == ["shout"]
         await connection.close()
 
 

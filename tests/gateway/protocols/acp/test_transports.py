@@ -35,7 +35,7 @@ class Client:
         once = next(option for option in options if option.kind == "allow_once")
         return {"outcome": {"outcome": "selected", "optionId": once.option_id}}
 
-    def said(self, kind: str = "agent_message_chunk") -> str:
+    def received_text(self, kind: str = "agent_message_chunk") -> str:
         return "".join(update.content.text for update in self.updates if update.session_update == kind)
 
 
@@ -68,7 +68,7 @@ async def test_a_conversation(transport: str, portico: Running) -> None:
         for text in ("one", "two"):
             answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(text)])
             assert answer.stop_reason == "end_turn"
-        assert client.said() == "onetwo"
+        assert client.received_text() == "onetwo"
         listed = await agent.list_sessions()
         assert [found.session_id for found in listed.sessions] == [session.session_id]
 
@@ -79,10 +79,10 @@ async def test_a_loaded_session_goes_on(transport: str, portico: Running) -> Non
         await agent.prompt(session_id=session, prompt=[text_block("before")])
     async with over(transport, portico, "echo") as (agent, client):
         await agent.load_session(cwd=".", session_id=session, mcp_servers=[])
-        assert (client.said("user_message_chunk"), client.said()) == ("before", "before")
+        assert (client.received_text("user_message_chunk"), client.received_text()) == ("before", "before")
         client.updates.clear()
         await agent.prompt(session_id=session, prompt=[text_block("after")])
-        assert client.said() == "after"
+        assert client.received_text() == "after"
 
 
 async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
@@ -106,7 +106,7 @@ async def test_a_permission_is_asked_for(transport: str, portico: Running, scene
         answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
         assert answer.stop_reason == "end_turn"
         assert len(client.asked) == 1
-        assert client.said() == "written"
+        assert client.received_text() == "written"
 
 
 async def test_a_hundred_sessions_over_one_websocket(portico: Running) -> None:
@@ -116,4 +116,4 @@ async def test_a_hundred_sessions_over_one_websocket(portico: Running) -> None:
         for some in (sessions[n : n + 10] for n in range(0, 100, 10)):
             asked = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
             assert {answer.stop_reason for answer in await asyncio.gather(*asked)} == {"end_turn"}
-        assert all(session in client.said() for session in sessions)
+        assert all(session in client.received_text() for session in sessions)

@@ -7,7 +7,7 @@ import pytest
 from tests.daemon import Running
 from tests.gateway.protocols.acp.client import RpcFailed, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import Open, Scene, opened
-from tests.gateway.talk import create, look, say
+from tests.gateway.talk import create, look, send_turn
 
 
 async def test_sessions_of_other_agents(acp: Open, portico: Running) -> None:
@@ -25,7 +25,7 @@ async def test_one_session_two_protocols(acp: Open, portico: Running, scene: Sce
     assert session in (await portico.client.get("/sessions")).json()["sessions"]
     # What is said over AAP is shown here too, the user's words first.
     since = len(client.got)
-    answer = await say(portico.client, session, "over AAP")
+    answer = await send_turn(portico.client, session, "over AAP")
     assert answer["messages"][-1]["content"] == 'turn 2: ["over ACP"]'
     await client.until(lambda _: "session_info_update" in kinds(client.updates(since=since)))
     assert kinds(client.updates(since=since))[0] == "user_message_chunk"
@@ -58,7 +58,7 @@ async def test_a_permission_is_answered_over_aap(acp: Open, portico: Running, sc
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.question()
     assert (await look(portico.client, session))["state"] == "waiting"
-    await say(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
+    await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
     assert (await answer)["stopReason"] == "end_turn"
     assert "no" in client.text()
     taken_back = next(m for m in client.got if m.get("method") == "$/cancel_request")
@@ -91,7 +91,7 @@ async def test_tools_of_the_application_are_not_this_clients(acp: Open, portico:
     await client.request("session/load", load(session))
     with pytest.raises(RpcFailed, match="'w1' waits for its result from the application"):
         await client.prompt(session)
-    await say(portico.client, session, {"role": "tool", "toolCallId": "w1", "content": "rain"})
+    await send_turn(portico.client, session, {"role": "tool", "toolCallId": "w1", "content": "rain"})
     await client.until(lambda _: client.text() == "rain")
     with pytest.raises(RpcFailed, match="'w2' waits for its result from the application"):
         await client.prompt(session)
