@@ -1,1 +1,1 @@
-"""Parts that codecs share: JSON lines, JSON-RPC, tracking of tool calls, deduplication. They do no I/O."""
+"""Parts that codecs share: JSON lines, JSON-RPC, tool calls, held events, deduplication, slash commands. They do no I/O."""

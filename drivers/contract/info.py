@@ -50,21 +50,21 @@ class ToolGrant:
 
 @dataclass(frozen=True, slots=True)
 class DriverInfo:
-    """What a driver can do. Nothing stands here that is not so.
+    """What a driver can do.
 
-    `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the
-    vendor's keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native
-    session can be given a history; `system`: it can be given a system prompt. `mcp` are the kinds of MCP servers that a client
-    may bring along. `compaction`: when its CLI compacts the conversation, a `compacted` event says what is left of it.
-    `steers`: it can be told something while it is at work. `slash_option` is the option that has to be `on` for a `/` at the
-    beginning of a prompt to be a command; None if it always may be one. `additional_directories`: a session can be given folders
-    to work in besides its working folder; None where only the program itself can say so (see Probe). `asks_client`: its CLI is
-    told at its start which files and terminals the session's client does, so that it is started anew for one that offers others.
+    `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the vendor's
+    keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native session
+    takes a history; `system`: it takes a system prompt. `mcp` are the transports of MCP servers that a client may configure.
+    `compaction`: when its CLI compacts the conversation, a `compacted` event has what is left of it. `steers`: it takes
+    messages while it works. `slash_option` is the option that has to be `on` for a `/` at the beginning of a prompt to be a
+    command; None if it always may be one. `additional_directories`: a session takes folders to work in besides its working
+    folder; None where that depends on the program (see Probe). `asks_client`: its CLI learns at its start which requests for
+    files and terminals the session's client supports, so that it is restarted for a client that supports others.
 
     How clients display the tool calls of this driver: `tool_kinds` has the kinds of tools that are not in `tools`, such as those
     of older versions. A call's title has the first field of its input that is `command`, one of `path_fields` (which name
     files), or one of `title_fields`. `plan_tools` are the tools whose calls change the agent's plan. `mcp_tool_prefix` begins the
-    names of tools of the MCP servers that a client brought along; None if they have other names. `mcp_call_id_keys` are the keys
+    names of tools of the client's MCP servers; None if they have other names. `mcp_call_id_keys` are the keys
     in the `_meta` of an MCP `tools/call` request under which the CLI sends its own id of the call.
     """
 
@@ -106,11 +106,11 @@ class DriverInfo:
 class Probe:
     """What was found of an agent's program: its version, or the problem and what to do about it.
 
-    `logged_in` is None where the CLI cannot say; `models` are the values that the option `model` may have, where it can.
-    `images` is False where the program says that it takes none, whatever the driver's info says. `commands` are the slash
-    commands that it has in every folder, where it tells them without being prompted. `additional_directories` is whether it
-    takes folders besides the working folder, None where it does not say. `options` are settings that the program itself
-    offers, each with its choices: over the driver's option of that name, or beside those.
+    `logged_in` is None where the CLI does not report it. `models` are the values of the option `model`, where the CLI lists
+    them. `images` is False where the program takes none, whatever the driver's info has. `commands` are the slash commands that
+    it has in every folder, where it lists them without a prompt. `additional_directories` is whether it takes folders besides
+    the working folder, None where it does not report it. `options` are settings of the program itself, each with its choices.
+    They override the driver's options of the same names.
     """
 
     version: str | None = None

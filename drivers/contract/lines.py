@@ -37,7 +37,7 @@ class LineSplitter:
         return whole
 
     def rest(self) -> bytes:
-        """What stands after the last newline; empties the splitter."""
+        """Take the bytes after the last newline."""
         held = b"".join(self._parts)
         self._parts.clear()
         self._held = 0

@@ -72,7 +72,7 @@ class CliDriver(Driver):
         if not (self.tools_by_mcp and spec.app_tools):
             return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
         if spec.tool_host is None:
-            raise AgentUnavailable("it calls application-side tools by MCP, and there is no MCP server here")
+            raise AgentUnavailable("it takes application-side tools by MCP, and nobody serves them here")
         server = await spec.tool_host(spec.app_tools, self.info().mcp_call_id_keys)
         try:
             return await CliAgent.start(self.session(replace(spec, tool_server=server)), spawner, limits, spec.services)
