@@ -20,6 +20,7 @@ from typing import Any
 
 from drivers.codex.driver import CodexDriver
 from drivers.contract.agent import PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.codec import Codec, Launch
 from drivers.contract.events import AgentToken, Awaiting, OutputEvent, ToolCall
 from drivers.contract.info import ToolGrant, ToolSpec
@@ -103,14 +104,15 @@ class Recorder:
                 self._note(prompt=self._prompts[0])
                 self.codec.prompt(Prompt(self._prompts.pop(0)))
             self._flush()
-            settle = self.codec.debounce_seconds()
+            debouncing = self.codec if isinstance(self.codec, SupportsDebounce) else None
+            silence = debouncing.debounce_seconds() if debouncing is not None else None
             try:
-                lines = await asyncio.wait_for(self.process.read_lines(), SILENCE if settle is None else settle)
+                lines = await asyncio.wait_for(self.process.read_lines(), SILENCE if silence is None else silence)
             except TimeoutError:
-                if settle is None:
+                if debouncing is None or silence is None:
                     raise
                 self._note(settle=True)
-                self._act(self.codec.debounced_events())
+                self._act(debouncing.debounced_events())
                 continue
             if not lines:
                 return
