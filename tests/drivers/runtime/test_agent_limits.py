@@ -113,7 +113,7 @@ async def test_what_the_client_is_asked_is_taken_back_with_the_agent(open_agent:
 
 async def test_every_line_is_a_sign_of_life(open_agent: OpenAgent) -> None:
     lines = "for _ in range(15): print('.', flush=True); time.sleep(0.2)"
-    code = f"emit('native_session'); read()\n{lines}\nsay('session_end', exit_code=0)"
+    code = f"emit('native_session'); read()\n{lines}\nemit('session_end', exit_code=0)"
     agent = await open_agent(code, Limits(idle=2, total=60))
     assert end_of(await ask(agent)).exit_code == 0
 
