@@ -88,7 +88,7 @@ class DriverInfo:
     additional_directories: bool | None = False
     asks_client: bool = False
     tool_kinds: Mapping[str, ToolKind] = field(default_factory=dict)
-    path_fields: tuple[str, ...] = ("path", "file_path")
+    path_fields: tuple[str, ...] = ("file_path", "path", "notebook_path", "dir_path", "absolute_path")
     title_fields: tuple[str, ...] = ("pattern", "query", "url", "description", "prompt", "subject", "title")
     plan_tools: Mapping[str, PlanChange] = field(default_factory=dict)
     mcp_tool_prefix: str | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from drivers.codecs.event_lines import EventLineCodec, open_request, request
 from drivers.contract.codec import Command, Launch
-from drivers.contract.info import DriverInfo, Option, ToolKind, ToolSpec
+from drivers.contract.info import DriverInfo, Option, PlanChange, ToolKind, ToolSpec
 from drivers.contract.specs import SessionSpec, TaskSpec
 from drivers.runtime.cli_driver import CliDriver
 
@@ -25,6 +26,18 @@ TOOLS = (
     _tool("write_note", "edit", "Writes a note.", path="Where to write it, in the working folder.", text="What to write."),
     _tool("shell", "execute", "Runs a command.", command="The command line."),
 )
+# A scenario may call tools by the names that claude, codex and gemini give theirs; clients then display them in the same way.
+KINDS_OF_KNOWN_TOOLS: Mapping[str, ToolKind] = {
+    "Read": "read", "Edit": "edit", "MultiEdit": "edit", "Write": "edit", "NotebookEdit": "edit", "Glob": "search",
+    "Grep": "search", "Bash": "execute", "WebFetch": "fetch", "WebSearch": "fetch", "Agent": "think", "Task": "think",
+    "TodoWrite": "think", "TaskCreate": "think", "TaskUpdate": "think", "TaskGet": "think", "TaskList": "think",
+    "apply_patch": "edit", "view_image": "read", "web_search": "fetch", "update_plan": "think",
+    "list_directory": "search", "read_file": "read", "grep_search": "search", "glob": "search", "replace": "edit",
+    "write_file": "edit", "run_shell_command": "execute", "web_fetch": "fetch", "google_web_search": "fetch",
+}  # fmt: skip
+PLAN_TOOLS: Mapping[str, PlanChange] = {
+    "TodoWrite": "replace", "TaskCreate": "add", "TaskUpdate": "update", "update_plan": "replace", "write_todos": "replace",
+}  # fmt: skip
 OPTIONS = (
     Option("scenario", "Scenario", "A JSON file in the agent's working folder; empty plays the built-in one."),
     Option("pace", "Pace", "Whether the scenario's delays are kept.", default="recorded", choices=("recorded", "fast")),
@@ -50,6 +63,9 @@ class ScriptDriver(CliDriver):
             compaction=True,
             steers=True,
             additional_directories=True,
+            tool_kinds=KINDS_OF_KNOWN_TOOLS,
+            plan_tools=PLAN_TOOLS,
+            mcp_tool_prefix="mcp__",
         )
 
     def session(self, spec: SessionSpec) -> Launch:
