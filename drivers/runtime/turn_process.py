@@ -66,7 +66,7 @@ class TurnProcessDriver(Driver):
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         await self._check_start(spec)
-        if spec.resume is not None and not await self.has_session(spec, spawner):
+        if spec.resume is not None and not await self._finds_session(spec, spawner):
             raise ResumeFailed(f"{self.info().title} has no session {spec.resume!r} any more")
         if spec.resume is None and spec.history and not self.info().seeds:
             raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
@@ -78,6 +78,12 @@ class TurnProcessDriver(Driver):
             spec.program, spec.cwd, spec.env, spec.args, options, spec.state, tools=self.task_tools(spec)
         )  # fmt: skip
         return await CliAgent.start(self.turn(session, Prompt(spec.task)), spawner, limits)
+
+    async def _finds_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
+        try:
+            return await self.has_session(spec, spawner)
+        except TimeoutError as error:
+            raise AgentUnavailable(f"{spec.program} does not report in time whether it has session {spec.resume!r}") from error
 
     async def _check_start(self, spec: SessionSpec) -> None:
         """Raises AgentUnavailable for what would fail the first turn's start."""

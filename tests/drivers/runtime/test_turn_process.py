@@ -76,6 +76,8 @@ class SmallDriver(TurnProcessDriver):
         return Launch(Command(argv, spec.cwd, spec.env, prompt.text.encode()), SmallCodec(), spec.tool_server)
 
     async def has_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
+        if spec.resume == "slow":
+            raise TimeoutError
         return spec.resume != self._gone
 
 
@@ -178,6 +180,8 @@ async def test_what_cannot_start_is_refused_when_the_session_is_opened(tmp_path:
     driver = SmallDriver(gone="8")
     with pytest.raises(ResumeFailed, match="Small has no session '8' any more"):
         await opened(driver, spec_in(tmp_path, resume="8"))
+    with pytest.raises(AgentUnavailable, match="does not report in time whether it has session 'slow'"):
+        await opened(driver, spec_in(tmp_path, resume="slow"))
     with pytest.raises(AgentUnavailable, match="cannot be given a history"):
         await opened(driver, spec_in(tmp_path, history=(UserMessage(content="before"),)))
     with pytest.raises(AgentUnavailable, match="the program 'no-such-program' is not there"):
