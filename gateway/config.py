@@ -165,7 +165,7 @@ def _reason(item: Any) -> str:
     return _TOML_MESSAGES.get(item["type"], str(item["msg"]).lower())
 
 
-# TOML terms in place of pydantic's.
+# TOML terms instead of those of pydantic.
 _TOML_MESSAGES = {"model_type": "must be a table", "dict_type": "must be a table", "tuple_type": "must be an array"}
 
 

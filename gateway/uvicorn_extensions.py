@@ -1,4 +1,4 @@
-"""Everything that depends on undocumented parts of uvicorn: limits that its options do not offer, and a server without signals.
+"""Everything that depends on undocumented parts of uvicorn: limits that its options lack, and a server without signals.
 
 pyproject.toml admits only the minor versions of uvicorn and httptools that this file was tested with, and
 tests/gateway/test_uvicorn_extensions.py checks each name below against the installed version. Used of uvicorn:

@@ -49,7 +49,7 @@ async def junk(setup: Setup) -> None:
             player = await _running(setup, form, codec)
             player.feed(line)
             player.exit(0)
-            if MARK.encode() in line and not contains(player.events, MARK):
+            if (MARK.encode() in line) and not contains(player.events, MARK):
                 raise Failed(f"{form}(): the line {line!r} is lost; a line that is not understood is a Stdout event")
 
 

@@ -37,8 +37,8 @@ class Endpoint(ToolServer):
         self._cancelled: Callable[[str], None] = lambda _: None
         self._pending: dict[str, asyncio.Future[ToolResponse]] = {}
 
-    def listen(self, called: Callable[[ToolRequest], None], withdrawn: Callable[[str], None]) -> None:
-        self._called, self._cancelled = called, withdrawn
+    def listen(self, called: Callable[[ToolRequest], None], cancelled: Callable[[str], None]) -> None:
+        self._called, self._cancelled = called, cancelled
 
     async def call(self, name: str, arguments: Mapping[str, Any], call_id: str | None = None) -> ToolResponse:
         """Call a tool, and return the application's answer. There is no time limit.

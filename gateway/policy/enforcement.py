@@ -147,7 +147,7 @@ class PolicyEnforcer:
             return Evaluation("ask")
         ruling = self._policy.evaluate(call.name, call.input)
         if ruling.verdict == "deny" or awaited.wants == "result":
-            # Whatever else a rule says, an application-side tool is run by the client.
+            # Unless a rule denies it, an application-side tool is run by the client.
             return ruling if ruling.verdict == "deny" else Evaluation("ask")
         if self._granted.take(call):
             return Evaluation("allow", reason="granted before")

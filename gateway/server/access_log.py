@@ -16,7 +16,7 @@ from gateway.observability.metrics import Metrics
 log = logging.getLogger(__name__)
 
 VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-"""A client's `X-Request-Id` that is accepted. In place of any other the gateway generates an id."""
+"""A client's `X-Request-Id` that is accepted. The gateway generates an id instead of any other."""
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 POLLED = frozenset(("/healthz", "/readyz", "/metrics"))
 """Requested every few seconds by monitoring: logged at `debug` only."""

@@ -100,7 +100,7 @@ class OpenSessions:
         views, self._views = list(self._views.values()), {}
         await asyncio.gather(*(view.close() for view in views))
 
-    # -- opening ----------------------------------------------------------------------------------------------------
+    # -- creation ----------------------------------------------------------------------------------------------------
 
     async def new(self, request: NewSessionRequest) -> Reply:
         servers = mcp_servers_for(request.mcp_servers, self._agent)
@@ -121,7 +121,7 @@ class OpenSessions:
     async def fork(self, request: ForkSessionRequest) -> Reply:
         """Create a session with the history and the settings of another. The two are independent from then on.
 
-        A call without a result gets a result that says it was cancelled.
+        A call without a result gets a result that states its cancellation.
         """
         if not self._agent.info.seeds:
             raise BadRequest(f"agent {self._agent.name!r} accepts no history, so its sessions cannot be forked")

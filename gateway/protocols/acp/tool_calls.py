@@ -25,7 +25,7 @@ def title_of(info: DriverInfo, name: str, given: Any, detail: str | None) -> str
     keys = ("command", *info.path_fields, *info.title_fields)
     subject = next((value for key in keys if isinstance(value := fields.get(key), str) and value.strip()), "")
     subject = " ".join((detail or subject).split())
-    # The name says no more than the kind, which is displayed beside the title.
+    # The name adds nothing to the kind, which is displayed beside the title.
     without_name = subject and (info.tool_kind(name) == "execute" or name in TOOL_KINDS)
     title = subject if without_name else f"{name} {subject}".strip()
     return title if len(title) <= MAX_TITLE else title[: MAX_TITLE - 1] + "…"

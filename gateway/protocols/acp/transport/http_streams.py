@@ -88,7 +88,7 @@ class Stream:
 class HttpClient:
     """A connection and its streams.
 
-    `caller` is who created it: nobody else may use it. `check_key` raises Unauthorized once the caller's API key is revoked.
+    `caller` is who created it: no other caller may use it. `check_key` raises Unauthorized once the caller's API key is revoked.
     """
 
     def __init__(self, connection_type: type[Connection], gateway: Gateway, agent: str, caller: Caller) -> None:
