@@ -29,8 +29,8 @@ from gateway.security.authentication import Authenticator
 from gateway.security.encryption import SecretEncryption
 from gateway.security.redaction import Redactor
 from gateway.security.secret_files import read_or_create
-from gateway.services import SharedServices
 from gateway.sessions.registry import Sessions
+from gateway.shared_services import SharedServices
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
 

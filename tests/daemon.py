@@ -15,10 +15,10 @@ from typing import IO, Any
 import httpx
 
 from gateway.config import parse
+from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
-from gateway.uvicorn_extensions import EmbeddedServer, listening_address
 from tests.fork_server import forked
 
 KEY = "test-key-0123456789"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
-
-from pydantic_core import to_json
 
 from drivers.contract.messages import (
     AssistantMessage,
@@ -21,9 +19,6 @@ from drivers.contract.messages import (
     data_uri,
     parse_data_uri,
 )
-
-LONGEST_FOLDER = 200
-DIGITS36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def native_content(content: Content) -> str | list[dict[str, Any]]:
@@ -89,42 +84,3 @@ def native_messages(history: Iterable[Message]) -> list[dict[str, Any]]:
     if results:
         native.append({"role": "user", "content": results})
     return native
-
-
-def session_file(history: Sequence[Message], ids: Sequence[str], timestamp: str) -> bytes:
-    """The CLI's own session file for a history: one line a message, each naming the one before.
-
-    `timestamp` and the chain of `parentUuid` are needed: claude 2.1.329 ignores files without the one, records without
-    the other. `ids` are as many fresh UUIDs as there are messages, or more.
-    """
-    lines: list[bytes] = []
-    parent: str | None = None
-    for message, uuid in zip(native_messages(history), ids, strict=False):
-        if message["role"] == "assistant" and isinstance(message["content"], str):
-            message = {**message, "content": [{"type": "text", "text": message["content"]}]}
-        lines.append(
-            to_json({"type": message["role"], "message": message, "uuid": uuid, "parentUuid": parent, "timestamp": timestamp})
-        )
-        parent = uuid
-    return b"\n".join(lines) + b"\n"
-
-
-def project_folder(cwd: str) -> str:
-    """The CLI's folder name for the sessions of a working folder (its real path): what is not a letter or digit is `-`.
-
-    A long name is cut, and the hash of the path put behind it (measured with claude 2.1.329).
-    """
-    name = "".join(c if c.isascii() and c.isalnum() else "-" * (len(c.encode("utf-16-le")) // 2) for c in cwd)
-    return name if len(name) <= LONGEST_FOLDER else f"{name[:LONGEST_FOLDER]}-{_hash36(cwd)}"
-
-
-def _hash36(text: str) -> str:
-    """JavaScript's usual 31-fold string hash over UTF-16 units, as 32 signed bits, its amount in base 36."""
-    units, value = text.encode("utf-16-le"), 0
-    for low, high in zip(units[::2], units[1::2], strict=True):
-        value = (value * 31 + low + 256 * high) & 0xFFFFFFFF
-    rest, digits = min(value, 2**32 - value), ""
-    while rest:
-        rest, digit = divmod(rest, 36)
-        digits = DIGITS36[digit] + digits
-    return digits or "0"

@@ -2,7 +2,7 @@
 
 Eleven kinds follow the OutputEvent gateway's event table field by field; nine more (`native_session`, `message_end`,
 `awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`) and two fields (`parent_id`, `stop_reason`)
-are the gateway's own; `seed_json()` leaves those out.
+are the gateway's own; `execute_json()` leaves those out.
 This module defines the events only.
 """
 
@@ -31,7 +31,7 @@ class Event(BaseModel):
     def encode(self) -> bytes:
         return self.__pydantic_serializer__.to_json(self)
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
+    def execute_json(self, encoded: bytes) -> bytes | None:
         """The JSON that a client of the OutputEvent gateway sees, given `encode()`'s; None for kinds that its table lacks."""
         return encoded
 
@@ -39,7 +39,7 @@ class Event(BaseModel):
 class OwnEvent(Event):
     """One of the gateway's own kinds, which the OutputEvent gateway's table lacks."""
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
+    def execute_json(self, encoded: bytes) -> bytes | None:
         return None
 
 
@@ -72,7 +72,7 @@ class ToolCall(Event):
     input: Any | None = Field(default=None, exclude_if=_absent)
     parent_id: str | None = Field(default=None, exclude_if=_absent)
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
+    def execute_json(self, encoded: bytes) -> bytes | None:
         return self.__pydantic_serializer__.to_json(self, exclude={"parent_id"})
 
 
@@ -85,7 +85,7 @@ class ToolResult(Event):
     is_error: bool = False
     parent_id: str | None = Field(default=None, exclude_if=_absent)
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
+    def execute_json(self, encoded: bytes) -> bytes | None:
         return self.__pydantic_serializer__.to_json(self, exclude={"parent_id"})
 
 
@@ -139,7 +139,7 @@ class SessionEnd(Event):
     duration_ms: int = 0
     stop_reason: StopReason = "end_turn"
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
+    def execute_json(self, encoded: bytes) -> bytes | None:
         return self.__pydantic_serializer__.to_json(self, exclude={"stop_reason"})
 
 

@@ -21,7 +21,7 @@ from drivers.contract.errors import AgentGone, AgentUnavailable
 from drivers.contract.events import Commands, Error, OutputEvent, SessionEnd, Stdout, Title
 from drivers.contract.specs import Limits
 from drivers.contract.tool_server import ToolRequest, ToolServer
-from drivers.runtime.client_requests import ClientRequests
+from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.run_limits import Deadline, RunLimits
 

@@ -129,7 +129,7 @@ async def _running(setup: Setup, form: str, codec: Callable[[], Codec]) -> Playe
 CHECKS = (
     Check("ends", "a codec ends a run under way with one session_end when its process exits", ends),
     Check("recorded lines", "what the program printed, read again by a fresh codec: every run ends once, last", again),
-    Check("unknown lines", "a line that is not understood is contains, and nothing raises", junk),
+    Check("unknown lines", "a line that the codec does not understand becomes stdout, and nothing raises", junk),
     Check(
         "damaged lines", f"{ROUNDS} ways to damage what the program printed: nothing raises, every run ends once, last", damage
     ),

@@ -18,7 +18,7 @@ class TurnStart(Event):
     messages: tuple[Annotated[UserMessage | ToolMessage, Field(discriminator="role")], ...] = ()
     permissions: tuple[PermissionReply, ...] = ()
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
+    def execute_json(self, encoded: bytes) -> bytes | None:
         return None
 
 
@@ -28,7 +28,7 @@ class Steered(Event):
     kind: Literal["steered"] = "steered"
     message: UserMessage
 
-    def seed_json(self, encoded: bytes) -> bytes | None:
+    def execute_json(self, encoded: bytes) -> bytes | None:
         return None
 
 

@@ -12,9 +12,9 @@ import uvicorn
 
 from drivers.contract.info import ToolSpec
 from drivers.contract.tool_server import ToolServer
+from gateway.embedded_server import EmbeddedServer
 from gateway.mcp.endpoints import Endpoint, Endpoints
 from gateway.security.redaction import Redactor
-from gateway.uvicorn_extensions import EmbeddedServer
 
 if TYPE_CHECKING:
     from gateway.mcp.server import McpApp

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.events.event_log import Entry
-from gateway.events.turn import Turn
+from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.json_bodies import StrictJsonRoute
 from gateway.protocols.openapi import SECURITY_REQUIREMENT, EventStreamMetadata, openapi_extra
@@ -89,7 +89,7 @@ def _idempotency_key(request: ExecuteRequest, caller: Caller) -> IdempotencyKey 
 
 async def _frames(turn: Turn, after: int | None) -> AsyncIterator[bytes]:
     async for entries in turn.batches():
-        sent = [_frame(entry, data, after) for entry in entries if (data := entry.event.seed_json(entry.data)) is not None]
+        sent = [_frame(entry, data, after) for entry in entries if (data := entry.event.execute_json(entry.data)) is not None]
         if frames := b"".join(sent):
             yield frames
 

@@ -20,7 +20,7 @@ from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, S
 from drivers.contract.info import ToolGrant
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import Entry, EventLog
-from gateway.events.turn import LAST
+from gateway.events.turn_reader import LAST
 from gateway.observability.metrics import RunMetrics
 from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import RELEVANT, PolicyEnforcer

@@ -17,12 +17,12 @@ from gateway.agents.configured import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import decode
-from gateway.events.turn import Turn
+from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.run import Run
-from gateway.services import SharedServices
+from gateway.shared_services import SharedServices
 from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord
 
 log = logging.getLogger(__name__)

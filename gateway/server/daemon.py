@@ -11,14 +11,15 @@ from collections.abc import Callable
 import uvicorn
 
 from gateway.config import Settings
+from gateway.embedded_server import listening_address
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
 from gateway.security.api_keys import default_api_keys
 from gateway.security.loopback import check_no_auth
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
+from gateway.server.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
 from gateway.server.data_dir_lock import data_dir_lock
-from gateway.uvicorn_extensions import HeaderLimitProtocol, WebSocketLimitProtocol, listening_address
 
 KEEP_ALIVE = 75
 """Seconds that an idle HTTP connection stays open. Longer than in clients with a connection pool, so that no client sends a

@@ -15,8 +15,8 @@ from drivers.contract.messages import Message, SystemMessage
 from drivers.contract.specs import SessionSpec
 from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import AgentProblem
-from gateway.services import SharedServices
 from gateway.sessions.settings import SessionSettings
+from gateway.shared_services import SharedServices
 
 log = logging.getLogger(__name__)
 

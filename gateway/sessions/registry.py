@@ -14,15 +14,15 @@ from weakref import WeakValueDictionary
 from drivers.contract.messages import Message
 from gateway.agents.configured import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound
-from gateway.events.turn import Turn
+from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission import AdmissionControl
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
 from gateway.security.authentication import Caller
-from gateway.services import SharedServices
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings, SessionSummary
+from gateway.shared_services import SharedServices
 from gateway.store import Cursor, RunRecord, SessionRecord
 
 log = logging.getLogger(__name__)

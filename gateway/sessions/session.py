@@ -22,7 +22,7 @@ from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.log_entries import TurnStart
-from gateway.events.turn import Turn
+from gateway.events.turn_reader import Turn
 from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.runs.admission import AdmissionControl
@@ -30,11 +30,11 @@ from gateway.runs.compaction import compacted
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
-from gateway.services import SharedServices
-from gateway.sessions.client_services import SessionServices
+from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.settings import SessionSettings
 from gateway.sessions.turn_queue import TurnQueue
+from gateway.shared_services import SharedServices
 from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord
 
 CANCEL_GRACE = 0.6

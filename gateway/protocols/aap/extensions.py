@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
-from gateway.events.turn import LAST
+from gateway.events.turn_reader import LAST
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples
 from gateway.protocols.aap.routes import version_routers

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from drivers.contract.messages import Message
 from gateway.errors import NotFound
-from gateway.events.turn import Turn
+from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.aap.meta import declared_histories, merge_settings
+from gateway.protocols.aap.meta import declared_histories
 from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
-from gateway.protocols.aap.turns import check_new, check_seed
+from gateway.protocols.aap.validation import check_new, check_seed, merge_settings
 from gateway.protocols.aap.views import STOP_REASONS
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.idempotency import IdempotencyKey

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
-from drivers.contract.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks, text_of
-from gateway.agents.configured import ConfiguredAgent
+from drivers.contract.messages import ToolMessage, UserMessage
 from gateway.errors import BadRequest
-from gateway.protocols.aap.meta import check_messages, merge_settings
 from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest
+from gateway.protocols.aap.validation import check_messages, check_prompt, merge_settings
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
@@ -67,30 +66,3 @@ def _replies(messages: Sequence[TurnMessage]) -> list[Reply]:
         elif isinstance(message, ToolMessage):
             replies.append(ToolReply(message.tool_call_id, message.content))
     return replies
-
-
-def check_new(agent: ConfiguredAgent, messages: Sequence[Message]) -> UserMessage:
-    """The message that a new session begins with: the last one. Raises BadRequest unless these can start a session that answers
-    at once."""
-    if not messages or not isinstance(messages[-1], UserMessage):
-        raise BadRequest("messages: the last message must be a user message, which the agent then answers")
-    check_prompt(messages[-1])
-    check_seed(agent, messages[:-1])
-    check_messages(agent, messages[-1:])
-    return messages[-1]
-
-
-def check_seed(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
-    """Raises BadRequest unless the agent can be given these as a history."""
-    if not agent.info.system and any(isinstance(message, SystemMessage) for message in messages):
-        raise BadRequest(f"messages: agent {agent.name!r} takes no system message; leave it out")
-    if not agent.info.seeds and any(not isinstance(message, SystemMessage) for message in messages):
-        raise BadRequest(f"messages: agent {agent.name!r} cannot be given a history; begin with one user message, in a turn")
-    check_messages(agent, messages)
-
-
-def check_prompt(message: UserMessage) -> None:
-    """Raises BadRequest for a message without text and images: no CLI takes one."""
-    images = any(isinstance(block, ImageBlock) for block in blocks(message.content))
-    if not images and not text_of(message.content).strip():
-        raise BadRequest("messages: the user message is blank; write a text or add an image")

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Response
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_schema import MetaResponse
-from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_response
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
@@ -22,6 +21,7 @@ from gateway.protocols.aap.schema import (
     WireModel,
 )
 from gateway.protocols.aap.sessions import histories, page, session_info
+from gateway.protocols.aap.turn_requests import ExchangeOf
 from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 2

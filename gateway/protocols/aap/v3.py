@@ -11,7 +11,6 @@ from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples, extensions
 from gateway.protocols.aap.agent_schema import AgentBase
-from gateway.protocols.aap.exchanges import ExchangeOf
 from gateway.protocols.aap.meta import meta_response
 from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
@@ -26,6 +25,7 @@ from gateway.protocols.aap.schema import (
     WireModel,
 )
 from gateway.protocols.aap.sessions import create, histories, page, session_info
+from gateway.protocols.aap.turn_requests import ExchangeOf
 from gateway.protocols.authentication import CurrentCaller
 
 VERSION = 3

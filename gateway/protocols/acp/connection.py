@@ -51,7 +51,7 @@ from acp.schema import (
 
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
-from gateway.protocols.acp.client_services import client_methods
+from gateway.protocols.acp.client_files import client_methods
 from gateway.protocols.acp.compactions import supports_compactions
 from gateway.protocols.acp.directories import require_string_directories
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error

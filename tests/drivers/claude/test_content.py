@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.claude.content import native_content, native_messages, project_folder, session_file
+from drivers.claude.content import native_content, native_messages
+from drivers.claude.session_file import project_folder, session_file
 from drivers.contract.messages import (
     AssistantMessage,
     Content,

@@ -141,7 +141,7 @@ def test_what_is_encoded_is_decoded(event: OutputEvent) -> None:
 
 @given(events)
 def test_a_seed_client_sees_the_fields_of_its_table(event: OutputEvent) -> None:
-    seen = event.seed_json(event.encode())
+    seen = event.execute_json(event.encode())
     if event.kind in ADDED_KINDS:
         assert seen is None
         return

@@ -20,7 +20,7 @@ from drivers.contract.client_services import (
     ClientResponse,
     ClientServices,
 )
-from drivers.runtime.client_requests import MAX_PENDING, ClientRequests
+from drivers.runtime.local_client_services import MAX_PENDING, ClientRequests
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import living, marked
 

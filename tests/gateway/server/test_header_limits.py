@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gateway import uvicorn_extensions as limits
+from gateway.server import connection_limits as limits
 from tests.daemon import KEY, Daemon, Running
 from tests.gateway.talk import create
 from tests.gateway.wire import answer, connect

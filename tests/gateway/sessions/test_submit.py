@@ -13,7 +13,7 @@ import pytest
 from drivers.contract.messages import UserMessage
 from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound, ShuttingDown, TooMany
 from gateway.security.authentication import ADMINISTRATOR
-from gateway.sessions.client_services import SessionServices
+from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
 from tests.daemon import Running, gateway_on, table

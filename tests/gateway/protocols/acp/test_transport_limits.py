@@ -99,7 +99,7 @@ async def test_an_http_client_that_reads_nothing_is_let_go(portico: Running, mon
 async def test_a_websocket_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.daemon.PING_INTERVAL", 2.0)
     monkeypatch.setattr("gateway.server.daemon.PONG_TIMEOUT", 2.0)
-    monkeypatch.setattr("gateway.uvicorn_extensions.WEBSOCKET_ABORT_DELAY", 0.1)
+    monkeypatch.setattr("gateway.server.connection_limits.WEBSOCKET_ABORT_DELAY", 0.1)
     async with gateway_on(table(tmp_path)) as portico:
         async with socket_to(portico, max_size=None) as first:
             session = (await asked(first, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]

@@ -1,7 +1,8 @@
-"""Everything that depends on undocumented parts of uvicorn: limits that its options lack, and a server without signals.
+"""Limits of a connection that uvicorn's options lack: size and time of a request head, and WebSocket clients that do not answer.
 
-pyproject.toml admits only the minor versions of uvicorn and httptools that this file was tested with, and
-tests/gateway/test_uvicorn_extensions.py checks each name below against the installed version. Used of uvicorn:
+It depends on undocumented parts of uvicorn. pyproject.toml admits only the minor versions of uvicorn and httptools that it was
+tested with, and tests/gateway/server/test_uvicorn_internals.py checks each name below against the installed
+version. Used of uvicorn:
 
 * `uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`, the base class of `HeaderLimitProtocol`: uvicorn limits the request
   head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
@@ -10,8 +11,6 @@ tests/gateway/test_uvicorn_extensions.py checks each name below against the inst
 * `uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol`, the base class of `WebSocketLimitProtocol`:
   after a ping without a pong uvicorn closes the transport, which waits until the client has read everything. Overridden:
   `keepalive_timeout`. Read: `loop`, `transport`.
-* `uvicorn.Server.capture_signals`, overridden in `EmbeddedServer`: uvicorn has no option to leave signals alone.
-* `uvicorn.Server.servers`, read in `listening_address`: uvicorn reports the port that it chose in its log only.
 
 Used of httptools: an exception that a callback of `HttpRequestParser` raises becomes an `HttpParserError`, which uvicorn answers
 with `send_400_response`.
@@ -21,11 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -134,17 +130,3 @@ class WebSocketLimitProtocol(WebSocketsSansIOProtocol):
         super().keepalive_timeout()
         # The abort also ends the application's pending `send` and `receive`.
         self.loop.call_later(WEBSOCKET_ABORT_DELAY, self.transport.abort)
-
-
-class EmbeddedServer(uvicorn.Server):
-    """A server in the event loop of another one, which leaves signal handlers as they are."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def listening_address(server: uvicorn.Server) -> tuple[str, int]:
-    """Return the host and port of the first listening socket of a server that has started."""
-    host, port = server.servers[0].sockets[0].getsockname()[:2]
-    return host, port

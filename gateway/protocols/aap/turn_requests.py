@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import Depends, Header, Request, Response
 from pydantic_core import to_json
 
-from gateway.events.turn import Turn
+from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
@@ -116,7 +116,7 @@ SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the
 async def _exchange(
     http: Request, caller: CurrentCaller, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None
 ) -> Exchange:
-    # Async like the caller's (guard.py), for the same reason.
+    # Async like the caller's (protocols/authentication.py), for the same reason.
     seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
     return Exchange(http, caller, idempotency_key, seen)
 

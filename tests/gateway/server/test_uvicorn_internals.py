@@ -1,4 +1,4 @@
-"""The undocumented parts of uvicorn and httptools that are used exist as gateway/uvicorn_extensions.py uses them.
+"""The undocumented parts of uvicorn and httptools that are used exist as gateway/server/connection_limits.py uses them.
 
 That the limits work is tested in tests/gateway/server/test_header_limits.py and
 tests/gateway/protocols/acp/test_transport_limits.py, the exit code after a signal in tests/gateway/server/test_daemon.py.
@@ -25,9 +25,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from gateway.uvicorn_extensions import EmbeddedServer, HeaderLimitProtocol, WebSocketLimitProtocol, listening_address
+from gateway.embedded_server import EmbeddedServer, listening_address
+from gateway.server.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None: ...
