@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 from acp import PROTOCOL_VERSION, RequestError, run_agent
 from acp.interfaces import Client
 from acp.schema import (
@@ -37,9 +36,6 @@ from acp.schema import (
     SetSessionModeResponse,
     ToolCallUpdate,
 )
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
 
 FLAGS = frozenset(os.environ.get("ACP_AGENT_FLAGS", "").split())
 SESSIONS = Path(os.environ.get("ACP_AGENT_SESSIONS", "."))
@@ -364,6 +360,12 @@ class SmallAgent:
             await asyncio.wait([self.mcp, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
 
     async def _connect(self, server: Any, ready: asyncio.Event) -> None:
+        # Half of the time of a start, which most tests need not spend.
+        import httpx2
+        from mcp import ClientSession, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
         if "http" in FLAGS:
             headers = {header.name: header.value for header in server.headers}
             client = httpx2.AsyncClient(headers=headers, timeout=None)

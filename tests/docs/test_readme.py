@@ -28,6 +28,6 @@ async def test_every_curl_of_the_page_is_answered(page: str, portico: Running) -
         script = "set -e\n" + block.replace("http://127.0.0.1:7700", portico.url).replace("curl ", "curl --fail-with-body -sS ")
         env = {"PATH": "/usr/bin:/bin", "PORTICO_KEY": KEY}
         shell = await asyncio.create_subprocess_exec("bash", "-c", script, env=env, stdout=asyncio.subprocess.PIPE)
-        printed, _ = await asyncio.wait_for(shell.communicate(), 20)
+        printed, _ = await asyncio.wait_for(shell.communicate(), 60)
         assert shell.returncode == 0, f"{block}\n{printed.decode()}"
         assert printed, block

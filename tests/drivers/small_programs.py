@@ -55,7 +55,7 @@ async def lines_of(process: Process) -> list[bytes]:
 
 async def first_line(process: Process) -> bytes:
     """One line of a process that has written just one."""
-    (line,) = await asyncio.wait_for(process.read_lines(), 30)
+    (line,) = await asyncio.wait_for(process.read_lines(), 60)
     return line
 
 

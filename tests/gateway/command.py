@@ -58,7 +58,7 @@ class Command:
         """`portico serve` once it listens; it is stopped in the end."""
         process = await self.start()
         assert process.stdout is not None
-        serving = Serving((await asyncio.wait_for(process.stdout.readline(), 30)).decode())
+        serving = Serving((await asyncio.wait_for(process.stdout.readline(), 60)).decode())
         try:
             yield serving
         finally:
@@ -69,5 +69,5 @@ class Command:
     async def run(self, stdin: bytes = b"") -> tuple[int, str, str]:
         """Its exit code, standard output and standard error."""
         process = await self.start()
-        out, err = await asyncio.wait_for(process.communicate(stdin), 30)
+        out, err = await asyncio.wait_for(process.communicate(stdin), 60)
         return process.returncode or 0, out.decode(), err.decode()

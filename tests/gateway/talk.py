@@ -110,7 +110,7 @@ async def execute(client: httpx.AsyncClient, task: str = "do it", driver: str = 
     return kinds(answer.text)
 
 
-async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What the condition gives as soon as that is true; it may be async. Only for what nothing announces."""
     deadline = time.monotonic() + seconds
     while True:

@@ -18,7 +18,7 @@ async def answer(url: str, *pieces: bytes) -> tuple[int, bytes]:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-        got = await asyncio.wait_for(reader.read(), 30)
+        got = await asyncio.wait_for(reader.read(), 60)
     finally:
         writer.close()
     return int(got.split(b" ", 2)[1]), got

@@ -17,9 +17,10 @@ _ROOT = "v1"
 
 def include(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of every version."""
-    app.include_router(_VERSIONS[_ROOT].router(gateway), tags=[f"AAP {_ROOT} at the root"])
+    routers = {name: module.router(gateway) for name, module in _VERSIONS.items()}
+    app.include_router(routers[_ROOT], tags=[f"AAP {_ROOT} at the root"])
     for name, module in _VERSIONS.items():
-        app.include_router(module.router(gateway), prefix=module.BASE, tags=[f"AAP {name}"])
+        app.include_router(routers[name], prefix=module.BASE, tags=[f"AAP {name}"])
 
 
 def base_url_hint(app: FastAPI, method: str, path: str) -> str | None:

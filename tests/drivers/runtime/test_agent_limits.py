@@ -119,8 +119,8 @@ async def test_every_line_is_a_sign_of_life(open_agent: OpenAgent) -> None:
 
 
 async def test_the_total_is_of_one_run(open_agent: OpenAgent) -> None:
-    code = "emit('native_session')\nwhile True: read(); time.sleep(0.4); emit('session_end', exit_code=0)"
-    agent = await open_agent(code, Limits(idle=30, total=1.5))
+    code = "emit('native_session')\nwhile True: read(); time.sleep(0.6); emit('session_end', exit_code=0)"
+    agent = await open_agent(code, Limits(idle=30, total=2.5))
     for _ in range(5):
         assert end_of(await ask(agent)).exit_code == 0
 
@@ -131,14 +131,14 @@ async def test_none_at_all(open_agent: OpenAgent) -> None:
 
 
 async def test_they_rest_while_the_client_is_waited_for(open_agent: OpenAgent) -> None:
-    limits = Limits(idle=0.6, total=0.8)
+    limits = Limits(idle=1.5, total=2.0)
     turn = f"read(); {AWAIT}; emit('agent_token', text=read()['content']); emit('session_end', exit_code=0)"
     agent = await open_agent(f"emit('native_session')\nwhile True: {turn}", limits)
     for _ in range(2):
         await agent.prompt(Prompt("go"))
         await until(agent, "awaiting")
         waiting = asyncio.create_task(agent.receive())
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(2.5)
         assert not waiting.done()
         await agent.reply(ToolReply("a", "18 C"))
         events = [*await waiting]
@@ -157,7 +157,7 @@ async def test_they_hold_again_after_the_reply(open_agent: OpenAgent, limits: Li
     reading = asyncio.create_task(to_end(agent))
     await asyncio.sleep(0.1)
     await agent.reply(ToolReply("a", "18 C"))
-    events = await asyncio.wait_for(reading, 20)
+    events = await asyncio.wait_for(reading, 60)
     assert f"limits.{request.node.callspec.id}" in shown(events)[0]["message"]
     assert end_of(events).exit_code == TIMED_OUT
 

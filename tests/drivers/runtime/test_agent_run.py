@@ -98,7 +98,7 @@ async def test_a_process_that_ends_between_runs_is_gone(open_agent: OpenAgent) -
     end_of(await ask(agent))
     with pytest.raises(AgentGone):
         while True:
-            await asyncio.wait_for(agent.receive(), 30)
+            await asyncio.wait_for(agent.receive(), 60)
     assert not agent.alive
 
 

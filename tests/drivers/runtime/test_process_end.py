@@ -29,7 +29,7 @@ async def test_the_exit_code_is_minus_the_signal(start: StartProcess, code: str,
 async def test_a_process_that_closes_its_output_and_stays_is_ended(start: StartProcess) -> None:
     process = await start("os.close(1); time.sleep(600)")
     assert await lines_of(process) == []
-    assert await asyncio.wait_for(process.exit_code(0.2), 20) < 0
+    assert await asyncio.wait_for(process.exit_code(0.2), 60) < 0
     assert gone(process.pid)
 
 
@@ -37,7 +37,7 @@ async def test_the_end_of_input_is_enough_for_one_that_heeds_it(start: StartProc
     process = await start("print('up', flush=True); sys.stdin.read(); print('bye', flush=True); time.sleep(0.2); sys.exit(5)")
     assert await first_line(process) == b"up"
     assert process.alive
-    await asyncio.wait_for(process.close(60.0), 30)
+    await asyncio.wait_for(process.close(60.0), 60)
     assert await process.exit_code() == 5
     assert await lines_of(process) == [b"bye"]
 
@@ -56,21 +56,21 @@ async def test_else_it_is_signalled_and_then_killed(start: StartProcess, code: s
 async def test_a_task_whose_input_has_ended_is_not_waited_for(start: StartProcess) -> None:
     process = await start(IGNORES_EOF, stdin=b"the task")
     assert await first_line(process) == b"up"
-    await asyncio.wait_for(process.close(600.0), 30)
+    await asyncio.wait_for(process.close(600.0), 60)
     assert await process.exit_code() == -15
 
 
 async def test_without_grace_it_is_ended_at_once(start: StartProcess) -> None:
     process = await start(IGNORES_SIGTERM)
     assert await first_line(process) == b"up"
-    await asyncio.wait_for(process.close(0.0), 20)
+    await asyncio.wait_for(process.close(0.0), 60)
     assert await process.exit_code() == -9
 
 
 async def test_close_may_be_asked_for_again_and_together(start: StartProcess) -> None:
     process = await start(IGNORES_SIGTERM)
     assert await first_line(process) == b"up"
-    await asyncio.wait_for(asyncio.gather(process.close(0.2), process.close(0.2), process.close(0.0)), 20)
+    await asyncio.wait_for(asyncio.gather(process.close(0.2), process.close(0.2), process.close(0.0)), 60)
     await process.close(600.0)
     await process.close(0.0)
     assert await process.exit_code() == -9
@@ -82,7 +82,7 @@ async def test_a_close_that_is_cancelled_goes_on(start: StartProcess) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(process.close(0.5), 0.05)
     assert not process.alive
-    assert await asyncio.wait_for(process.exit_code(30), 30) == -15
+    assert await asyncio.wait_for(process.exit_code(30), 60) == -15
     await process.close(600.0)
 
 
@@ -91,15 +91,15 @@ async def test_one_in_a_hurry_ends_a_patient_close(start: StartProcess) -> None:
     assert await first_line(process) == b"up"
     patient = asyncio.create_task(process.close(600.0))
     await asyncio.sleep(0)
-    await asyncio.wait_for(process.close(0.0), 30)
-    await asyncio.wait_for(patient, 30)
+    await asyncio.wait_for(process.close(0.0), 60)
+    await asyncio.wait_for(patient, 60)
 
 
 async def test_a_process_that_has_ended_is_closed_without_waiting(start: StartProcess) -> None:
     process = await start("sys.exit(4)")
     await lines_of(process)
     assert await process.exit_code() == 4
-    await asyncio.wait_for(process.close(600.0), 30)
+    await asyncio.wait_for(process.close(600.0), 60)
 
 
 STRAYS = {
@@ -118,7 +118,7 @@ STRAYS = {
 @pytest.mark.parametrize("name", STRAYS)
 async def test_close_ends_all_that_it_started(start: StartProcess, name: str) -> None:
     process = await start(STRAYS[name] + "; sys.stdin.read()")
-    pid = int((await asyncio.wait_for(process.read_lines(), 30))[0])
+    pid = int((await asyncio.wait_for(process.read_lines(), 60))[0])
     assert not gone(pid)
     await process.close(0.2)
     assert gone(pid) and gone(process.pid)

@@ -28,14 +28,14 @@ Open = Callable[..., Awaitable[CliAgent]]
 async def to_end(agent: CliAgent) -> list[OutputEvent]:
     events: list[OutputEvent] = []
     while not (events and events[-1].kind == "session_end"):
-        events += await asyncio.wait_for(agent.receive(), 30)
+        events += await asyncio.wait_for(agent.receive(), 60)
     return events
 
 
 async def until(agent: CliAgent, kind: str) -> list[OutputEvent]:
     events: list[OutputEvent] = []
     while not any(event.kind == kind for event in events):
-        events += await asyncio.wait_for(agent.receive(), 30)
+        events += await asyncio.wait_for(agent.receive(), 60)
     return events
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,9 @@ async def test_a_cli_that_cannot_ask_must_not_run_what_is_not_trusted(tmp_path: 
 
 
 async def test_an_agent_of_the_agent_client_protocol_passes(tmp_path: Path) -> None:
-    agent = small_agent(tmp_path)
-    found = await outcomes(AcpDriver(), tmp_path, program=agent["program"], args=tuple(agent["args"]), env=agent["env"])
+    # A process of its own: the fork server's would write on for a moment after it is killed.
+    agent = {"program": sys.executable, "args": ("-m", "tests.acp_agent"), "env": small_agent(tmp_path)["env"]}
+    found = await outcomes(AcpDriver(), tmp_path, **agent)
     assert [(outcome.check, outcome.text) for outcome in found if outcome.status == "failed"] == []
     assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["seeds", *TOOL_CHECKS]
 

@@ -77,7 +77,7 @@ async def test_ctrl_c_interrupts_the_turn(play: Callable[..., Command], tmp_path
     (agent,) = agents_of(process.pid)
     left = await pid_in(tmp_path / "scenes" / "stray")
     process.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(process.communicate(), 20)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert not alive(agent.pid)
@@ -89,7 +89,7 @@ async def test_ctrl_c_while_the_agent_starts(play: Callable[..., Command], tmp_p
     await until((tmp_path / "scenes" / "started").exists)
     (agent,) = agents_of(process.pid)
     process.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(process.communicate(), 20)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert not alive(agent.pid)
@@ -127,7 +127,7 @@ async def test_who_looks_sees_a_spinner(play: Callable[..., Command], tmp_path: 
         shown = b""
         while b"waiting for the agent" not in shown:
             shown += await asyncio.to_thread(os.read, master, 4096)
-        out, _ = await asyncio.wait_for(process.communicate(), 20)
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
     finally:
         os.close(master)
     assert (process.returncode, out) == (0, b"said\n")

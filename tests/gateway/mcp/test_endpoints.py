@@ -128,7 +128,7 @@ async def test_a_call_is_answered_when_the_application_answers(host: McpHost, mo
     async with client_of(server) as client:
         await opened(client, server.url)
         async with client.stream("POST", server.url, json=call(7, progressToken="p", callId="mine")) as answer:
-            request = await asyncio.wait_for(calls.get(), 20)
+            request = await asyncio.wait_for(calls.get(), 60)
             assert (request.name, request.input, request.call_id) == ("look_up", {"n": 7}, "mine")
             lines = answer.aiter_lines()
             # Signs of life come while it waits.
@@ -147,11 +147,11 @@ async def test_an_open_call_ends_with_the_session(host: McpHost) -> None:
     async with client_of(server) as client:
         await opened(client, server.url)
         waiting = asyncio.create_task(client.post(server.url, json=call(1)))
-        await asyncio.wait_for(called.wait(), 20)
+        await asyncio.wait_for(called.wait(), 60)
         await server.close()
         # Told so, or hung up on.
         with suppress(httpx.HTTPError):
-            answer = await asyncio.wait_for(waiting, 20)
+            answer = await asyncio.wait_for(waiting, 60)
             assert all(message["result"]["isError"] for message in messages(answer))
         assert waiting.done()
 

@@ -65,7 +65,7 @@ async def test_the_second_head_of_a_connection_may_not_be_slow_either(portico: R
     writer.write(HEAD + b"\r\n")
     await reader.readuntil(b"]}")
     writer.write(HEAD)
-    assert b"408" in await asyncio.wait_for(reader.readline(), 20)
+    assert b"408" in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
 
 
@@ -83,6 +83,6 @@ async def test_quick_heads_have_all_time(portico: Running, monkeypatch: pytest.M
     await writer.drain()
     await asyncio.sleep(0.5)
     writer.write(body[10:])
-    assert b"201" in await asyncio.wait_for(reader.readline(), 20)
+    assert b"201" in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     assert (await create(portico.client, "echo"))["stopReason"] == "end_turn"

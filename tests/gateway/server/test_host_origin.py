@@ -118,7 +118,7 @@ async def test_a_page_cannot_open_a_websocket(portico: Running) -> None:
             head = b"GET %b HTTP/1.1\r\n%b\r\n%bAuthorization: Bearer %b\r\n\r\n" % (path, who, upgrade, KEY.encode())
             reader, writer = await asyncio.open_connection(urlsplit(portico.url).hostname, urlsplit(portico.url).port)
             writer.write(head)
-            assert (await asyncio.wait_for(reader.readline(), 20)).split()[1] == b"403"
+            assert (await asyncio.wait_for(reader.readline(), 60)).split()[1] == b"403"
             writer.close()
 
 

@@ -82,7 +82,7 @@ async def test_an_answer_in_time_is_an_answer(tmp_path: Path, scene: Scene) -> N
 
 
 async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"answer": 1.0})) as portico:
+    async with gateway_on(table(tmp_path, limits={"answer": 3.0})) as portico:
         session = await begin(portico.client, scene)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
@@ -92,7 +92,7 @@ async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path,
         assert await portico.gateway.store.processes.all() == []
         messages = await history(portico.client, session)
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-        assert results(messages) == denied("1")
+        assert results(messages) == denied("3")
         assert "answered already" in await late(portico.client, session)
         assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
 
@@ -162,13 +162,13 @@ async def test_the_time_counts_for_a_history_that_ends_in_pending_calls(tmp_path
     messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": [call]}]
     tools = [{"name": "sky", "description": "The sky.", "parameters": {"type": "object"}}]
     body = {"agent": {"name": "script"}, "tools": tools, "messages": messages}
-    async with gateway_on(table(tmp_path, limits={"answer": 0.3})) as portico:
+    async with gateway_on(table(tmp_path, limits={"answer": 2.0})) as portico:
         answer = await portico.client.post("/aap/v3/sessions", json=body)
         assert answer.status_code == 201, answer.text
         session = answer.json()["sessionId"]
         assert (await look(portico.client, session))["state"] == "waiting"
         found = await idle(portico.client, session)
-        text = "Tool call denied: no result from the application within 0.3 s"
+        text = "Tool call denied: no result from the application within 2 s"
         assert results(found["history"]["full"]) == {"c1": text}
 
 

@@ -56,7 +56,7 @@ async def test_a_running_agent_does_not_sleep(tmp_path: Path, scene: Scene) -> N
 async def test_an_agent_that_waits_for_the_client_does_not_sleep(tmp_path: Path, scene: Scene) -> None:
     name = scene([{"app_tool": {"id": "c", "name": "ask"}}, {"text": "{last_result}"}])
     tool = {"name": "ask", "description": "Asks.", "inputSchema": {}}
-    async with gateway_on(table(tmp_path, limits={"sleep_after": 0.05, "total": 0.5, "idle": 0.5})) as portico:
+    async with gateway_on(table(tmp_path, limits={"sleep_after": 0.05, "total": 5.0, "idle": 5.0})) as portico:
         session = (await create(portico.client, options={"scenario": name}, tools=[tool]))["sessionId"]
         other = (await create(portico.client, options=scenario(scene)))["sessionId"]
         await until(lambda: _one_is_left(portico))
@@ -157,7 +157,7 @@ async def test_an_agent_that_ended_between_turns_is_started_anew(portico: Runnin
 
 @pytest.mark.parametrize(
     ("limits", "named"),
-    [({"idle": 0.2}, "limits.idle"), ({"total": 0.4, "idle": 0}, "limits.total")],
+    [({"idle": 1.5}, "limits.idle"), ({"total": 3.0, "idle": 0}, "limits.total")],
 )
 async def test_time_limits_end_a_turn_with_their_name(tmp_path: Path, scene: Scene, limits: dict[str, float], named: str) -> None:
     chatter = [{"text": {"text": "x" * 600, "chunk": 1, "every": 0.05}}] if "total" in limits else [{"text": "x"}, {"hang": True}]

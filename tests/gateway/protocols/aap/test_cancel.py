@@ -43,7 +43,7 @@ async def test_a_run_stops_at_once_with_one_turn_stop(portico: Running, scene: S
         assert not alive(pid)
     assert (await send_turn(portico.client, session, "go"))["messages"][0]["content"] == '3 ["one", "hang"]'
     assert (await history(portico.client, session))[2:4] == [user("hang"), {"role": "assistant", "content": "begin"}]
-    assert took < 5, "1 s on a machine that has nothing else to do"
+    assert took < 60, "1 s on a machine that has nothing else to do; the agent hangs for ever"
 
 
 async def test_an_idle_session_is_left_alone(portico: Running) -> None:
@@ -61,7 +61,7 @@ async def test_calls_that_wait_are_given_up(portico: Running, scene: Scene) -> N
     session = (await create(portico.client, options={"scenario": name}, **fields))["sessionId"]
     async with following(portico.client, session) as window:
         assert (await cancel(portico, session))["cancelled"]
-        assert (await asyncio.wait_for(take(window, "tool_calls_cancelled"), 20))[-1][2] == {"toolCallIds": ["a"]}
+        assert (await asyncio.wait_for(take(window, "tool_calls_cancelled"), 60))[-1][2] == {"toolCallIds": ["a"]}
     found = await history(portico.client, session)
     assert found[-1] == {"role": "tool", "toolCallId": "a", "content": "Tool call cancelled"}
     assert (await send_turn(portico.client, session, "go"))["messages"] == [{"role": "assistant", "content": "well"}]

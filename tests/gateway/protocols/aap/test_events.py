@@ -47,13 +47,13 @@ async def test_two_windows_see_the_same_turns_and_what_was_said(portico: Running
     session = (await create(portico.client, options={"scenario": scene(LONG)}))["sessionId"]
     async with following(portico.client, session) as left, following(portico.client, session) as right:
         own = await post(portico, session, user("two"))
-        seen = await asyncio.wait_for(take(left, "turn_stop"), 20)
-        assert seen == await asyncio.wait_for(take(right, "turn_stop"), 20)
+        seen = await asyncio.wait_for(take(left, "turn_stop"), 60)
+        assert seen == await asyncio.wait_for(take(right, "turn_stop"), 60)
         received_text, *rest = seen
         assert received_text[1:] == ("client_message", user("two"))
         assert rest == own
         again = await post(portico, session, user("three"))
-        assert (await asyncio.wait_for(take(left, "turn_stop"), 20))[1:] == again
+        assert (await asyncio.wait_for(take(left, "turn_stop"), 60))[1:] == again
 
 
 async def test_answers_are_shown_to_the_other_window(portico: Running, scene: Scene) -> None:
@@ -69,7 +69,7 @@ async def test_answers_are_shown_to_the_other_window(portico: Running, scene: Sc
         result = {"role": "tool", "toolCallId": "a", "content": "seen"}
         grant = {"role": "tool_permission", "toolCallId": "b", "granted": True, "reason": None}
         await send_turn(portico.client, session, result, grant)
-        seen = await asyncio.wait_for(take(window, "turn_stop"), 20)
+        seen = await asyncio.wait_for(take(window, "turn_stop"), 60)
     assert [event[1:] for event in seen[:3]] == [("client_message", result), ("client_message", grant), ("turn_start", {})]
     assert ("tool_result", {"toolCallId": "b", "content": "done"}) in [event[1:] for event in seen]
 
@@ -80,17 +80,17 @@ async def test_without_a_number_a_running_turn_is_seen_from_its_start(portico: R
     turn = asyncio.create_task(post(portico, session, user("go on")))
     await until(lambda: look(portico.client, session))
     async with following(portico.client, session, after="0") as window:
-        await asyncio.wait_for(take(window, "turn_stop"), 20)
-        await asyncio.wait_for(take(window, "text_delta"), 20)
+        await asyncio.wait_for(take(window, "turn_stop"), 60)
+        await asyncio.wait_for(take(window, "text_delta"), 60)
     async with following(portico.client, session) as window:
-        seen = await asyncio.wait_for(take(window, "text_delta"), 20)
+        seen = await asyncio.wait_for(take(window, "text_delta"), 60)
         assert [event[1:] for event in seen] == [
             ("client_message", user("go on")),
             ("turn_start", {}),
             ("text_delta", {"delta": "two"}),
         ]
         await portico.client.post(f"/session/{session}/cancel")
-        assert (await asyncio.wait_for(take(window, "turn_stop"), 20))[-1] == (await turn)[-1]
+        assert (await asyncio.wait_for(take(window, "turn_stop"), 60))[-1] == (await turn)[-1]
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
@@ -143,7 +143,7 @@ async def test_calls_that_are_given_up_are_told(portico: Running, scene: Scene) 
     session = (await create(portico.client, options={"scenario": name}, **fields))["sessionId"]
     async with following(portico.client, session) as window:
         await send_turn(portico.client, session, "never mind")
-        seen = await asyncio.wait_for(take(window, "turn_stop"), 20)
+        seen = await asyncio.wait_for(take(window, "turn_stop"), 60)
     assert [event[1] for event in seen] == ["tool_calls_cancelled", "client_message", "turn_start", "text_delta", "turn_stop"]
     assert seen[0][2] == {"toolCallIds": ["a"]}
 

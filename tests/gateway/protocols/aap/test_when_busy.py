@@ -49,7 +49,7 @@ async def test_a_message_is_sent_to_the_agent_at_work(portico: Running, busy: An
     session, turn = busy
     async with following(portico.client, session) as follower:
         steered = await post(portico.client, session, "left!", "delta", when_busy="steer")
-        seen = await asyncio.wait_for(take(follower, "turn_stop"), 20)
+        seen = await asyncio.wait_for(take(follower, "turn_stop"), 60)
     own = numbered((await turn).text)
     rest = numbered(steered.text)
     assert [event[1] for event in own] == ["turn_start", "text_delta", "text_delta", "turn_stop"]
@@ -160,7 +160,7 @@ async def test_a_cancel_lets_the_next_one_go(portico: Running, busy: Any) -> Non
 
 
 async def test_after_a_kill_it_stands_where_it_was_sent(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 1.0}, {"text": "heard: {steered}"}, {"hang": True}]
+    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 4}, {"text": "heard: {steered}"}, {"hang": True}]
     name = scene([{"text": "one"}], steps)
     await daemon.start()
     async with daemon.client() as client:
@@ -169,7 +169,7 @@ async def test_after_a_kill_it_stands_where_it_was_sent(daemon: Daemon, scene: S
         await until((tmp_path / "scenes" / "began").exists)
         async with following(client, session) as follower:
             steered = post(client, session, "left!", when_busy="steer")
-            await asyncio.wait_for(take(follower, "client_message"), 20)
+            await asyncio.wait_for(take(follower, "client_message"), 60)
             await until(lambda: any(b"heard: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
             await daemon.kill()
         await asyncio.wait([turn, steered])

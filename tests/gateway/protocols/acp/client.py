@@ -32,7 +32,7 @@ PARAMS = {
 }  # fmt: skip
 # In the unstable part of the schema, which clients of that part read: the official packages have it.
 UNSTABLE = {"PromptResponse": {"usage"}}
-PATIENCE = 30.0
+PATIENCE = 60.0
 _CHECKS: dict[str, Draft202012Validator] = {}
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]

@@ -116,7 +116,7 @@ async def cancel(client: Client) -> None:
     answer = await client.begin("session/prompt", prompt(session, "slow"))
     await client.until(lambda _: client.text(session))
     await client.notify("session/cancel", {"sessionId": session})
-    found = await asyncio.wait_for(answer, 30)
+    found = await asyncio.wait_for(answer, 60)
     if "slow" in client.text(session):
         # An agent that says it back is done before it can be stopped.
         assert found["stopReason"] in ("end_turn", "cancelled")

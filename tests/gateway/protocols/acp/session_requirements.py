@@ -106,7 +106,7 @@ async def close(client: Client) -> None:
     answer = await client.begin("session/prompt", prompt(session, "slow"))
     await client.until(lambda _: client.text(session))
     await client.request("session/close", {"sessionId": session})
-    found = await asyncio.wait_for(answer, 30)
+    found = await asyncio.wait_for(answer, 60)
     assert found["stopReason"] in (("cancelled", "end_turn") if "slow" in client.text(session) else ("cancelled",))
 
 

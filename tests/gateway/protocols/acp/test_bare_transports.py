@@ -140,7 +140,7 @@ async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None
         )
         socket = await connect(f"ws{portico.url[4:]}/acp/echo", additional_headers=BEARER, proxy=None)
         await portico.gateway.stop_runs()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await streaming.aread()
             await socket.wait_closed()
         assert socket.close_code == 1001
@@ -151,7 +151,7 @@ async def test_a_socket_is_closed_when_its_key_is_taken_back(portico: Running, s
     keys = NamedKeys(portico.gateway.settings.data_dir)
     headers = {"Authorization": f"Bearer {keys.add('phone')}"}
     scenario = scene([{"text": "first"}, {"delay": 3.0}, {"text": "secret"}])
-    async with asyncio.timeout(30), connect(f"ws{portico.url[4:]}/acp/script", additional_headers=headers, proxy=None) as socket:
+    async with asyncio.timeout(60), connect(f"ws{portico.url[4:]}/acp/script", additional_headers=headers, proxy=None) as socket:
 
         async def ask(number: int, method: str, params: dict[str, Any]) -> None:
             await socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))

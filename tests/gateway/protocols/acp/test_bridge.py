@@ -28,7 +28,7 @@ async def test_a_session_over_a_daemon(portico: Running, tmp_path: Path) -> None
         assert session in (await portico.client.get("/sessions")).json()["sessions"]
         assert process.stdin is not None
         process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
     assert not (folder / "data" / "acp").exists()
 
 
@@ -40,8 +40,8 @@ async def test_what_was_asked_before_the_end_of_input_is_answered(portico: Runni
         asked = [asyncio.create_task(client.initialize()), asyncio.create_task(client.new())]
         await asyncio.sleep(0)
         process.stdin.close()
-        assert [await asyncio.wait_for(one, 30) for one in asked][1] in (await portico.client.get("/sessions")).text
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert [await asyncio.wait_for(one, 60) for one in asked][1] in (await portico.client.get("/sessions")).text
+        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_what_goes_wrong_is_said(portico: Running, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_what_goes_wrong_is_said(portico: Running, tmp_path: Path) -> None
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         async with on_stdio(folder, "echo", *arguments, stderr=True) as (_, process):
             assert process.stderr is not None
-            text = (await asyncio.wait_for(process.stderr.read(), 30)).decode()
+            text = (await asyncio.wait_for(process.stderr.read(), 60)).decode()
             assert await process.wait() == 1
             return text
 

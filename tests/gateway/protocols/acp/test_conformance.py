@@ -37,7 +37,7 @@ async def test_over_standard_input_and_output(tmp_path: Path, agent: str) -> Non
         assert process.stdin is not None
         # It ends when its input does.
         process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -75,7 +75,7 @@ async def _messages(response: httpx.Response) -> AsyncIterator[Json]:
 async def until(stream: AsyncIterator[Json], request_id: int) -> list[Json]:
     """What comes up to the answer to this request, and that."""
     found = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for message in stream:
             found.append(message)
             if message.get("id") == request_id and "method" not in message:
@@ -264,7 +264,7 @@ async def test_a_reader_that_comes_back_reads_what_came_meanwhile(connect: Any) 
     async with http.reading(session):
         pass
     asked = await http.ask("session/prompt", prompt(session, "meanwhile"), session)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         # Until the gateway has seen the first one go.
         while (again := await http.get(session)).status_code == 409:
             await again.aclose()

@@ -216,7 +216,7 @@ async def test_a_client_that_goes_leaves_its_run(acp: Open, portico: Running, sc
     await connection.close()
     found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     assert found.run is not None
-    await asyncio.wait_for(found.run.wait(), 30)
+    await asyncio.wait_for(found.run.wait(), 60)
     again = await acp()
     await again.request("session/load", load(session))
     assert again.text() == "begun, done"

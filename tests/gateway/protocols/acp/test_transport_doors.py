@@ -80,7 +80,7 @@ async def test_a_quiet_websocket_ends_too(
     async with socket_to(portico, key=key) as mine:
         assert "result" in await asked(mine, rpc("session/list", {}))
         keys.remove("laptop")
-        await asyncio.wait_for(mine.wait_closed(), 20)
+        await asyncio.wait_for(mine.wait_closed(), 60)
         assert mine.close_code == 1008
 
 

@@ -91,7 +91,7 @@ async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await set_options(portico.gateway, session, scenario=scenario)
         prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("go")]))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await client.heard.wait()
             await agent.cancel(session_id=session)
             assert (await prompt).stop_reason == "cancelled"

@@ -67,7 +67,7 @@ async def on_stdio(
         if process.returncode is None:
             stdin.close()
             try:
-                await asyncio.wait_for(process.wait(), 30)
+                await asyncio.wait_for(process.wait(), 60)
             except TimeoutError:
                 process.kill()
         await reading

@@ -40,7 +40,7 @@ async def asked(socket: ClientConnection, message: dict[str, Any]) -> dict[str, 
 
 
 async def answer_to(socket: ClientConnection, number: int) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for frame in socket:
             message: dict[str, Any] = json.loads(frame)
             if message.get("id") == number and "method" not in message:
