@@ -64,6 +64,7 @@ class ScriptDriver(CliDriver):
             steers=True,
             additional_directories=True,
             tool_kinds=KINDS_OF_KNOWN_TOOLS,
+            path_fields=("file_path", "path", "notebook_path", "dir_path", "absolute_path"),
             plan_tools=PLAN_TOOLS,
             mcp_tool_prefix="mcp__",
         )
