@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import fork_server
 from tests.daemon import Daemon, Running, gateway_on, table
 
 pytest_plugins = ["tests.time_limit"]
@@ -21,6 +22,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """End the fork server. A worker of pytest-xdist does not run what is registered with `atexit`."""
+    fork_server.stop()
 
 
 @pytest.fixture

@@ -23,8 +23,11 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+
+import psutil
 
 ROOT = Path(__file__).parents[1]
 LAUNCHER = Path(__file__).with_name("fork_launcher.py")
@@ -42,6 +45,7 @@ READY = b"ready\n"
 """What the server writes to standard output when it has imported the modules."""
 LARGEST = 1 << 18
 """Bytes of a request."""
+_at_end: list[Callable[[], None]] = []
 
 
 def forked(module: str, *arguments: str, pid_fd: int | None = None) -> tuple[str, ...]:
@@ -51,7 +55,7 @@ def forked(module: str, *arguments: str, pid_fd: int | None = None) -> tuple[str
 
 @functools.cache
 def _address() -> str:
-    """The path of the socket of this process's own server, which is started at the first call and ends with this process."""
+    """The path of the socket of this process's own server, which is started at the first call. `stop` ends it."""
     folder = tempfile.mkdtemp(prefix="portico-fork-")
     path = f"{folder}/socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -73,8 +77,14 @@ def _address() -> str:
         server.wait()
         shutil.rmtree(folder)
 
-    atexit.register(end)
+    _at_end.append(end)
     return path
+
+
+def stop() -> None:
+    """End the server of this process, if it was started."""
+    while _at_end:
+        _at_end.pop()()
 
 
 class ForkServer:
@@ -84,6 +94,7 @@ class ForkServer:
         self._listening = listening
         self._selector = selectors.DefaultSelector()
         self._processes: dict[int, socket.socket] = {}
+        self._agents: set[int] = set()
         self._ended, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
 
@@ -119,6 +130,8 @@ class ForkServer:
         for number in streams:
             os.close(number)
         self._processes[pid] = connection
+        if request.split(b"\0", 2)[1] != b"gateway":
+            self._agents.add(pid)
         self._selector.register(connection, selectors.EVENT_READ, pid)
         self._send(connection, pid)
 
@@ -128,6 +141,11 @@ class ForkServer:
             number = int(connection.recv(100) or signal.SIGKILL)
         except ConnectionError:
             number = signal.SIGKILL
+        if pid in self._agents and number in (signal.SIGTERM, signal.SIGKILL):
+            # As the gateway would: it ends the whole tree of an agent's process, which here is the launcher only.
+            for child in psutil.Process(pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
         os.kill(pid, number)
         if number == signal.SIGKILL:
             self._selector.unregister(connection)
@@ -138,6 +156,7 @@ class ForkServer:
             if pid == 0:
                 return
             connection = self._processes.pop(pid)
+            self._agents.discard(pid)
             if connection.fileno() in self._selector.get_map():
                 self._selector.unregister(connection)
             self._send(connection, os.waitstatus_to_exitcode(status))
