@@ -46,7 +46,7 @@ async def _gateway_side() -> tuple[Any, Any]:
     from gateway.protocols.acp import connection
     from gateway.protocols.acp.content import text
     from gateway.protocols.acp.routes import router
-    from gateway.protocols.acp.sessions import OpenSessions, Reply
+    from gateway.protocols.acp.session_methods import OpenSessions, Reply
     from gateway.security.authentication import ADMINISTRATOR
     from gateway.security.redaction import Redactor
 

@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from drivers.codecs.deduplication import Deduplicator
-from drivers.codecs.event_lines import EventLineCodec, open_request, request
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codecs.output_event_lines import EventLineCodec, open_request, request
 from drivers.codecs.tool_calls import Call, CallTracker
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.capabilities import (
     SupportsClientRequests,
     SupportsClosing,
@@ -25,6 +26,7 @@ from drivers.contract.capabilities import (
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Command, Launch
 from drivers.contract.denials import denied
+from drivers.contract.driver_info import DriverInfo, Option, PlanChange, Probe, ToolGrant, ToolKind, ToolSpec
 from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import (
     AgentToken,
@@ -52,8 +54,7 @@ from drivers.contract.events import (
     ToolResult,
     Usage,
 )
-from drivers.contract.info import DriverInfo, Option, PlanChange, Probe, ToolGrant, ToolKind, ToolSpec
-from drivers.contract.lines import parse_object, text_line
+from drivers.contract.line_splitter import parse_object, text_line
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import (
     AssistantMessage,
@@ -71,7 +72,6 @@ from drivers.contract.messages import (
     pending_tool_calls,
     text_of,
 )
-from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from drivers.runtime.cli_driver import CliDriver, Driver, run_to_end
 from drivers.runtime.process import Spawner

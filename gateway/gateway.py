@@ -9,21 +9,21 @@ import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from drivers.contract.specs import Limits
+from drivers.contract.agent_specs import Limits
 from drivers.runtime.process import Spawner
 from gateway.agents.configured import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
-from gateway.mcp.host import McpHost
+from gateway.mcp.listener import McpHost
 from gateway.observability.audit import AuditLog
 from gateway.observability.health import ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
-from gateway.runs.admission import AdmissionControl
+from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency
+from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind
 from gateway.runs.run import RunState
-from gateway.runs.tasks import TaskRunner, remove_task_folders
 from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import Authenticator
 from gateway.security.encryption import SecretEncryption

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drivers.contract.specs import Limits
+from drivers.contract.agent_specs import Limits
 from drivers.contract.tool_server import ToolHost
 from drivers.runtime.process import Spawner
 from gateway.observability.audit import AuditLog

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drivers.contract.driver_info import Option
 from drivers.contract.errors import AgentUnavailable
-from drivers.contract.info import Option
 
 PREFIX = "config."
 """An option for one of the agent's config options is named by this prefix and the config option's id."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from drivers.acp.config_options import options_of, requested
 from drivers.contract.agent import Agent, Prompt
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import DriverInfo, Option, Probe, ToolKind, ToolSpec
 from drivers.contract.errors import AgentUnavailable, DriverError
-from drivers.contract.info import DriverInfo, Option, Probe, ToolKind, ToolSpec
-from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
 from drivers.runtime.process import Spawner

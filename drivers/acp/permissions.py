@@ -13,7 +13,7 @@ from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestP
 
 from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.client_services import ClientRequest, ClientResponse
-from drivers.contract.info import ToolGrant
+from drivers.contract.driver_info import ToolGrant
 
 Verdict = Literal["allow", "ask", "deny"]
 

@@ -13,10 +13,10 @@ from drivers.claude.input import escape_command
 from drivers.claude.probe import commands, greeting, logged_in, models
 from drivers.claude.session_file import project_folder, session_file
 from drivers.claude.tools import FORMER_TOOLS, MCP_PREFIX, OWN_TOOLS, PLAN_TOOLS, Toolset
+from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import DriverInfo, Option, Probe
 from drivers.contract.errors import DriverError
-from drivers.contract.info import DriverInfo, Option, Probe
-from drivers.contract.specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.runtime.cli_driver import CliDriver, run_to_end
 from drivers.runtime.process import Spawner
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from drivers.claude.session_metadata import commands_of
 from drivers.contract.events import SlashCommand
-from drivers.contract.lines import parse_object
+from drivers.contract.line_splitter import parse_object
 
 
 def logged_in(exit_code: int, printed: str) -> bool | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from drivers.claude.content import output_of
-from drivers.claude.control_channel import call_result, hook_answer, mcp_result, permission_answer, success
+from drivers.claude.control_messages import call_result, hook_answer, mcp_result, permission_answer, success
 from drivers.claude.tools import Toolset, Wants
 from drivers.codecs.tool_calls import Call
 from drivers.contract.agent import PermissionReply, Reply, ToolReply

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from drivers.contract.info import PlanChange, ToolGrant, ToolKind, ToolSpec
+from drivers.contract.driver_info import PlanChange, ToolGrant, ToolKind, ToolSpec
 from drivers.contract.mcp_servers import McpServer, by_safe_name
 from drivers.contract.messages import AssistantMessage, Message, ToolUseBlock
 

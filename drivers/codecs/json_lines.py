@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from drivers.contract.codec import Codec
 from drivers.contract.events import OutputEvent, Stdout
-from drivers.contract.lines import parse_object, text_line
+from drivers.contract.line_splitter import parse_object, text_line
 
 Events = list[OutputEvent] | None
 """The events of a message; None if it is not understood, and its line becomes `stdout`."""

@@ -15,8 +15,8 @@ from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.content import user_input
 from drivers.codex.handshake import Handshake, SessionRequest
-from drivers.codex.result import NO_TOKENS, context_of, failure, tokens, usage_of
 from drivers.codex.turn import TurnRequests, TurnStream, decline
+from drivers.codex.turn_result import NO_TOKENS, context_of, failure, tokens, usage_of
 from drivers.contract.agent import Prompt, Reply
 from drivers.contract.capabilities import SupportsDebounce, SupportsSteering
 from drivers.contract.codec import IN_RUN

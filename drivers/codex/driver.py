@@ -18,10 +18,10 @@ from drivers.codex.exec import CodexExecCodec
 from drivers.codex.grants import TOOLS
 from drivers.codex.handshake import SessionRequest
 from drivers.codex.probe import CodexProbe
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import DriverInfo, Option, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
-from drivers.contract.info import DriverInfo, Option, Probe
-from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner

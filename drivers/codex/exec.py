@@ -8,7 +8,7 @@ from typing import Any
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.tool_calls import CallTracker
 from drivers.codex.items import call_of, outcome_of, snake
-from drivers.codex.result import failure, tokens, usage_of
+from drivers.codex.turn_result import failure, tokens, usage_of
 from drivers.contract.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Thinking
 
 RETRYING, FATAL = "Reconnecting...", "Error: "

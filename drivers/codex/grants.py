@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 
 _TEXT = {"type": "string"}
 TOOLS = (

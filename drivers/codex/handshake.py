@@ -13,11 +13,11 @@ from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.content import seed_items
 from drivers.codex.grants import Grants
 from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
+from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent
-from drivers.contract.info import ToolSpec
 from drivers.contract.mcp_servers import McpServer
-from drivers.contract.specs import SessionSpec
 
 CLIENT = {"clientInfo": {"name": "portico", "title": "Portico", "version": "1"}, "capabilities": {"experimentalApi": True}}
 """The parameters of `initialize`. Dynamic tools and seeds belong to what the CLI calls its experimental API (0.169.0)."""

@@ -2,7 +2,7 @@
 
 Eleven kinds follow the OutputEvent gateway's event table field by field; nine more (`native_session`, `message_end`,
 `awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`) and two fields (`parent_id`, `stop_reason`)
-are the gateway's own; `execute_json()` leaves those out.
+are the gateway's own (see `gateway/protocols/execute.py`).
 This module defines the events only.
 """
 
@@ -30,17 +30,6 @@ class Event(BaseModel):
 
     def encode(self) -> bytes:
         return self.__pydantic_serializer__.to_json(self)
-
-    def execute_json(self, encoded: bytes) -> bytes | None:
-        """The JSON that a client of the OutputEvent gateway sees, given `encode()`'s; None for kinds that its table lacks."""
-        return encoded
-
-
-class OwnEvent(Event):
-    """One of the gateway's own kinds, which the OutputEvent gateway's table lacks."""
-
-    def execute_json(self, encoded: bytes) -> bytes | None:
-        return None
 
 
 class AgentToken(Event):
@@ -72,9 +61,6 @@ class ToolCall(Event):
     input: Any | None = Field(default=None, exclude_if=_absent)
     parent_id: str | None = Field(default=None, exclude_if=_absent)
 
-    def execute_json(self, encoded: bytes) -> bytes | None:
-        return self.__pydantic_serializer__.to_json(self, exclude={"parent_id"})
-
 
 class ToolResult(Event):
     """What a started tool call gave: text, or a list of content blocks, or any JSON value."""
@@ -84,9 +70,6 @@ class ToolResult(Event):
     output: Any
     is_error: bool = False
     parent_id: str | None = Field(default=None, exclude_if=_absent)
-
-    def execute_json(self, encoded: bytes) -> bytes | None:
-        return self.__pydantic_serializer__.to_json(self, exclude={"parent_id"})
 
 
 class Subagent(Event):
@@ -139,9 +122,6 @@ class SessionEnd(Event):
     duration_ms: int = 0
     stop_reason: StopReason = "end_turn"
 
-    def execute_json(self, encoded: bytes) -> bytes | None:
-        return self.__pydantic_serializer__.to_json(self, exclude={"stop_reason"})
-
 
 class Error(Event):
     """Why a run fails, for people; a `session_end` with a non-zero exit code follows."""
@@ -150,7 +130,7 @@ class Error(Event):
     message: str
 
 
-class NativeSession(OwnEvent):
+class NativeSession(Event):
     """The CLI's own session: its id (to resume it by) and the model that it works with."""
 
     kind: Literal["native_session"] = "native_session"
@@ -158,7 +138,7 @@ class NativeSession(OwnEvent):
     model: str | None = None
 
 
-class MessageEnd(OwnEvent):
+class MessageEnd(Event):
     """One message of the assistant is complete; text that follows belongs to the next.
 
     `discarded`: the CLI lost the rest of the message and requests it again from the model; what was streamed does not count.
@@ -180,14 +160,14 @@ class AwaitedCall(BaseModel):
     optional: bool = Field(default=False, exclude_if=_is_false)
 
 
-class Awaiting(OwnEvent):
+class Awaiting(Event):
     """The agent does nothing more until each of these calls is answered."""
 
     kind: Literal["awaiting"] = "awaiting"
     calls: tuple[AwaitedCall, ...]
 
 
-class Compacted(OwnEvent):
+class Compacted(Event):
     """The CLI has replaced the conversation so far by a summary, to free context; `summary` has it where the CLI reports it.
 
     `kept` is the number of messages before this event that the agent still has word for word, after the summary. `trigger` is the
@@ -201,7 +181,7 @@ class Compacted(OwnEvent):
     tokens_before: int | None = None
 
 
-class ContextUse(OwnEvent):
+class ContextUse(Event):
     """How many tokens of the model's context window the conversation takes, where the CLI reports both."""
 
     kind: Literal["context_use"] = "context_use"
@@ -209,7 +189,7 @@ class ContextUse(OwnEvent):
     size: int = Field(gt=0)
 
 
-class Terminal(OwnEvent):
+class Terminal(Event):
     """The command of a started tool call runs in a terminal of the session's client: the client's own id of it."""
 
     kind: Literal["terminal"] = "terminal"
@@ -226,7 +206,7 @@ class PlanEntry(BaseModel):
     status: Literal["pending", "in_progress", "completed"] = "pending"
 
 
-class Plan(OwnEvent):
+class Plan(Event):
     """The agent's whole plan. Only of agents that report it apart from their tool calls."""
 
     kind: Literal["plan"] = "plan"
@@ -242,14 +222,14 @@ class SlashCommand(BaseModel):
     hint: str | None = Field(default=None, exclude_if=_absent)
 
 
-class Commands(OwnEvent):
+class Commands(Event):
     """All commands that a prompt may begin with from now on. They replace those reported before."""
 
     kind: Literal["commands"] = "commands"
     commands: tuple[SlashCommand, ...]
 
 
-class Title(OwnEvent):
+class Title(Event):
     """The agent's title of the session from now on; None removes it."""
 
     kind: Literal["title"] = "title"

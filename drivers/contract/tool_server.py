@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drivers.contract.info import ToolSpec
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.messages import Content
 
 

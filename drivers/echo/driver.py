@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from drivers.codecs.event_lines import EventLineCodec, open_request
+from drivers.codecs.output_event_lines import EventLineCodec, open_request
+from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.info import DriverInfo
-from drivers.contract.specs import SessionSpec, TaskSpec
+from drivers.contract.driver_info import DriverInfo
 from drivers.runtime.cli_driver import CliDriver
 
 PROGRAM = Path(__file__).with_name("program.py")

@@ -15,11 +15,11 @@ from pathlib import Path
 from drivers.acp import import_protocol, probe_session
 from drivers.codecs.slash_commands import escape
 from drivers.contract.agent import Agent
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.client_services import READ, WRITE
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import DriverInfo, Option, Probe
 from drivers.contract.errors import AgentUnavailable
-from drivers.contract.info import DriverInfo, Option, Probe
-from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.gemini.history import chat_file, chat_file_name
 from drivers.gemini.home import (
     SLUG,
@@ -33,8 +33,8 @@ from drivers.gemini.home import (
     temporary_state,
     user_folder,
 )
+from drivers.gemini.one_shot_codec import LOGIN_HINT, GeminiTaskCodec
 from drivers.gemini.policy import policy_file
-from drivers.gemini.task_codec import LOGIN_HINT, GeminiTaskCodec
 from drivers.gemini.tools import NAMES, SERVER, TOOLS, app_tool_name, rename_servers, server_prefixes
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
@@ -122,7 +122,7 @@ class GeminiDriver(CliDriver):
 
     def session(self, spec: SessionSpec) -> Launch:
         from drivers.acp import AcpCodec, Grants, SessionRequest, bypass_proxy
-        from drivers.gemini.profile import agent_profile
+        from drivers.gemini.acp_profile import agent_profile
 
         spec = replace(spec, mcp_servers=tuple(rename_servers(spec.mcp_servers, project_names(spec.cwd))))
         state, folder, model = _state(spec), str(spec.cwd.resolve()), spec.options.get("model")

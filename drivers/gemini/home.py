@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.errors import AgentUnavailable
-from drivers.contract.specs import AgentSpec, SessionSpec
 from drivers.gemini.history import OLD_TIME
 from drivers.gemini.tools import SERVER
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer
 from drivers.gemini.tools import NAMES, SHELL, app_tool_name, native_tool_name
 

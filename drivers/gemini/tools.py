@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drivers.contract.info import ToolKind, ToolSpec
+from drivers.contract.driver_info import ToolKind, ToolSpec
 from drivers.contract.mcp_servers import McpServer, by_safe_name
 
 SHELL = "run_shell_command"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.agent_specs import Limits
 from drivers.contract.capabilities import (
     SupportsClientRequests,
     SupportsClosing,
@@ -19,11 +20,10 @@ from drivers.contract.client_services import ClientRequest, ClientResponse, Clie
 from drivers.contract.codec import Codec, Launch
 from drivers.contract.errors import AgentGone, AgentUnavailable
 from drivers.contract.events import Commands, Error, OutputEvent, SessionEnd, Stdout, Title
-from drivers.contract.specs import Limits
 from drivers.contract.tool_server import ToolRequest, ToolServer
 from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.process import Process, Spawner
-from drivers.runtime.run_limits import Deadline, RunLimits
+from drivers.runtime.time_limits import Deadline, RunLimits
 
 INTERRUPTED = 130
 """The exit code of a run that was interrupted, as of a shell's command that got SIGINT."""

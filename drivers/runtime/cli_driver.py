@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from drivers.contract.agent import Agent
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import DriverInfo, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
-from drivers.contract.info import DriverInfo, Probe
-from drivers.contract.lines import text_line
-from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
+from drivers.contract.line_splitter import text_line
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import cast
 
-from drivers.contract.lines import MAX_LINE, LineSplitter, LineTooLong, text_line
+from drivers.contract.line_splitter import MAX_LINE, LineSplitter, LineTooLong, text_line
 
 HIGH_WATER = 1024 * 1024
 """Bytes of unread lines at which reading the pipe stops."""

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Codec, Launch
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import Error, OutputEvent, SessionEnd
-from drivers.contract.info import ToolGrant
-from drivers.contract.specs import Limits, SessionSpec, TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import Driver, with_tool_server
 from drivers.runtime.process import Spawner

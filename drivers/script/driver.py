@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from drivers.codecs.event_lines import EventLineCodec, open_request, request
+from drivers.codecs.output_event_lines import EventLineCodec, open_request, request
+from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.info import DriverInfo, Option, PlanChange, ToolKind, ToolSpec
-from drivers.contract.specs import SessionSpec, TaskSpec
+from drivers.contract.driver_info import DriverInfo, Option, PlanChange, ToolKind, ToolSpec
 from drivers.runtime.cli_driver import CliDriver
 
 PROGRAM = Path(__file__).parent / "program" / "main.py"

@@ -13,8 +13,8 @@ from typing import Any
 
 from drivers.runtime.cli_driver import Driver
 from drivers.testing import check_codecs, check_info, check_runs, check_tools
-from drivers.testing.outcome import Check, Outcome, outcome_of
-from drivers.testing.setup import PROMPT, Setup, ToolCases
+from drivers.testing.check_outcome import Check, Outcome, outcome_of
+from drivers.testing.driver_under_test import PROMPT, Setup, ToolCases
 
 __all__ = ["CHECKS", "PROMPT", "DriverCheckFailed", "Outcome", "Setup", "ToolCases", "check_driver", "examine"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from drivers import registry
+from drivers import driver_registry
 from drivers.runtime.cli_driver import Driver
 from drivers.testing import CHECKS, PROMPT, Setup, ToolCases, examine
 
@@ -67,7 +67,7 @@ async def _show(setup: Setup, only: Sequence[str]) -> int:
 def _load(name: str) -> Driver:
     module, colon, attribute = name.partition(":")
     if not colon:
-        drivers = registry.load()
+        drivers = driver_registry.load()
         if name not in drivers:
             raise click.UsageError(
                 f"no driver {name!r} is installed; there are {', '.join(sorted(drivers))}, or give module:Class"

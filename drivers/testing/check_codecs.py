@@ -9,12 +9,12 @@ from drivers.contract.agent import Prompt
 from drivers.contract.codec import Codec
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.turn_process import TurnProcessDriver
-from drivers.testing.codecs import Player, contains
-from drivers.testing.damage import KINDS, Damage, damaged
-from drivers.testing.outcome import Check, Failed, Skipped
-from drivers.testing.runs import ask, to_end
-from drivers.testing.setup import Setup
-from drivers.testing.watching import Watched
+from drivers.testing.check_outcome import Check, Failed, Skipped
+from drivers.testing.codec_player import Player, contains
+from drivers.testing.damaged_lines import KINDS, Damage, damaged
+from drivers.testing.driver_under_test import Setup
+from drivers.testing.recording_spawner import Watched
+from drivers.testing.run_invariants import ask, to_end
 
 ROUNDS = 300
 MARK = "portico-check-line-93ab"

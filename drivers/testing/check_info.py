@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from drivers.contract.info import DriverInfo, Option, ToolSpec
-from drivers.testing.outcome import Check, Failed
-from drivers.testing.setup import Setup
+from drivers.contract.driver_info import DriverInfo, Option, ToolSpec
+from drivers.testing.check_outcome import Check, Failed
+from drivers.testing.driver_under_test import Setup
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 GATEWAYS_OWN = frozenset({"cwd"})

@@ -11,10 +11,10 @@ from drivers.contract.events import NativeSession, OutputEvent, SessionEnd
 from drivers.contract.messages import AssistantMessage, UserMessage
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.turn_process import TurnProcessDriver
-from drivers.testing.outcome import Check, Failed, Skipped
-from drivers.testing.runs import ask, kinds, to_end
-from drivers.testing.setup import Setup
-from drivers.testing.watching import Watched
+from drivers.testing.check_outcome import Check, Failed, Skipped
+from drivers.testing.driver_under_test import Setup
+from drivers.testing.recording_spawner import Watched
+from drivers.testing.run_invariants import ask, kinds, to_end
 
 SECRET = "portico-check-secret-5e1f"
 PROMPT_MARK, ANSWER_MARK, SYSTEM_MARK = "portico-check-prompt-81c2", "portico-check-answer-81c2", "portico-check-system-81c2"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, ToolCall
-from drivers.contract.info import ToolGrant, ToolSpec
-from drivers.testing.outcome import Check, Failed, Skipped
-from drivers.testing.runs import REFUSED, ask, kinds, refuse
-from drivers.testing.setup import Setup
+from drivers.testing.check_outcome import Check, Failed, Skipped
+from drivers.testing.driver_under_test import Setup
+from drivers.testing.run_invariants import REFUSED, ask, kinds, refuse
 
 APPLICATION_TOOL = ToolSpec("portico_check", "Returns a word.", {"type": "object", "properties": {}})
 RESULT = "portico-check-result-4d07"

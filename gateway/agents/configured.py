@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import fnmatch
 import logging
 import os
 import shutil
@@ -11,27 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from drivers import registry
-from drivers.contract.info import DriverInfo, Option, Probe
-from drivers.contract.specs import AgentSpec
+from drivers import driver_registry
+from drivers.contract.agent_specs import AgentSpec
+from drivers.contract.driver_info import DriverInfo, Option, Probe
 from drivers.runtime.cli_driver import Driver
+from gateway.agents.environment import process_environment, secret_values
 from gateway.config import AgentSettings, Settings
 from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
 from gateway.policy.rules import Policy, glob
 
 log = logging.getLogger(__name__)
 
-ALLOWED_ENV = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "XDG_*",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
-)  # fmt: skip
-"""Variables of the gateway's environment that every agent gets. Its driver may name more; no other variable is passed on."""
-
 CWD = Option("cwd", "Working folder", "The folder to work in; at or below the agent's own.")
 MAX_ADDITIONAL_DIRECTORIES = 100
 """Limit for one session: some CLIs take them as arguments, and each is resolved in the file system."""
-SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
+DEFAULT_AGENTS = ("echo", "claude", "codex", "gemini")
+"""The drivers that are agents of the same name without an entry in the configuration, if their program is found."""
 
 
 class ConfiguredAgent:
@@ -70,20 +64,13 @@ class ConfiguredAgent:
     @property
     def environment(self) -> dict[str, str]:
         """The complete environment of the agent's processes."""
-        patterns = (*ALLOWED_ENV, *self.info.env)
-        kept = {
-            name: value
-            for name, value in self._environ.items()
-            if not name.startswith("PORTICO_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        }
-        return {**kept, **self.settings.env}
+        return process_environment(self._environ, self.info.env, self.settings.env)
 
     @property
     def secrets(self) -> list[str]:
         """Values in the configuration and environment that logs and responses must not contain."""
         hidden = {option.name for option in self.info.options if option.secret}
-        named = [v for n, v in self.environment.items() if any(fnmatch.fnmatch(n.upper(), p) for p in SECRET_NAMES)]
-        return named + [value for name, value in self.settings.options.items() if name in hidden]
+        return [*secret_values(self.environment), *(value for name, value in self.settings.options.items() if name in hidden)]
 
     def problem(self) -> str | None:
         """Return why the agent cannot be used, and what to do; None if it can be used."""
@@ -200,8 +187,8 @@ class Agents:
         workspace: Path | None = None,
         any_directory: bool = False,
     ) -> None:
-        self.drivers = drivers = registry.load()
-        entries = {name: AgentSettings(driver=name) for name in registry.OUT_OF_THE_BOX if name in drivers} | settings.agents
+        self.drivers = drivers = driver_registry.load()
+        entries = {name: AgentSettings(driver=name) for name in DEFAULT_AGENTS if name in drivers} | settings.agents
         self._agents: dict[str, ConfiguredAgent] = {}
         for name, entry in entries.items():
             if entry.driver not in drivers:

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from drivers.contract.driver_info import Option, Probe
 from drivers.contract.events import SlashCommand
-from drivers.contract.info import Option, Probe
 from drivers.runtime.process import Spawner
 from gateway.agents.configured import Agents, ConfiguredAgent
 from gateway.errors import GatewayError

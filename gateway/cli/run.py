@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 
 from drivers.contract.agent import Agent, Prompt
+from drivers.contract.agent_specs import Limits, SessionSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, ToolCall
-from drivers.contract.specs import Limits, SessionSpec
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError

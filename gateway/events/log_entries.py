@@ -18,18 +18,12 @@ class TurnStart(Event):
     messages: tuple[Annotated[UserMessage | ToolMessage, Field(discriminator="role")], ...] = ()
     permissions: tuple[PermissionReply, ...] = ()
 
-    def execute_json(self, encoded: bytes) -> bytes | None:
-        return None
-
 
 class Steered(Event):
     """The user sent a message to the agent at work."""
 
     kind: Literal["steered"] = "steered"
     message: UserMessage
-
-    def execute_json(self, encoded: bytes) -> bytes | None:
-        return None
 
 
 LogEvent = Annotated[OutputEvent | TurnStart | Steered, Field(discriminator="kind")]

@@ -1,7 +1,7 @@
 """Serves the endpoints over MCP's streamable HTTP: authentication, and one MCP server for each endpoint.
 
-Importing the `mcp` package takes 0.35 s and 24 MB (2.3.0), so `gateway/mcp/host.py` imports this module when the first endpoint
-is opened. Protocol page: https://modelcontextprotocol.io/specification/2025-11-25/server/tools
+Importing the `mcp` package takes 0.35 s and 24 MB (2.3.0), so `gateway/mcp/listener.py` imports this module when the first
+endpoint is opened. Protocol page: https://modelcontextprotocol.io/specification/2025-11-25/server/tools
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from drivers.contract.info import ToolSpec
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks, parse_data_uri
 from drivers.contract.tool_server import ToolResponse
 from gateway import __version__
-from gateway.mcp.endpoints import Endpoint, Endpoints
+from gateway.mcp.agent_endpoints import Endpoint, Endpoints
 
 log = logging.getLogger(__name__)
 

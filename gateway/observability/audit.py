@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from gateway.policy.decisions import CLIENT, Decision
+from gateway.policy.decision_record import CLIENT, Decision
 from gateway.security.authentication import current_key_name
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, Store

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from drivers.contract.agent import Agent
+from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.events import Awaiting, Event, NativeSession, OutputEvent, SessionEnd, Usage
-from drivers.contract.specs import AgentSpec, SessionSpec
 
 TIMED_OUT = 124
 FIRST_EVENT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from drivers.contract.agent import PermissionReply, Reply
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, Event, OutputEvent, ToolCall, ToolResult
-from drivers.contract.info import ToolGrant
 from drivers.contract.messages import ToolUseBlock
-from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision, Outcome, denial
+from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision, Outcome, denial
 from gateway.policy.rules import NO_RULE, Evaluation, Policy
 
 RELEVANT: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, Awaiting))

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from drivers.contract.info import ToolGrant
+from drivers.contract.driver_info import ToolGrant
 from gateway.policy.shell_commands import ShellCommand, ShellLine, parse
 
 Verdict = Literal["allow", "ask", "deny"]

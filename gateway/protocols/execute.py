@@ -5,22 +5,42 @@ Frames are `data: {"kind": …}` without an `event:` line, as on the manual's pa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from drivers.contract.events import (
+    AgentToken,
+    Error,
+    Event,
+    Hook,
+    SessionEnd,
+    Stderr,
+    Stdout,
+    Subagent,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.json_bodies import StrictJsonRoute
-from gateway.protocols.openapi import SECURITY_REQUIREMENT, EventStreamMetadata, openapi_extra
+from gateway.protocols.route_metadata import SECURITY_REQUIREMENT, EventStreamMetadata, openapi_extra
 from gateway.protocols.sse import event_stream, until_unauthorized
 from gateway.runs.idempotency import IdempotencyKey
-from gateway.runs.tasks import Task
+from gateway.runs.one_shot_tasks import Task
 from gateway.security.authentication import Caller
 
+VISIBLE: frozenset[type[Event]] = frozenset(
+    (AgentToken, Thinking, ToolCall, ToolResult, Subagent, Hook, Usage, Stdout, Stderr, SessionEnd, Error)
+)
+"""The events of the endpoint's table. Other kinds are the gateway's own and are not sent."""
+OMITTED_FIELDS: Mapping[type[Event], set[str]] = {ToolCall: {"parent_id"}, ToolResult: {"parent_id"}, SessionEnd: {"stop_reason"}}
+"""Fields that the endpoint's table lacks."""
 KINDS = [
     "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",
     "stdout", "stderr", "session_end", "error",
@@ -81,6 +101,14 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
+def event_json(event: Event, encoded: bytes) -> bytes | None:
+    """Return the JSON that clients get of an event, given `event.encode()`; None for an event that is not sent."""
+    omitted = OMITTED_FIELDS.get(type(event))
+    if omitted is not None:
+        return event.__pydantic_serializer__.to_json(event, exclude=omitted)
+    return encoded if type(event) in VISIBLE else None
+
+
 def _idempotency_key(request: ExecuteRequest, caller: Caller) -> IdempotencyKey | None:
     if request.idempotency_key is None:
         return None
@@ -89,7 +117,7 @@ def _idempotency_key(request: ExecuteRequest, caller: Caller) -> IdempotencyKey 
 
 async def _frames(turn: Turn, after: int | None) -> AsyncIterator[bytes]:
     async for entries in turn.batches():
-        sent = [_frame(entry, data, after) for entry in entries if (data := entry.event.execute_json(entry.data)) is not None]
+        sent = [_frame(entry, data, after) for entry in entries if (data := event_json(entry.event, entry.data)) is not None]
         if frames := b"".join(sent):
             yield frames
 

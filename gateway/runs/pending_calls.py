@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import AwaitedCall, OutputEvent, ToolCall, ToolResult
-from drivers.contract.info import ToolSpec
 from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, blocks, pending_tool_calls
 from gateway.errors import BadRequest
-from gateway.policy.decisions import denial
+from gateway.policy.decision_record import denial
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_too
 from drivers.runtime.process_tree import end_marked, end_tree
 from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
-from gateway.runs.version_4_messages import number_messages
+from gateway.runs.store_version_4_recovery import number_messages
 from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, Store
 
 log = logging.getLogger(__name__)

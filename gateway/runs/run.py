@@ -15,16 +15,16 @@ from contextlib import suppress
 from enum import Enum
 
 from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone, DriverError
 from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
-from drivers.contract.info import ToolGrant
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.turn_reader import LAST
 from gateway.observability.metrics import RunMetrics
-from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision
+from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import RELEVANT, PolicyEnforcer
-from gateway.runs.output import STORED_FIRST, Keep, RunOutput, keep_nothing
+from gateway.runs.agent_output import STORED_FIRST, Keep, RunOutput, keep_nothing
 from gateway.runs.pending_calls import PendingCalls, Resolution, client_results
 from gateway.security.redaction import Redactor
 from gateway.store import KeyRecord, MessageRow, RunRecord, Store

@@ -19,10 +19,12 @@ from gateway import __version__
 from gateway.config import ServerSettings
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols import drivers, execute, operations
+from gateway.protocols import driver_list as drivers
+from gateway.protocols import execute
+from gateway.protocols import health_and_metrics as operations
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
-from gateway.protocols.authentication import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.server.access_log import AccessLog
 from gateway.server.body_limit import BodyLimit
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern

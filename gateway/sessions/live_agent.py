@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from drivers.contract.agent import Agent
+from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.messages import Message, SystemMessage
-from drivers.contract.specs import SessionSpec
 from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.sessions.settings import SessionSettings

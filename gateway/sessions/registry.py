@@ -16,7 +16,7 @@ from gateway.agents.configured import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
-from gateway.runs.admission import AdmissionControl
+from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
 from gateway.security.authentication import Caller

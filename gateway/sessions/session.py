@@ -23,9 +23,9 @@ from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.log_entries import TurnStart
 from gateway.events.turn_reader import Turn
-from gateway.policy.decisions import CLIENT, TIME_LIMIT, Decision
+from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import PolicyEnforcer
-from gateway.runs.admission import AdmissionControl
+from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.compaction import compacted
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered

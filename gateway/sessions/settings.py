@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer, from_text, to_text
 
 _SERVERS = "mcp servers"

@@ -3,7 +3,7 @@
 It does not know what the stored JSON means: callers encode and decode it.
 """
 
-from gateway.store.records import (
+from gateway.store.rows import (
     EXECUTION_PREFIX,
     UNNUMBERED,
     AuditRecord,

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.records import AuditRecord
+from gateway.store.rows import AuditRecord
 
 _INSERT = insert(schema.audit)
 

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.records import EventRow
+from gateway.store.rows import EventRow
 
 _INSERT = insert(schema.events)
 

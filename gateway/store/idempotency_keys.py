@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.records import EXECUTION_PREFIX, KeyRecord
+from gateway.store.rows import EXECUTION_PREFIX, KeyRecord
 
 _INSERT = insert(schema.idempotency_keys)
 

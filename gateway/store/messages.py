@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.records import MessageRow
+from gateway.store.rows import MessageRow
 
 _NEXT_POSITION = (
     select(func.coalesce(func.max(schema.messages.c.position) + 1, 0))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import BigInteger, Column, Connection, Float, String, select, update
 
 from gateway.store import schema
-from gateway.store.records import UNNUMBERED
+from gateway.store.rows import UNNUMBERED
 
 if TYPE_CHECKING:
     from alembic.operations import Operations
@@ -36,7 +36,7 @@ def _drop_executions(op: Operations) -> None:
 
 def _add_message_numbers(op: Operations) -> None:
     op.add_column("messages", Column("seq", BigInteger))
-    # Recovery numbers the messages of these when the daemon starts (gateway/runs/version_4_messages.py).
+    # Recovery numbers the messages of these when the daemon starts (gateway/runs/store_version_4_recovery.py).
     messages, runs = schema.messages, schema.runs
     unfinished = select(runs.c.log_id).where(runs.c.state != "ended")
     op.execute(update(messages).where(messages.c.session_id.in_(unfinished)).values(seq=UNNUMBERED))

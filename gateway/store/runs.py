@@ -14,7 +14,7 @@ from gateway.store.database import Database
 from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
-from gateway.store.records import EXECUTION_PREFIX, EventRow, KeyRecord, MessageRow, RunRecord
+from gateway.store.rows import EXECUTION_PREFIX, EventRow, KeyRecord, MessageRow, RunRecord
 
 # Statements that a turn executes are built once: that costs more than executing them.
 _INSERT = insert(schema.runs)

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.records import SessionMetadataRecord
+from gateway.store.rows import SessionMetadataRecord
 
 
 class SessionMetadataRepository:

@@ -13,7 +13,7 @@ from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
-from gateway.store.records import Cursor, KeyRecord, MessageRow, RunRecord, SessionListRow, SessionRecord
+from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run
 
 

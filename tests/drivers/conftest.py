@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from drivers.codecs.event_lines import EventLineCodec
+from drivers.codecs.output_event_lines import EventLineCodec
+from drivers.contract.agent_specs import Limits
 from drivers.contract.client_services import ClientServices
 from drivers.contract.codec import Codec, Command, Launch
-from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Ledger, Process, Spawner
 from tests.drivers.small_programs import LIMITS, OpenAgent, StartProcess, python

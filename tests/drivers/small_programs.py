@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import Limits
 from drivers.contract.events import OutputEvent, SessionEnd
-from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Process
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from drivers.claude.driver import ClaudeDriver
+from drivers.driver_registry import GROUP, load
 from drivers.echo.driver import EchoDriver
-from drivers.registry import GROUP, OUT_OF_THE_BOX, load
 from drivers.script.driver import ScriptDriver
+from gateway.agents.configured import DEFAULT_AGENTS
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_the_built_in_drivers_are_there() -> None:
         "script": ScriptDriver,
     }
     assert all(drivers[name].name == name for name in drivers)
-    assert set(OUT_OF_THE_BOX) <= drivers.keys()
+    assert set(DEFAULT_AGENTS) <= drivers.keys()
 
 
 def test_a_driver_that_does_not_load_is_left_out_with_a_warning(distribution: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,12 +15,12 @@ from gateway.agents.discovery import Discovery
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.real.models import Model, model_on_loopback
-from tests.real.processes import gone, of_home
+from tests.real.processes import processes_of, wait_for_exit
 
 CLIS = Path(__file__).parents[2] / ".clis"
 BIN = CLIS / "node_modules" / ".bin"
 DUMMY_KEY = "sk-ant-dummy-0123456789abcdef"
-KEPT = ("PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST")
+KEPT_VARIABLES = ("PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST")
 
 
 @dataclass
@@ -74,14 +74,14 @@ def claude_program() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway in this process gives its agents some of its own environment: here it has none to give."""
-    for name in set(os.environ) - set(KEPT):
+    for name in set(os.environ) - set(KEPT_VARIABLES):
         monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
-def no_probe_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_background_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway in this process asks the CLI what it is only when a test wants to know: 3 processes less a test."""
     monkeypatch.setattr(Discovery, "begin", lambda self: None)
 
@@ -93,7 +93,7 @@ async def model() -> AsyncIterator[Model]:
         yield server
 
 
-def home_of(base: Path, program: Path, model: str) -> Home:
+def make_home(base: Path, program: Path, model: str) -> Home:
     """An empty home below this folder, for this CLI, with the model server at this address."""
     path, work, temporary = base / "home", base / "work", base / "tmp"
     for folder in (path, work, temporary):
@@ -109,24 +109,24 @@ def home_of(base: Path, program: Path, model: str) -> Home:
     return Home(path, work, base, {"driver": "claude", "cwd": str(work), "env": env})
 
 
-async def emptied(home: Home) -> None:
+async def tear_down(home: Home) -> None:
     """Stop the daemons of a home; nothing may run there any more."""
     for daemon in home.daemons:
         if daemon.process is not None and daemon.process.returncode is None:
             await daemon.stop()
-    left = of_home(home.path)
+    left = processes_of(home.path)
     for process in left:
         process.kill()
-        await gone(process.pid)
+        await wait_for_exit(process.pid)
     assert not left, f"left behind: {left}"
 
 
 @pytest.fixture
 async def home(tmp_path: Path, claude_program: Path, model: Model) -> AsyncIterator[Home]:
     """A home for the CLI. When the test is over and its gateways are stopped, nothing may run there any more."""
-    home = home_of(tmp_path, claude_program, model.url)
+    home = make_home(tmp_path, claude_program, model.url)
     yield home
-    await emptied(home)
+    await tear_down(home)
 
 
 @pytest.fixture

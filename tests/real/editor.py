@@ -23,19 +23,19 @@ class Editor:
 
     def __init__(self) -> None:
         self.updates: list[Any] = []
-        self.asked: list[Any] = []
+        self.permission_requests: list[Any] = []
         self.choose: Callable[[Any], str] = lambda call: "allow_once"
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         self.updates.append(update)
-        self.news.set()
+        self.changed.set()
 
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> RequestPermissionResponse:
-        self.asked.append(tool_call)
-        self.news.set()
+        self.permission_requests.append(tool_call)
+        self.changed.set()
         chosen = next(option for option in options if option.kind == self.choose(tool_call))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))
 
@@ -49,8 +49,8 @@ class Editor:
     async def until(self, seen: Callable[[], Any]) -> None:
         async with asyncio.timeout(60):
             while not seen():
-                self.news.clear()
-                await self.news.wait()
+                self.changed.clear()
+                await self.changed.wait()
 
 
 @asynccontextmanager

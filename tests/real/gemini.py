@@ -18,8 +18,8 @@ from tests.daemon import Daemon, Running, gateway_on, table
 from tests.model_server.gemini import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.model_server.serving import ModelServer
-from tests.real.processes import gone, of_home
-from tests.real.talk import text_of
+from tests.real.aap_client import text_of
+from tests.real.processes import processes_of, wait_for_exit
 
 CLIS = Path(__file__).parents[2] / ".clis"
 PROGRAM = CLIS / "node_modules" / ".bin" / "gemini"
@@ -68,18 +68,18 @@ class Gemini:
         self.daemons.append(daemon)
         return await daemon.start()
 
-    def asked(self) -> dict[str, Any]:
+    def last_request(self) -> dict[str, Any]:
         """The newest request for an answer; the CLI's own side questions do not count."""
         return next(r.body for r in reversed(self.model.requests) if r.body.get("contents") and r.scenario != "aside")
 
     def tools(self) -> list[str]:
         """The tools that the newest request offers the model."""
-        return [tool["name"] for group in self.asked().get("tools", []) for tool in group["functionDeclarations"]]
+        return [tool["name"] for group in self.last_request().get("tools", []) for tool in group["functionDeclarations"]]
 
     def processes(self, name: str) -> list[psutil.Process]:
         """What runs in this home under that name."""
         found = []
-        for process in of_home(self.home):
+        for process in processes_of(self.home):
             with suppress(psutil.NoSuchProcess):
                 if process.name().startswith(name):
                     found.append(process)
@@ -108,10 +108,10 @@ async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
         for daemon in found.daemons:
             if daemon.process is not None and daemon.process.returncode is None:
                 await daemon.stop()
-        left = of_home(home)
+        left = processes_of(home)
         for process in left:
             process.kill()
-            await gone(process.pid)
+            await wait_for_exit(process.pid)
         assert not left, f"left behind: {left}"
 
 
@@ -123,7 +123,7 @@ async def running(gemini: Gemini) -> AsyncIterator[Running]:
 
 
 @dataclass
-class Talk:
+class AapSession:
     """One AAP session; `last` is the newest answer."""
 
     client: httpx.AsyncClient
@@ -144,10 +144,10 @@ class Talk:
 
     async def permit(self, granted: bool) -> dict[str, Any]:
         """Answer the call that is open."""
-        call = self.open_call()
+        call = self.pending_call()
         return await self.post({"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted})
 
-    def open_call(self) -> dict[str, Any]:
+    def pending_call(self) -> dict[str, Any]:
         assert self.last["stopReason"] == "tool_use", self.last
         return self.last["messages"][-1]["content"][-1]
 
@@ -156,11 +156,13 @@ class Talk:
         return [message["content"] for message in self.last["messages"] if message["role"] == "tool"]
 
 
-async def begin(client: httpx.AsyncClient, *messages: Any, tools: dict[str, bool] | None = None, **options: str) -> Talk:
+async def create_session(
+    client: httpx.AsyncClient, *messages: Any, tools: dict[str, bool] | None = None, **options: str
+) -> AapSession:
     """A new session; messages as text are the user's, `tools` are names and whether they are trusted."""
     asked = [message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages]
     grants = [{"name": name, "trust": trust} for name, trust in (tools or {}).items()]
     agent = {"name": "gemini", "options": options, "tools": grants}
     answer = await client.put("/session", json={"agent": agent, "messages": asked})
     assert answer.status_code == 201, answer.text
-    return Talk(client, answer.json()["sessionId"], answer.json())
+    return AapSession(client, answer.json()["sessionId"], answer.json())

@@ -21,11 +21,11 @@ class Model(ModelServer):
 
     keys: list[str] = field(default_factory=list)
 
-    def asked(self) -> dict[str, Any]:
+    def last_request(self) -> dict[str, Any]:
         """The newest model request."""
         return self.bodies()[-1]
 
-    def tried(self, scenario: str) -> int:
+    def request_count(self, scenario: str) -> int:
         """How often this scenario was asked for."""
         return len(self.bodies(scenario))
 
@@ -34,17 +34,17 @@ class Model(ModelServer):
 async def model_on_loopback() -> AsyncIterator[Model]:
     """Run a server for the length of the block."""
     recorder, keys = Recorder(), list[str]()
-    app = _noting_keys(AnthropicDialect(Engine(SCENARIOS), recorder).app(), keys)
+    app = _record_keys(AnthropicDialect(Engine(SCENARIOS), recorder).app(), keys)
     async with serving(app) as url:
         yield Model(url, recorder.requests, keys)
 
 
-def _noting_keys(app: ASGIApp, keys: list[str]) -> ASGIApp:
-    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+def _record_keys(app: ASGIApp, keys: list[str]) -> ASGIApp:
+    async def recording(scope: Scope, receive: Receive, send: Send) -> None:
         keys.extend(value.decode() for name, value in scope["headers"] if name == b"x-api-key")
         await app(scope, receive, send)
 
-    return noting
+    return recording
 
 
 def received_text(body: dict[str, Any], role: str | None = None) -> list[str]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
-def of_home(home: Path, name: str = "", command: str = "") -> list[psutil.Process]:
+def processes_of(home: Path, name: str = "", command: str = "") -> list[psutil.Process]:
     """Every living process, orphaned or not, whose HOME this is; those whose name begins so, with this in their command line."""
     found = []
     for process in psutil.process_iter():
@@ -26,17 +26,17 @@ def of_home(home: Path, name: str = "", command: str = "") -> list[psutil.Proces
     return found
 
 
-AT_WORK = {"--include-hook-events", "app-server", "exec", "--acp"}
+WORKING_ARGUMENTS = {"--include-hook-events", "app-server", "exec", "--acp"}
 """An argument of a CLI that works for a session or a task, and of none that is only asked for its version or login."""
 
 
 def clis_of(home: Path) -> list[psutil.Process]:
     """The CLIs at work in this home: not what they started, nor those that a gateway asks for their version."""
-    all_of = {process.pid: process for process in of_home(home)}
+    all_of = {process.pid: process for process in processes_of(home)}
     found = []
     for process in all_of.values():
         with suppress(psutil.NoSuchProcess):
-            if process.ppid() not in all_of and AT_WORK & set(process.cmdline()):
+            if process.ppid() not in all_of and WORKING_ARGUMENTS & set(process.cmdline()):
                 found.append(process)
     return found
 
@@ -55,7 +55,7 @@ def arguments(process: psutil.Process) -> Iterator[str]:
             yield from each.cmdline()
 
 
-async def gone(pid: int) -> None:
+async def wait_for_exit(pid: int) -> None:
     """Until this process has ended, whoever's child it is."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -65,15 +65,15 @@ async def gone(pid: int) -> None:
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, ended.set)
     try:
-        await asyncio.wait_for(ended.wait(), PATIENCE)
+        await asyncio.wait_for(ended.wait(), TIMEOUT_SECONDS)
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
+async def wait_until(condition: Callable[[], bool], what: str) -> None:
     """For what gives no event of its own."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {TIMEOUT_SECONDS:g} s: {what}"
         await asyncio.sleep(0.02)

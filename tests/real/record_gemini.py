@@ -14,10 +14,10 @@ from typing import Any
 
 from drivers.acp import import_protocol
 from drivers.contract.agent import PermissionReply, Prompt
+from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Launch
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
-from drivers.contract.info import ToolGrant
-from drivers.contract.specs import Limits, SessionSpec, TaskSpec
 from drivers.gemini.driver import GeminiDriver
 from drivers.gemini.home import prepare_home, user_folder
 from drivers.runtime.cli_agent import CliAgent

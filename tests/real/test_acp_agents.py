@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.gateway.cli.test_acp import small_agent
-from tests.real.gemini import PROGRAM, Gemini, Talk, gemini, text_of
+from tests.real.gemini import PROGRAM, AapSession, Gemini, gemini, text_of
 from tests.real.test_gemini_app_tools import WEATHER
 
 __all__ = ["gemini"]
@@ -45,7 +45,7 @@ async def test_gemini_by_its_command_line(gemini: Gemini) -> None:
             assert (gemini.work / "made.txt").exists() is granted
 
 
-async def test_the_applications_tools_of_any_agent(gemini: Gemini) -> None:
+async def test_application_tools_with_any_agent(gemini: Gemini) -> None:
     """It asks for leave to call a tool that it knows nothing of; the client is not."""
     async with gemini.gateway(agents={"any": by_command_line(gemini)}) as running:
         answer = await running.client.put(
@@ -53,11 +53,11 @@ async def test_the_applications_tools_of_any_agent(gemini: Gemini) -> None:
             json={"agent": {"name": "any"}, "tools": [WEATHER], "messages": [{"role": "user", "content": "[[weather]]"}]},
         )
         assert answer.status_code == 201, answer.text
-        talk = Talk(running.client, answer.json()["sessionId"], answer.json())
-        assert (talk.open_call()["name"], talk.open_call()["input"]) == ("get_weather", {"location": "Tokyo"})
-        await talk.post({"role": "tool", "toolCallId": talk.open_call()["toolCallId"], "content": "18 degrees"})
-        assert text_of(talk.last["messages"]) == "It is mild in Tokyo."
-        assert [message["role"] for message in talk.last["messages"]] == ["assistant"]
+        aap = AapSession(running.client, answer.json()["sessionId"], answer.json())
+        assert (aap.pending_call()["name"], aap.pending_call()["input"]) == ("get_weather", {"location": "Tokyo"})
+        await aap.post({"role": "tool", "toolCallId": aap.pending_call()["toolCallId"], "content": "18 degrees"})
+        assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
+        assert [message["role"] for message in aap.last["messages"]] == ["assistant"]
 
 
 async def test_a_small_agent_behind_a_daemon_that_is_killed(gemini: Gemini) -> None:

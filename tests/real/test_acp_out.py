@@ -16,7 +16,7 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, text_step
 from tests.real.editor import SERVER, Editor, editor_of
-from tests.real.tool_bench import Bench, bash, cold_bench  # noqa: F401
+from tests.real.tool_bench import Bench, bash, unstarted_bench  # noqa: F401
 
 
 @asynccontextmanager
@@ -26,10 +26,10 @@ async def editor_on(bench: Bench) -> AsyncIterator[tuple[Editor, Any, Any]]:
         yield found
 
 
-async def test_text_and_thinking(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_says(Step((Thinking("Let me think."), Text("Hello from the model."))), text_step("And again."))
-    async with editor_on(cold_bench) as (editor, agent, process):
-        session = await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])
+async def test_text_and_thinking(unstarted_bench: Bench) -> None:  # noqa: F811
+    go = unstarted_bench.model_replies(Step((Thinking("Let me think."), Text("Hello from the model."))), text_step("And again."))
+    async with editor_on(unstarted_bench) as (editor, agent, process):
+        session = await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])
         answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(go)])
         assert answer.stop_reason == "end_turn"
         assert answer.usage.output_tokens > 0
@@ -44,22 +44,22 @@ async def test_text_and_thinking(cold_bench: Bench) -> None:  # noqa: F811
     assert not alive
 
 
-async def test_a_command_and_an_edit_are_asked_about(cold_bench: Bench) -> None:  # noqa: F811
-    made = cold_bench.work / "made.txt"
+async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> None:  # noqa: F811
+    made = unstarted_bench.work / "made.txt"
     write = ToolUse("Write", {"file_path": str(made), "content": "one\n"})
-    go = cold_bench.model_calls(Text("I write. "), write, after="Written.")
-    async with editor_on(cold_bench) as (editor, agent, _):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+    go = unstarted_bench.model_calls(Text("I write. "), write, after="Written.")
+    async with editor_on(unstarted_bench) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
         assert made.read_text() == "one\n"
-        [call] = editor.asked
+        [call] = editor.permission_requests
         assert call.kind == "edit"
         assert (call.content[0].path, call.content[0].new_text) == (str(made), "one\n")
         assert call.locations[0].path == str(made)
         assert [u.status for u in editor.of("tool_call_update")] == ["completed"]
 
         editor.choose = lambda call: "reject_once"
-        go = cold_bench.model_calls(bash(f"rm {made}"), after="I could not.", name="inner")
+        go = unstarted_bench.model_calls(bash(f"rm {made}"), after="I could not.", name="inner")
         assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
         assert made.exists()
         assert editor.of("tool_call_update")[-1].status == "failed"
@@ -67,22 +67,22 @@ async def test_a_command_and_an_edit_are_asked_about(cold_bench: Bench) -> None:
         # "Always" holds in the CLI's process that runs, and in the next one.
         editor.choose = lambda call: "allow_always"
         for n in range(2):
-            go = cold_bench.model_calls(bash(f"echo {n} >> {made}"), after="Done.", name="inner")
+            go = unstarted_bench.model_calls(bash(f"echo {n} >> {made}"), after="Done.", name="inner")
             assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
         assert made.read_text() == "one\n0\n1\n"
-        assert len(editor.asked) == 3
+        assert len(editor.permission_requests) == 3
 
 
-async def test_cancel_a_command(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_calls(Text("It takes long. "), bash("sleep 97"), after="never")
-    async with editor_on(cold_bench) as (editor, agent, process):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+async def test_cancel_a_command(unstarted_bench: Bench) -> None:  # noqa: F811
+    go = unstarted_bench.model_calls(Text("It takes long. "), bash("sleep 97"), after="never")
+    async with editor_on(unstarted_bench) as (editor, agent, process):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         prompting = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block(go)]))
-        await editor.until(lambda: editor.asked)
+        await editor.until(lambda: editor.permission_requests)
         await asyncio.to_thread(_wait_for, process.pid, "sleep 97")
         await agent.cancel(session_id=session)
         assert (await asyncio.wait_for(prompting, 60)).stop_reason == "cancelled"
-        go = cold_bench.model_says(text_step("Still here."), name="inner")
+        go = unstarted_bench.model_replies(text_step("Still here."), name="inner")
         assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
         assert editor.text.endswith("Still here.")
 
@@ -98,45 +98,47 @@ def _wait_for(pid: int, command: str) -> None:
     raise AssertionError(f"{command} does not run")
 
 
-async def test_load_in_another_process(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_says(text_step("I remember."))
-    async with editor_on(cold_bench) as (_, agent, _process):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+async def test_load_in_another_process(unstarted_bench: Bench) -> None:  # noqa: F811
+    go = unstarted_bench.model_replies(text_step("I remember."))
+    async with editor_on(unstarted_bench) as (_, agent, _process):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         await agent.prompt(session_id=session, prompt=[text_block(go)])
-    async with editor_on(cold_bench) as (editor, agent, _process):
+    async with editor_on(unstarted_bench) as (editor, agent, _process):
         listed = await agent.list_sessions()
         assert [(s.session_id, s.title) for s in listed.sessions] == [(session, go)]
-        await agent.load_session(session_id=session, cwd=str(cold_bench.work), mcp_servers=[])
+        await agent.load_session(session_id=session, cwd=str(unstarted_bench.work), mcp_servers=[])
         assert editor.text == "I remember."
         assert [u.content.text for u in editor.of("user_message_chunk")] == [go]
-        again = cold_bench.model_says(text_step("And more."), name="inner")
+        again = unstarted_bench.model_replies(text_step("And more."), name="inner")
         assert (await agent.prompt(session_id=session, prompt=[text_block(again)])).stop_reason == "end_turn"
         # The CLI's own session went on: the model was given what was said before.
-        assert "I remember." in str(cold_bench.model.bodies()[-1]["messages"])
+        assert "I remember." in str(unstarted_bench.model.bodies()[-1]["messages"])
 
 
-async def test_a_server_of_the_editors(cold_bench: Bench) -> None:  # noqa: F811
+async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:  # noqa: F811
     secret = "tok-5up3r-s3cr3t"
     server = McpServerStdio(
         name="my server", command=sys.executable, args=[str(SERVER)], env=[EnvVariable(name="SECRET", value=secret)]
     )
-    go = cold_bench.model_calls(ToolUse("mcp__my_server__secret", {}), after="Told.")
-    async with editor_on(cold_bench) as (editor, agent, process):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[server])).session_id
+    go = unstarted_bench.model_calls(ToolUse("mcp__my_server__secret", {}), after="Told.")
+    async with editor_on(unstarted_bench) as (editor, agent, process):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[server])).session_id
         assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
-        assert [call.title for call in editor.asked] == ["mcp__my_server__secret"]
+        assert [call.title for call in editor.permission_requests] == ["mcp__my_server__secret"]
         assert editor.of("tool_call_update")[-1].content[0].content.text == f"it has {len(secret)} letters"
         for child in psutil.Process(process.pid).children(recursive=True):
             assert secret not in " ".join(child.cmdline())
     # It stands in the one file that the CLI reads, and in no other.
-    files = [file for file in (cold_bench.base / "data").rglob("*") if file.is_file() and secret.encode() in file.read_bytes()]
+    files = [
+        file for file in (unstarted_bench.base / "data").rglob("*") if file.is_file() and secret.encode() in file.read_bytes()
+    ]
     assert [file.name for file in files] == ["mcp-servers.json"]
     assert files[0].stat().st_mode & 0o077 == 0
 
 
-async def test_a_model_error_is_an_error(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_says(Step(failure=Failure(401, "authentication_error", "invalid x-api-key")))
-    async with editor_on(cold_bench) as (_editor, agent, _process):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+async def test_a_model_error_is_an_error(unstarted_bench: Bench) -> None:  # noqa: F811
+    go = unstarted_bench.model_replies(Step(failure=Failure(401, "authentication_error", "invalid x-api-key")))
+    async with editor_on(unstarted_bench) as (_editor, agent, _process):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         with pytest.raises(RequestError, match=r"(?i)api key|authenticat"):
             await agent.prompt(session_id=session, prompt=[text_block(go)])

@@ -66,7 +66,7 @@ async def test_a_task_with_its_edits_denied(acpx: Acpx, tmp_path: Path) -> None:
     assert not (tmp_path / "work" / "notes").exists()
 
 
-async def test_a_session_goes_on_from_command_to_command(acpx: Acpx) -> None:
+async def test_a_session_continues_across_commands(acpx: Acpx) -> None:
     session = (await acpx("sessions", "new")).split()[-1]
     # It ends by itself a second after the last command.
     assert "Hello, you said: first" in await acpx("--ttl", "1", "first")

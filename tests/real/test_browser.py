@@ -110,7 +110,7 @@ def bodies(**fields: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "evil.test"])
-async def test_a_page_of_another_origin_is_kept_out(browser: str, tmp_path: Path, host: str) -> None:
+async def test_a_page_of_another_origin_is_rejected(browser: str, tmp_path: Path, host: str) -> None:
     """Of a gateway that asks for no key at all, and although it lets another UI in."""
     settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
     async with serving(Gateway(settings, (), Redactor())) as portico:
@@ -128,7 +128,7 @@ async def test_a_page_of_another_origin_is_kept_out(browser: str, tmp_path: Path
         assert begun == [], "no agent was started"
 
 
-async def test_the_same_page_under_a_name_that_is_let_in(browser: str, tmp_path: Path) -> None:
+async def test_the_same_page_of_an_allowed_origin_is_accepted(browser: str, tmp_path: Path) -> None:
     """That the tries of the page are real ones. What any page could send unasked does nothing here either."""
     settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
     async with serving(Gateway(settings, (), Redactor())) as portico:
@@ -147,7 +147,7 @@ async def _note(begun: list[str], marker: str) -> None:
     begun.append(marker)
 
 
-async def test_a_name_that_leads_here_shows_nothing(browser: str, tmp_path: Path) -> None:
+async def test_dns_rebinding_is_rejected(browser: str, tmp_path: Path) -> None:
     """DNS rebinding: to the browser, the gateway is a part of the attacker's site."""
     settings = parse(table(tmp_path))
     async with serving(Gateway(settings, (), Redactor())) as portico:
@@ -160,7 +160,7 @@ async def test_a_name_that_leads_here_shows_nothing(browser: str, tmp_path: Path
             assert shown in dom
 
 
-async def test_a_ui_that_is_named_can_stream(browser: str, tmp_path: Path, scene: Scene) -> None:
+async def test_a_page_of_an_allowed_origin_can_stream(browser: str, tmp_path: Path, scene: Scene) -> None:
     body = session_body(options={"scenario": scene([{"text": "first"}, {"hang": True}])}, stream="delta")
     async with gateway_on(table(tmp_path, server={"origins": ["http://localhost:*"]})) as portico:
         script = filled(USE, gateway=portico.url, key=KEY, body=json.dumps(body))

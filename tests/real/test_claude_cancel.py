@@ -8,50 +8,50 @@ import time
 import pytest
 
 from tests.daemon import Running
+from tests.real.aap_client import create_session, read_until_event, user
 from tests.real.conftest import Home
-from tests.real.processes import PATIENCE, cli_of, gone, of_home
-from tests.real.talk import begin, until_event, user
+from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit
 
 
 @pytest.mark.parametrize("command", ["sleep 97", "trap '' TERM INT HUP; sleep 97; sleep 98"])
-async def test_a_shell_command_ends_with_its_run(portico: Running, home: Home, command: str) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
+async def test_a_cancelled_run_ends_its_shell_command(portico: Running, home: Home, command: str) -> None:
+    aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
     grants = {"agent": {"tools": [{"name": "Bash", "trust": True}]}}
-    await talk.send_turn("[[plain]] with tools", **grants)
+    await aap.send_turn("[[plain]] with tools", **grants)
     body = {"messages": [user(f"[[run:{command}]]")], "stream": "delta"}
-    turn = asyncio.create_task(portico.client.post(f"/session/{talk.id}", json=body))
-    sleeps = await asyncio.wait_for(_sleeping(home), PATIENCE)
+    turn = asyncio.create_task(portico.client.post(f"/session/{aap.id}", json=body))
+    sleeps = await asyncio.wait_for(_sleeping(home), TIMEOUT_SECONDS)
     began = time.monotonic()
-    answer = await portico.client.post(f"/session/{talk.id}/cancel")
+    answer = await portico.client.post(f"/session/{aap.id}/cancel")
     took = time.monotonic() - began
-    assert answer.json() == {"sessionId": talk.id, "cancelled": True, "state": "idle"}
+    assert answer.json() == {"sessionId": aap.id, "cancelled": True, "state": "idle"}
     text = (await turn).text
     assert text.count("event: turn_stop") == 1
     assert text.rstrip().split("\n")[-2] == 'data: {"stopReason":"end_turn"}'
     for pid in sleeps:
-        await gone(pid)
+        await wait_for_exit(pid)
     assert took < 5, f"{took:.2f} s; 1 s on a machine that has nothing else to do"
-    assert await talk.send_turn("[[echo:again]]") == "again"
-    assert (await talk.history())[-1]["content"] == "again"
+    assert await aap.send_turn("[[echo:again]]") == "again"
+    assert (await aap.history())[-1]["content"] == "again"
     assert cli.pid
 
 
-async def test_a_text_is_cut_off(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
+async def test_a_cancelled_run_ends_its_text(portico: Running, home: Home) -> None:
+    aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
-    async with talk.saying("[[slowtext]]") as frames:
-        await until_event(frames, "text_delta")
-        assert (await portico.client.post(f"/session/{talk.id}/cancel")).json()["cancelled"]
+    async with aap.open_stream("[[slowtext]]") as frames:
+        await read_until_event(frames, "text_delta")
+        assert (await portico.client.post(f"/session/{aap.id}/cancel")).json()["cancelled"]
         assert [frame async for frame in frames][-1] == ("turn_stop", {"stopReason": "end_turn"})
-    assert await talk.send_turn("[[echo:again]]") == "again"
+    assert await aap.send_turn("[[echo:again]]") == "again"
     assert cli_of(home.path) == cli, "it was interrupted, not killed"
 
 
 async def _sleeping(home: Home) -> list[int]:
     while True:
         # One look at each: a process may end between two.
-        found = [process.pid for process in of_home(home.path, command="sleep 97")]
+        found = [process.pid for process in processes_of(home.path, command="sleep 97")]
         if found:
             return found
         await asyncio.sleep(0.05)

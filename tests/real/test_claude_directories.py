@@ -8,9 +8,9 @@ from typing import Any
 from tests.daemon import Running, gateway_on
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
-from tests.real.tool_bench import Bench, bash, cold_bench
+from tests.real.tool_bench import Bench, bash, unstarted_bench
 
-__all__ = ["cold_bench"]
+__all__ = ["unstarted_bench"]
 
 
 async def editor(portico: Running) -> tuple[Client, Any]:
@@ -20,8 +20,8 @@ async def editor(portico: Running) -> tuple[Client, Any]:
     return client, connection
 
 
-async def test_it_works_in_an_additional_directory(cold_bench: Bench) -> None:
-    here, there = cold_bench.work / "here", cold_bench.work / "there, too"
+async def test_tools_work_in_an_additional_directory(unstarted_bench: Bench) -> None:
+    here, there = unstarted_bench.work / "here", unstarted_bench.work / "there, too"
     for folder in (here, there):
         folder.mkdir()
     (there / "a.txt").write_text("hidden words\n")
@@ -32,37 +32,37 @@ async def test_it_works_in_an_additional_directory(cold_bench: Bench) -> None:
         bash(f"cd '{there}' && touch made"),
         bash("pwd"),
     )
-    async with gateway_on(cold_bench.config()) as portico:
+    async with gateway_on(unstarted_bench.config()) as portico:
         client, connection = await editor(portico)
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
-        assert (await client.prompt(session, cold_bench.model_calls(*calls)))["stopReason"] == "end_turn"
+        assert (await client.prompt(session, unstarted_bench.model_calls(*calls)))["stopReason"] == "end_turn"
         assert not client.asked.qsize()
         assert (there / "a.txt").read_text() == "shown words\n"
-        assert _told(cold_bench, there)
-        results = _results(cold_bench)
+        assert _told(unstarted_bench, there)
+        results = _results(unstarted_bench)
         assert results[-1] == str(there)
         # Opened without, its shell is set back to the working folder after each command.
         await client.request("session/resume", {"sessionId": session, "cwd": str(here), "mcpServers": []})
-        await client.prompt(session, cold_bench.model_calls(*calls[2:], name="inner"))
-        results = _results(cold_bench)
+        await client.prompt(session, unstarted_bench.model_calls(*calls[2:], name="inner"))
+        results = _results(unstarted_bench)
         assert results[-2:] == [f"Shell cwd was reset to {here}", str(here)]
         await connection.close()
 
 
-async def test_its_tools_are_asked_about_there_too(cold_bench: Bench) -> None:
-    here, there = cold_bench.work / "here", cold_bench.work / "there"
+async def test_untrusted_tools_in_an_additional_directory_need_permission(unstarted_bench: Bench) -> None:
+    here, there = unstarted_bench.work / "here", unstarted_bench.work / "there"
     for folder in (here, there):
         folder.mkdir()
     (there / "a.txt").write_text("hidden words\n")
-    async with gateway_on(cold_bench.config()) as portico:
+    async with gateway_on(unstarted_bench.config()) as portico:
         client, connection = await editor(portico)
         session = await client.new(str(here), additionalDirectories=[str(there)])
         client.choose = lambda params: "reject_once"
         read = ToolUse("Read", {"file_path": f"{there}/a.txt"})
-        await client.prompt(session, cold_bench.model_calls(read, bash(f"touch {there}/made")))
+        await client.prompt(session, unstarted_bench.model_calls(read, bash(f"touch {there}/made")))
         assert sum(m.get("method") == "session/request_permission" for m in client.got) == 2
-        assert "hidden words" not in json.dumps(cold_bench.sent())
+        assert "hidden words" not in json.dumps(unstarted_bench.sent())
         assert [path.name for path in there.iterdir()] == ["a.txt"]
         await connection.close()
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.daemon import Running
+from tests.real.aap_client import execute, of_kind
 from tests.real.conftest import Home
 from tests.real.models import Model, received_text
-from tests.real.talk import execute, of_kind
 
 HOOKS = ("SessionStart", "Stop", "Notification", "UserPromptSubmit", "PreToolUse", "PostToolUse")
 
@@ -33,7 +33,7 @@ async def test_text_thinking_usage_and_the_end(portico: Running, model: Model) -
     assert len(model.bodies()) == 1
 
 
-async def test_usage_is_as_the_model_counts(portico: Running) -> None:
+async def test_usage_equals_the_counts_of_the_model(portico: Running) -> None:
     events = await execute(portico.client, "[[usage]]")
     assert of_kind(events, "usage") == [
         {"kind": "usage", "input_tokens": 1000, "output_tokens": 40, "cache_read": 200, "cache_write": 30}
@@ -88,7 +88,7 @@ async def test_a_subagent_and_its_own_calls(portico: Running) -> None:
     assert of_kind(events, "usage")[0]["output_tokens"] == 4 * 42
 
 
-async def test_a_subagent_without_a_word_about_the_background_ends_before_the_task_does(portico: Running) -> None:
+async def test_a_subagent_without_a_background_setting_ends_before_its_task(portico: Running) -> None:
     events = await execute(portico.client, "[[agentdefault]]")
     assert [event["status"] for event in of_kind(events, "subagent")] == ["started", "completed"]
     assert "sub: finished." in str(of_kind(events, "tool_result")[-1]["output"])
@@ -160,14 +160,14 @@ async def test_a_cli_that_fails_shows_its_standard_error(home: Home) -> None:
 async def test_a_task_reaches_the_model_as_it_was_written(portico: Running, home: Home, model: Model, task: str) -> None:
     (home.work / "file.txt").write_text("the file's words")
     assert text_in(await execute(portico.client, task)) == "Hello from the model, this is plain text."
-    (sent,) = received_text(model.asked(), "user")
+    (sent,) = received_text(model.last_request(), "user")
     assert sent.strip() == task
-    assert "the file's words" not in json.dumps(model.asked())
+    assert "the file's words" not in json.dumps(model.last_request())
 
 
-async def test_the_model_is_the_requests(portico: Running, model: Model) -> None:
+async def test_the_model_of_the_request_is_used(portico: Running, model: Model) -> None:
     await execute(portico.client, "[[plain]]", model="claude-haiku-4-5-20251001")
-    assert model.asked()["model"] == "claude-haiku-4-5-20251001"
+    assert model.last_request()["model"] == "claude-haiku-4-5-20251001"
 
 
 async def test_a_repeated_key_replays_the_same_bytes(portico: Running, home: Home, model: Model) -> None:
@@ -175,10 +175,10 @@ async def test_a_repeated_key_replays_the_same_bytes(portico: Running, home: Hom
     together = await asyncio.gather(*(portico.client.post("/v1/execute", json=body) for _ in range(2)))
     after = await portico.client.post("/v1/execute", json=body)
     assert together[0].text == together[1].text == after.text
-    assert model.tried("bash") == 2, "one run: a call, and the answer after it"
+    assert model.request_count("bash") == 2, "one run: a call, and the answer after it"
     other = await portico.client.post("/v1/execute", json={**body, "task": "[[plain]]"})
     assert other.status_code == 409
 
 
-async def test_a_big_answer_comes_whole(portico: Running) -> None:
+async def test_a_large_answer_is_complete(portico: Running) -> None:
     assert text_in(await execute(portico.client, "[[bigtext]]")) == "X" * 1_200_000

@@ -13,64 +13,64 @@ import pytest
 
 from drivers.claude.driver import ClaudeDriver
 from drivers.contract.agent import Agent, Prompt
+from drivers.contract.agent_specs import Limits, SessionSpec
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, ToolCall
-from drivers.contract.info import ToolGrant
-from drivers.contract.specs import Limits, SessionSpec
 from drivers.runtime.process import Spawner
 from tests.conftest import write_config
 from tests.daemon import Running
+from tests.real.aap_client import create_session, read_until_event
 from tests.real.conftest import BIN, Home
 from tests.real.models import Model, received_text
-from tests.real.processes import PATIENCE, cli_of, gone, of_home, until
-from tests.real.talk import begin, until_event
+from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit, wait_until
 
 
 async def test_deleting_a_running_session_ends_its_turn_and_its_cli(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
+    aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
-    async with talk.saying("[[slowtext]]") as frames:
-        await until_event(frames, "text_delta")
-        assert (await talk.info())["state"] == "running"
-        assert (await portico.client.delete(f"/session/{talk.id}")).status_code == 204
+    async with aap.open_stream("[[slowtext]]") as frames:
+        await read_until_event(frames, "text_delta")
+        assert (await aap.info())["state"] == "running"
+        assert (await portico.client.delete(f"/session/{aap.id}")).status_code == 204
         last = [frame async for frame in frames][-1]
-    await gone(cli.pid)
-    assert of_home(home.path) == []
+    await wait_for_exit(cli.pid)
+    assert processes_of(home.path) == []
     assert last == ("turn_stop", {"stopReason": "error", "error": "the session was deleted"})
-    assert (await portico.client.get(f"/session/{talk.id}")).status_code == 404
+    assert (await portico.client.get(f"/session/{aap.id}")).status_code == 404
 
 
-async def test_a_turn_goes_on_when_its_listener_has_gone(portico: Running, home: Home, model: Model) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
-    async with talk.saying("[[slowtext]]") as frames:
-        await until_event(frames, "text_delta")
-    busy = await portico.client.post(f"/session/{talk.id}", json={"messages": [{"role": "user", "content": "too soon"}]})
+async def test_a_turn_continues_after_its_client_disconnected(portico: Running, home: Home, model: Model) -> None:
+    aap = await create_session(portico.client, "[[plain]] before")
+    async with aap.open_stream("[[slowtext]]") as frames:
+        await read_until_event(frames, "text_delta")
+    busy = await portico.client.post(f"/session/{aap.id}", json={"messages": [{"role": "user", "content": "too soon"}]})
     assert busy.status_code == 409
-    assert (await talk.info())["state"] == "running"
-    assert model.tried("slowtext") == 1
+    assert (await aap.info())["state"] == "running"
+    assert model.request_count("slowtext") == 1
     assert cli_of(home.path).is_running()
 
 
-async def test_ctrl_c_in_the_terminal_is_130(home: Home) -> None:
+async def test_ctrl_c_in_the_terminal_exits_with_130(home: Home) -> None:
     run = await _portico_run(home, "[[slowtext]] hello")
     assert run.stdout is not None
-    assert (await asyncio.wait_for(run.stdout.read(5), PATIENCE)).startswith(b"word")
+    assert (await asyncio.wait_for(run.stdout.read(5), TIMEOUT_SECONDS)).startswith(b"word")
     run.send_signal(signal.SIGINT)
-    _, errors = await asyncio.wait_for(run.communicate(), PATIENCE)
+    _, errors = await asyncio.wait_for(run.communicate(), TIMEOUT_SECONDS)
     assert run.returncode == 130, errors
     assert b"Traceback" not in errors
 
 
 async def test_a_turn_in_the_terminal(home: Home, model: Model) -> None:
     run = await _portico_run(home, "--", "-x [[plain]]")
-    answer, errors = await asyncio.wait_for(run.communicate(), PATIENCE)
+    answer, errors = await asyncio.wait_for(run.communicate(), TIMEOUT_SECONDS)
     assert (run.returncode, answer) == (0, b"Hello from the model, this is plain text.\n"), errors
-    assert received_text(model.asked(), "user") == ["-x [[plain]]"]
+    assert received_text(model.last_request(), "user") == ["-x [[plain]]"]
 
 
-async def test_a_failed_turn_in_the_terminal_says_why(home: Home) -> None:
+async def test_a_failed_turn_in_the_terminal_prints_its_error(home: Home) -> None:
     home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
     run = await _portico_run(home, "[[e401]]")
-    answer, errors = await asyncio.wait_for(run.communicate(), PATIENCE)
+    answer, errors = await asyncio.wait_for(run.communicate(), TIMEOUT_SECONDS)
     assert (run.returncode, answer) == (1, b"")
     assert "Invalid API key" in errors.decode()
 
@@ -116,12 +116,12 @@ async def test_an_interrupt_in_a_tool_ends_the_command_and_not_the_cli(home: Hom
         await agent.prompt(Prompt("[[longbash]]"))
         # Read on: a trusted call runs once its permission has been asked for and given.
         reading = asyncio.create_task(_rest(agent))
-        await until(lambda: _sleepers(home), "the command runs")
+        await wait_until(lambda: _sleepers(home), "the command runs")
         await agent.interrupt()
         events = await reading
         assert isinstance(end := events[-1], SessionEnd) and end.stop_reason == "cancelled"
         assert [event.status for event in events if isinstance(event, ToolCall)] == ["started", "failed"]
-        await until(lambda: not _sleepers(home), "the command has ended")
+        await wait_until(lambda: not _sleepers(home), "the command has ended")
         await agent.prompt(Prompt("[[plain]]"))
         assert _text(await _rest(agent)) == "Hello from the model, this is plain text."
         assert cli_of(home.path) == cli
@@ -130,10 +130,10 @@ async def test_an_interrupt_in_a_tool_ends_the_command_and_not_the_cli(home: Hom
 
 
 def _sleepers(home: Home) -> list[psutil.Process]:
-    return of_home(home.path, "python")
+    return processes_of(home.path, "python")
 
 
-async def test_an_interrupt_that_comes_at_once_is_not_lost(agent: Agent, home: Home) -> None:
+async def test_an_immediate_interrupt_is_not_lost(agent: Agent, home: Home) -> None:
     cli = cli_of(home.path)
     for _ in range(3):
         await agent.prompt(Prompt("[[slowtext]]"))
@@ -148,14 +148,14 @@ async def test_an_interrupt_that_comes_at_once_is_not_lost(agent: Agent, home: H
 async def _until_text(agent: Agent) -> list[OutputEvent]:
     events: list[OutputEvent] = []
     while not _text(events):
-        events += await asyncio.wait_for(agent.receive(), PATIENCE)
+        events += await asyncio.wait_for(agent.receive(), TIMEOUT_SECONDS)
     return events
 
 
 async def _rest(agent: Agent) -> list[OutputEvent]:
     events: list[OutputEvent] = []
     while not (events and isinstance(events[-1], SessionEnd)):
-        events += await asyncio.wait_for(agent.receive(), PATIENCE)
+        events += await asyncio.wait_for(agent.receive(), TIMEOUT_SECONDS)
     return events
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon import KEY, Running
+from tests.real.aap_client import create_session, user
 from tests.real.conftest import BIN, Home
 from tests.real.models import Model
-from tests.real.processes import of_home, until
-from tests.real.talk import begin, user
+from tests.real.processes import processes_of, wait_until
 
 PACKAGE = json.loads((Path(__file__).parent / "package.json").read_text())
 PINNED = PACKAGE["dependencies"]["@anthropic-ai/claude-code"]
@@ -31,10 +31,10 @@ async def test_meta_has_the_version_of_the_real_program(portico: Running, home: 
     claude = (await _agents(portico))["claude"]
     assert claude["version"] == PINNED == received_text.decode().split()[0]
     assert model.requests == [], "to know the version costs no request"
-    await until(lambda: of_home(home.path) == [], "the probe has ended")
+    await wait_until(lambda: processes_of(home.path) == [], "the probe has ended")
 
 
-async def test_meta_offers_what_a_session_has(portico: Running, model: Model) -> None:
+async def test_meta_lists_the_tools_capabilities_and_options(portico: Running, model: Model) -> None:
     claude = (await _agents(portico))["claude"]
     assert {"Bash", "Read", "Write", "Edit", "WebFetch", "Agent"} <= {tool["name"] for tool in claude["tools"]}
     assert claude["capabilities"] == {
@@ -52,16 +52,16 @@ async def test_meta_offers_what_a_session_has(portico: Running, model: Model) ->
         "slash_commands": "select",
         "cwd": "text",
     }
-    await begin(portico.client, "[[plain]] hello")
-    assert model.asked().get("tools", []) == []
+    await create_session(portico.client, "[[plain]] hello")
+    assert model.last_request().get("tools", []) == []
 
 
 async def test_every_default_of_meta_can_be_sent_back(portico: Running) -> None:
     claude = (await _agents(portico))["claude"]
-    await begin(portico.client, "[[plain]] hello", **{option["name"]: option["default"] for option in claude["options"]})
+    await create_session(portico.client, "[[plain]] hello", **{option["name"]: option["default"] for option in claude["options"]})
 
 
-async def test_a_cli_that_is_not_on_path_is_not_offered_and_says_what_to_do(home: Home, model: Model) -> None:
+async def test_a_missing_cli_is_not_listed_and_its_error_names_the_remedy(home: Home, model: Model) -> None:
     home.env["PATH"] = str(home.work)
     async with home.gateway() as portico:
         assert "claude" not in await _agents(portico)
@@ -74,7 +74,7 @@ async def test_a_cli_that_is_not_on_path_is_not_offered_and_says_what_to_do(home
             assert "npm install -g @anthropic-ai/claude-code" in answer.json()["error"]
             assert "agents.claude.program" in answer.json()["error"]
         assert (await portico.client.get("/sessions")).json() == {"sessions": []}
-        assert list(home.work.iterdir()) == list(home.path.iterdir()) == [] == of_home(home.path)
+        assert list(home.work.iterdir()) == list(home.path.iterdir()) == [] == processes_of(home.path)
         # What was refused was not begun: with the CLI in its place the same key runs.
         (home.work / "claude").symlink_to(BIN / "claude")
         body = {"driver": "claude", "task": "[[plain]]", "idempotency_key": "once"}
@@ -82,34 +82,34 @@ async def test_a_cli_that_is_not_on_path_is_not_offered_and_says_what_to_do(home
         assert "claude" in await _agents(portico)
 
 
-async def test_a_session_whose_cli_was_removed_waits_for_it(home: Home) -> None:
+async def test_a_session_whose_cli_was_removed_works_after_it_is_installed_again(home: Home) -> None:
     program = home.base / "bin" / "claude"
     program.parent.mkdir()
     program.symlink_to(BIN / "claude")
     home.agent["program"] = str(program)
     daemon = await home.daemon()
     async with daemon.client() as client:
-        talk = await begin(client, "[[plain]] one")
+        aap = await create_session(client, "[[plain]] one")
     await daemon.stop()
     program.unlink()
     await daemon.start()
     async with daemon.client() as client:
-        answer = await client.post(f"/session/{talk.id}", json={"messages": [user("[[recall]]")]})
+        answer = await client.post(f"/session/{aap.id}", json={"messages": [user("[[recall]]")]})
         assert answer.status_code == 503 and str(program) in answer.json()["error"]
-        talk = talk.over(client)
-        assert len(await talk.history()) == 2, "the message was not taken"
+        aap = aap.with_client(client)
+        assert len(await aap.history()) == 2, "the message was not taken"
         program.symlink_to(BIN / "claude")
-        assert await talk.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+        assert await aap.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
-async def test_the_gateway_key_guards_the_real_agent(portico: Running, model: Model) -> None:
+async def test_requests_without_a_valid_key_do_not_reach_the_agent(portico: Running, model: Model) -> None:
     body = {"agent": {"name": "claude"}, "messages": [user("hello")]}
     for header in ({"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {KEY}"}):
         assert (await portico.client.put("/session", json=body, headers=header)).status_code == 401
     assert model.requests == []
 
 
-async def test_drivers_tells_the_login_and_the_models(home: Home, model: Model) -> None:
+async def test_drivers_lists_the_login_and_the_models(home: Home, model: Model) -> None:
     (claude,) = await _states(home)
     assert (claude["offered"], claude["version"], claude["logged_in"]) == (True, PINNED, True)
     assert claude["program"] == str(BIN / "claude")
@@ -117,7 +117,7 @@ async def test_drivers_tells_the_login_and_the_models(home: Home, model: Model) 
     assert model.requests == []
 
 
-async def test_a_cli_without_a_login_is_told_so(home: Home) -> None:
+async def test_a_cli_without_a_login_has_a_problem_that_names_the_remedy(home: Home) -> None:
     del home.env["ANTHROPIC_API_KEY"]
     (claude,) = await _states(home)
     assert (claude["installed"], claude["offered"], claude["logged_in"]) == (True, False, False)

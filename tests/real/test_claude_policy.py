@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import gateway_on
 from tests.model_server.scenarios import ToolUse
-from tests.real.tool_bench import Bench, bash, bench, cold_bench, deny, grant  # noqa: F401
+from tests.real.tool_bench import Bench, bash, bench, deny, grant, unstarted_bench  # noqa: F401
 
 RULES = [
     {"tool": "Bash", "when": {"command": "touch allowed*"}, "decide": "allow"},
@@ -22,12 +22,12 @@ REFUSED = "Tool call denied: not in this house"
 
 
 @pytest.fixture
-async def ruled(cold_bench: Bench) -> AsyncIterator[Bench]:  # noqa: F811
-    config = cold_bench.config()
+async def ruled(unstarted_bench: Bench) -> AsyncIterator[Bench]:  # noqa: F811
+    config = unstarted_bench.config()
     config["agents"]["claude"]["policy"] = RULES
     async with gateway_on(config) as running:
         running.client.timeout = 120
-        yield dataclasses.replace(cold_bench, client=running.client)
+        yield dataclasses.replace(unstarted_bench, client=running.client)
 
 
 def made(bench: Bench) -> list[str]:  # noqa: F811
@@ -35,7 +35,7 @@ def made(bench: Bench) -> list[str]:  # noqa: F811
 
 
 @pytest.mark.parametrize("trust", [True, False])
-async def test_denied_calls_do_not_run_and_allowed_ones_do_unasked(ruled: Bench, trust: bool) -> None:
+async def test_denied_calls_do_not_run_and_allowed_ones_need_no_permission(ruled: Bench, trust: bool) -> None:
     write = ToolUse("Write", {"file_path": f"{ruled.work}/my.secret", "content": "x"})
     lines = ("touch denied", "touch allowed; touch denied2", "touch allowed1 && touch allowed2", "bash -c 'touch denied3'")
     turn = await ruled.start(ruled.model_calls(*map(bash, lines), write), own={"Bash": trust, "Write": trust})
@@ -52,7 +52,7 @@ async def test_denied_calls_do_not_run_and_allowed_ones_do_unasked(ruled: Bench,
     assert len(reported) == 4 and sum("not in this house" in str(text) for text in reported) == 3
 
 
-async def test_a_rule_asks_whatever_is_trusted(ruled: Bench) -> None:
+async def test_an_ask_rule_overrides_trust(ruled: Bench) -> None:
     text = ruled.model_calls(bash("touch trusted"), bash("touch asked"), bash("touch denied"), bash("touch asked2"))
     turn = await ruled.start(text, own={"Bash": True})
     trusted, asked, denied, asked2 = turn.calls
@@ -66,14 +66,14 @@ async def test_a_rule_asks_whatever_is_trusted(ruled: Bench) -> None:
     assert sorted(answered) == sorted(turn.calls)
 
 
-async def test_a_subagents_calls_are_under_the_same_rules(ruled: Bench) -> None:
+async def test_rules_apply_to_the_calls_of_a_subagent(ruled: Bench) -> None:
     ruled.model_calls(bash("touch denied"), bash("touch allowed"), name="inner")
     task: dict[str, Any] = {"description": "sub", "prompt": "go [[inner]]", "subagent_type": "general-purpose"}
     turn = await ruled.start(ruled.model_calls(ToolUse("Agent", task)), own={"Agent": True, "Bash": True})
     assert (turn.stop, made(ruled)) == ("end_turn", ["allowed"])
 
 
-async def test_no_task_runs_without_its_rules(ruled: Bench) -> None:
+async def test_a_task_is_rejected_if_the_agent_has_rules(ruled: Bench) -> None:
     assert ruled.client is not None
     answer = await ruled.client.post("/v1/execute", json={"driver": "claude", "task": ruled.model_calls(bash("touch denied"))})
     assert answer.status_code == 403 and "agents.claude.policy" in answer.json()["error"]

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from tests.daemon import Daemon, Running
+from tests.real.aap_client import create_session, frames_of, read_until_event
 from tests.real.conftest import DUMMY_KEY, Home
-from tests.real.processes import arguments, cli_of, clis_of, gone, of_home, until
-from tests.real.talk import begin, frames_of, until_event
+from tests.real.processes import arguments, cli_of, clis_of, processes_of, wait_for_exit, wait_until
 
 PROMPT, SYSTEM, SECRET = "Xylophones of the prompt", "Quagga of the system", "sk-ant-secret-of-ps-123456"
 GATEWAY_KEY = "portico-key-of-the-environment"
@@ -25,19 +25,19 @@ async def test_ps_shows_nothing_of_a_turn(portico: Running, home: Home, way: str
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{PROMPT} [[slowtext]]"}]
     body = {"agent": {"name": "claude", "options": options}, "messages": messages, "stream": "delta"}
     async with frames_of(portico.client, "PUT", "/session", body) as frames:
-        await until_event(frames, "text_delta")
+        await read_until_event(frames, "text_delta")
         _assert_hidden(psutil.Process())
 
 
 async def test_ps_shows_nothing_of_a_task(portico: Running, home: Home) -> None:
     body = {"driver": "claude", "task": f"{PROMPT} [[slowtext]]"}
     async with frames_of(portico.client, "POST", "/v1/execute", body) as frames:
-        await until_event(frames, "message", "agent_token")
+        await read_until_event(frames, "message", "agent_token")
         _assert_hidden(psutil.Process())
 
 
 async def test_ps_shows_nothing_of_a_seed(portico: Running, home: Home) -> None:
-    await begin(portico.client, PROMPT, {"role": "assistant", "content": SYSTEM}, "[[plain]]", api_key=SECRET)
+    await create_session(portico.client, PROMPT, {"role": "assistant", "content": SYSTEM}, "[[plain]]", api_key=SECRET)
     _assert_hidden(psutil.Process())
     (file,) = home.session_files()
     assert file.stat().st_mode & 0o077 == 0, "nor does it show the conversation to other users"
@@ -50,11 +50,11 @@ def _assert_hidden(root: psutil.Process) -> None:
         assert word not in shown
 
 
-async def test_the_cli_gets_nothing_of_the_gateways_own(home: Home) -> None:
+async def test_the_environment_of_the_cli_excludes_the_secrets_of_the_gateway(home: Home) -> None:
     given = {"PORTICO_API_KEY": GATEWAY_KEY, "AWS_SECRET_ACCESS_KEY": "not-for-agents", "CLAUDE_CODE_EFFORT_LEVEL": "low"}
     daemon = await home.daemon(given)
     async with httpx.AsyncClient(base_url=daemon.url, headers={"Authorization": f"Bearer {GATEWAY_KEY}"}, timeout=60) as client:
-        await begin(client, "[[plain]] hello")
+        await create_session(client, "[[plain]] hello")
     environment = cli_of(home.path).environ()
     assert GATEWAY_KEY not in environment.values() and "not-for-agents" not in environment.values()
     assert [name for name in environment if name.startswith("PORTICO_")] == ["PORTICO_AGENT_ID"]
@@ -66,11 +66,11 @@ async def test_the_cli_gets_nothing_of_the_gateways_own(home: Home) -> None:
 async def test_nothing_is_left_of_idle_sessions_when_the_daemon_stops(home: Home) -> None:
     daemon = await home.daemon()
     async with daemon.client() as client:
-        await begin(client, "[[plain]] one")
-        await begin(client, "[[plain]] two")
+        await create_session(client, "[[plain]] one")
+        await create_session(client, "[[plain]] two")
     assert len(clis_of(home.path)) == 2
     assert await daemon.stop(signal.SIGINT) == 0
-    assert of_home(home.path) == []
+    assert processes_of(home.path) == []
 
 
 async def test_nothing_is_left_of_a_running_command_when_the_daemon_stops(home: Home) -> None:
@@ -81,7 +81,7 @@ async def test_nothing_is_left_of_a_running_command_when_the_daemon_stops(home: 
         assert await daemon.stop() == 0
         last = [data async for _, data in frames][-1]
     assert (last["kind"], last["exit_code"]) == ("session_end", 1)
-    assert of_home(home.path) == []
+    assert processes_of(home.path) == []
 
 
 async def test_nothing_is_left_of_a_running_command_when_a_killed_daemon_is_back(home: Home) -> None:
@@ -93,8 +93,10 @@ async def test_nothing_is_left_of_a_running_command_when_a_killed_daemon_is_back
             await daemon.kill()
     assert sleeper.is_running()
     await daemon.start()
-    await gone(sleeper.pid)
-    await until(lambda: of_home(home.path) == [], "the first daemon's have ended, and this one's have told their version")
+    await wait_for_exit(sleeper.pid)
+    await wait_until(
+        lambda: processes_of(home.path) == [], "the first daemon's have ended, and this one's have told their version"
+    )
     async with daemon.client() as client, frames_of(client, "POST", "/v1/execute", body) as frames:
         events = [data async for _, data in frames]
     assert [event["kind"] for event in events[-2:]] == ["error", "session_end"]
@@ -109,14 +111,14 @@ async def test_nothing_is_left_of_a_running_command_when_the_cli_is_killed(home:
             cli_of(home.path).kill()
             events = [data async for _, data in frames]
         assert events[-1]["exit_code"] == -signal.SIGKILL
-        await until(lambda: of_home(home.path) == [], "the command has ended")
+        await wait_until(lambda: processes_of(home.path) == [], "the command has ended")
 
 
 async def test_a_task_leaves_no_process(portico: Running, home: Home) -> None:
     tasks = [{"driver": "claude", "task": f"[[echo:{n}]]"} for n in range(2)]
     answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=task) for task in tasks))
     assert [f'"text":"{n}"' in answer.text for n, answer in enumerate(answers)] == [True, True]
-    await until(lambda: of_home(home.path) == [], "the CLIs have ended")
+    await wait_until(lambda: processes_of(home.path) == [], "the CLIs have ended")
 
 
 async def _daemon_with_bash(home: Home) -> Daemon:
@@ -128,7 +130,7 @@ async def _running_sleeper(home: Home) -> psutil.Process:
     """The command's own process, once it runs."""
 
     def found() -> list[psutil.Process]:
-        return of_home(home.path, "python")
+        return processes_of(home.path, "python")
 
-    await until(lambda: bool(found()), "the command runs")
+    await wait_until(lambda: bool(found()), "the command runs")
     return found()[0]

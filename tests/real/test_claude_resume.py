@@ -7,10 +7,10 @@ from typing import Any
 import psutil
 
 from tests.daemon import Running
+from tests.real.aap_client import create_session, read_until_event, text_of, user
 from tests.real.conftest import Home
 from tests.real.models import Model
-from tests.real.processes import cli_of, gone, until
-from tests.real.talk import begin, text_of, until_event, user
+from tests.real.processes import cli_of, wait_for_exit, wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 RECALLED = "I see 2 user texts. Before this one: [[plain]] one"
@@ -62,134 +62,134 @@ def _plain(block: dict[str, Any]) -> Any:
 async def test_a_stopped_daemon_resumes_the_native_session(home: Home, model: Model) -> None:
     daemon = await home.daemon()
     async with daemon.client() as client:
-        talk = await begin(client, "[[plain]] one")
+        aap = await create_session(client, "[[plain]] one")
     first = cli_of(home.path)
     flag, session = native_id(first)
     assert flag == "--session-id"
     assert await daemon.stop() == 0
-    await gone(first.pid)
+    await wait_for_exit(first.pid)
     await daemon.start()
     async with daemon.client() as client:
-        assert await talk.over(client).send_turn("[[recall]]") == RECALLED
+        assert await aap.with_client(client).send_turn("[[recall]]") == RECALLED
         assert native_id(cli_of(home.path)) == ("--resume", session)
-        assert [message["role"] for message in await talk.over(client).history()] == ["user", "assistant"] * 2
+        assert [message["role"] for message in await aap.with_client(client).history()] == ["user", "assistant"] * 2
     assert len(home.session_files()) == 1
 
 
 async def test_a_killed_daemon_resumes_the_native_session(home: Home, model: Model) -> None:
     daemon = await home.daemon()
     async with daemon.client() as client:
-        talk = await begin(client, "[[plain]] one")
+        aap = await create_session(client, "[[plain]] one")
     first = cli_of(home.path)
     _, session = native_id(first)
     await daemon.kill()
     await daemon.start()
-    await gone(first.pid)
+    await wait_for_exit(first.pid)
     async with daemon.client() as client:
-        assert await talk.over(client).send_turn("[[recall]]") == RECALLED
+        assert await aap.with_client(client).send_turn("[[recall]]") == RECALLED
         assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
 async def test_a_daemon_killed_in_mid_turn_ends_that_turn_when_it_is_back(home: Home, model: Model) -> None:
     daemon = await home.daemon()
     async with daemon.client() as client:
-        talk = await begin(client, "[[plain]] one")
+        aap = await create_session(client, "[[plain]] one")
         first = cli_of(home.path)
-        async with talk.saying("[[slowtext]] two") as frames:
-            await until_event(frames, "text_delta")
+        async with aap.open_stream("[[slowtext]] two") as frames:
+            await read_until_event(frames, "text_delta")
             await daemon.kill()
     await daemon.start()
-    await gone(first.pid)
+    await wait_for_exit(first.pid)
     async with daemon.client() as client:
-        talk = talk.over(client)
-        info = await talk.info()
+        aap = aap.with_client(client)
+        info = await aap.info()
         assert (info["state"], info["stopReason"]) == ("idle", "error")
         asked = info["history"]["full"]
         assert [message["content"] for message in asked if message["role"] == "user"] == ["[[plain]] one", "[[slowtext]] two"]
-        assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
+        assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
 
 
 async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, model: Model) -> None:
     async with home.gateway(limits={"sleep_after": 1.5}) as portico:
-        talk = await begin(portico.client, *SEED, "[[think]] first")
+        aap = await create_session(portico.client, *SEED, "[[think]] first")
         cli = cli_of(home.path)
         _, session = native_id(cli)
-        await gone(cli.pid)
+        await wait_for_exit(cli.pid)
         (file,) = home.session_files()
         assert file.stem == session
         file.unlink()
-        assert (await talk.send_turn("[[recall]] second")).startswith("I see 4 user texts.")
+        assert (await aap.send_turn("[[recall]] second")).startswith("I see 4 user texts.")
         # The thinking is not there: its signature is the vendor's, and was never the gateway's to keep.
         new = [("user", "[[think]] first"), ("assistant", "The answer is 42."), ("user", "[[recall]] second")]
-        assert reported(model.asked()) == [*NATIVE_SEED, *new]
+        assert reported(model.last_request()) == [*NATIVE_SEED, *new]
         flag, fresh = native_id(cli_of(home.path))
         assert flag == "--resume" and fresh != session
 
 
-async def test_a_new_session_is_seeded_with_the_messages_that_it_was_made_with(portico: Running, model: Model) -> None:
-    talk = await begin(portico.client, {"role": "system", "content": "Speak like a sailor."}, *SEED, "[[recall]] now")
-    assert reported(model.asked()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
+async def test_a_new_session_is_seeded_with_the_messages_of_its_creation(portico: Running, model: Model) -> None:
+    aap = await create_session(portico.client, {"role": "system", "content": "Speak like a sailor."}, *SEED, "[[recall]] now")
+    assert reported(model.last_request()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
     assert len(model.bodies()) == 1
-    assert (await talk.history())[1:-1] == [*SEED, user("[[recall]] now")]
+    assert (await aap.history())[1:-1] == [*SEED, user("[[recall]] now")]
 
 
 async def test_a_seeded_session_is_resumed_like_any_other(home: Home, model: Model) -> None:
     async with home.gateway(limits={"sleep_after": 1.5}) as portico:
-        talk = await begin(portico.client, *SEED, "[[plain]] first")
+        aap = await create_session(portico.client, *SEED, "[[plain]] first")
         cli = cli_of(home.path)
         _, session = native_id(cli)
-        await gone(cli.pid)
-        await talk.send_turn("[[plain]] second")
-        assert reported(model.asked())[: len(NATIVE_SEED)] == NATIVE_SEED
+        await wait_for_exit(cli.pid)
+        await aap.send_turn("[[plain]] second")
+        assert reported(model.last_request())[: len(NATIVE_SEED)] == NATIVE_SEED
         assert native_id(cli_of(home.path)) == ("--resume", session)
         assert len(home.session_files()) == 1
 
 
 async def test_sleep_and_wake_keep_the_context(home: Home, model: Model) -> None:
     async with home.gateway(limits={"sleep_after": 1.5}) as portico:
-        talk = await begin(portico.client, "[[plain]] one")
+        aap = await create_session(portico.client, "[[plain]] one")
         first = cli_of(home.path)
         _, session = native_id(first)
-        await gone(first.pid)
-        assert (await talk.info())["state"] == "idle"
-        assert await talk.send_turn("[[recall]]") == RECALLED
+        await wait_for_exit(first.pid)
+        assert (await aap.info())["state"] == "idle"
+        assert await aap.send_turn("[[recall]]") == RECALLED
         assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
-async def test_a_cli_killed_between_two_turns_is_not_missed(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
+async def test_a_cli_killed_between_two_turns_is_resumed(portico: Running, home: Home) -> None:
+    aap = await create_session(portico.client, "[[plain]] one")
     first = cli_of(home.path)
     _, session = native_id(first)
     first.kill()
-    await until(lambda: not psutil.pid_exists(first.pid), "its parent has noticed")
-    assert (await talk.info())["state"] == "idle"
-    assert await talk.send_turn("[[recall]]") == RECALLED
+    await wait_until(lambda: not psutil.pid_exists(first.pid), "its parent has noticed")
+    assert (await aap.info())["state"] == "idle"
+    assert await aap.send_turn("[[recall]]") == RECALLED
     assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
 async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
-    async with talk.saying("[[slowtext]] two") as frames:
-        await until_event(frames, "text_delta")
+    aap = await create_session(portico.client, "[[plain]] one")
+    async with aap.open_stream("[[slowtext]] two") as frames:
+        await read_until_event(frames, "text_delta")
         cli_of(home.path).kill()
         name, data = [frame async for frame in frames][-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
     assert "claude ended in the middle of the run" in data["error"]
     # Both are told the same, whatever the CLI had kept of that turn.
-    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
-    history = await talk.history()
+    assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
+    history = await aap.history()
     assert [message["role"] for message in history] == ["user", "assistant"] * 3
     assert text_of(history[3:4]).startswith("word ")
 
 
-async def test_a_cli_killed_before_it_has_kept_the_prompt(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
+async def test_a_cli_killed_before_it_has_stored_the_prompt(portico: Running, home: Home) -> None:
+    aap = await create_session(portico.client, "[[plain]] one")
     cli = cli_of(home.path)
     cli.suspend()
-    async with talk.saying("[[plain]] two") as frames:
-        await until_event(frames, "turn_start")
+    async with aap.open_stream("[[plain]] two") as frames:
+        await read_until_event(frames, "turn_start")
         cli.kill()
         name, data = [frame async for frame in frames][-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
-    assert [message["content"] for message in await talk.history()] == ["[[plain]] one", PLAIN, "[[plain]] two"]
-    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[plain]] two"
+    assert [message["content"] for message in await aap.history()] == ["[[plain]] one", PLAIN, "[[plain]] two"]
+    assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[plain]] two"

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from tests.daemon import Running
+from tests.real.aap_client import create_session, user
 from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.models import Model, received_text, system
-from tests.real.processes import arguments, cli_of, gone
-from tests.real.talk import begin, user
+from tests.real.processes import arguments, cli_of, wait_for_exit
 
 SAILOR = {"role": "system", "content": "Speak like a sailor, always. Zanzibar."}
 CLIS_OWN = "# Harness"
@@ -17,73 +17,73 @@ SECRET = "sk-ant-secret-of-this-session-987654"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-async def test_a_system_message_is_added_to_the_clis_own_prompt(portico: Running, home: Home, model: Model) -> None:
-    talk = await begin(portico.client, SAILOR, "[[plain]] hello")
-    assert SAILOR["content"] in system(model.asked()) and CLIS_OWN in system(model.asked())
-    await talk.send_turn("[[plain]] again")
-    assert system(model.asked()).count("Zanzibar") == 1
-    assert received_text(model.asked(), "user") == ["[[plain]] hello", "[[plain]] again"]
-    assert (await talk.history())[0] == SAILOR
+async def test_a_system_message_is_appended_to_the_clis_prompt(portico: Running, home: Home, model: Model) -> None:
+    aap = await create_session(portico.client, SAILOR, "[[plain]] hello")
+    assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN in system(model.last_request())
+    await aap.send_turn("[[plain]] again")
+    assert system(model.last_request()).count("Zanzibar") == 1
+    assert received_text(model.last_request(), "user") == ["[[plain]] hello", "[[plain]] again"]
+    assert (await aap.history())[0] == SAILOR
 
 
-async def test_a_system_message_takes_the_place_of_the_clis_own_prompt(portico: Running, model: Model) -> None:
-    await begin(portico.client, SAILOR, "[[plain]] hello", system_prompt="replace")
-    assert SAILOR["content"] in system(model.asked()) and CLIS_OWN not in system(model.asked())
+async def test_a_system_message_replaces_the_clis_prompt(portico: Running, model: Model) -> None:
+    await create_session(portico.client, SAILOR, "[[plain]] hello", system_prompt="replace")
+    assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN not in system(model.last_request())
 
 
-async def test_a_system_message_outlives_the_process(home: Home, model: Model) -> None:
+async def test_a_system_message_is_kept_after_the_process_was_stopped(home: Home, model: Model) -> None:
     async with home.gateway(limits={"sleep_after": 1.5}) as portico:
         for way, own in (("append", True), ("replace", False)):
-            talk = await begin(portico.client, SAILOR, "[[plain]] hello", system_prompt=way)
-            await gone(cli_of(home.path).pid)
-            await talk.send_turn("[[plain]] again")
-            assert system(model.asked()).count("Zanzibar") == 1
-            assert (CLIS_OWN in system(model.asked())) is own
-            await gone(cli_of(home.path).pid)
+            aap = await create_session(portico.client, SAILOR, "[[plain]] hello", system_prompt=way)
+            await wait_for_exit(cli_of(home.path).pid)
+            await aap.send_turn("[[plain]] again")
+            assert system(model.last_request()).count("Zanzibar") == 1
+            assert (CLIS_OWN in system(model.last_request())) is own
+            await wait_for_exit(cli_of(home.path).pid)
 
 
-async def test_the_model_is_the_sessions_and_can_be_changed(portico: Running, home: Home, model: Model) -> None:
-    talk = await begin(portico.client, "[[plain]] hello", model="claude-haiku-4-5-20251001")
-    assert model.asked()["model"] == "claude-haiku-4-5-20251001"
+async def test_the_model_is_a_session_option_and_can_be_changed(portico: Running, home: Home, model: Model) -> None:
+    aap = await create_session(portico.client, "[[plain]] hello", model="claude-haiku-4-5-20251001")
+    assert model.last_request()["model"] == "claude-haiku-4-5-20251001"
     first = cli_of(home.path)
-    answer = await talk.send_turn("[[recall]]", agent={"options": {"model": "claude-sonnet-4-5"}})
+    answer = await aap.send_turn("[[recall]]", agent={"options": {"model": "claude-sonnet-4-5"}})
     assert answer == "I see 2 user texts. Before this one: [[plain]] hello"
-    assert model.asked()["model"] == "claude-sonnet-4-5"
+    assert model.last_request()["model"] == "claude-sonnet-4-5"
     assert cli_of(home.path) != first
 
 
-async def test_the_configs_model_is_the_default(home: Home, model: Model) -> None:
+async def test_the_configured_model_is_the_default(home: Home, model: Model) -> None:
     home.agent["options"] = {"model": "claude-haiku-4-5-20251001"}
     async with home.gateway() as portico:
-        await begin(portico.client, "[[plain]] hello")
-    assert model.asked()["model"] == "claude-haiku-4-5-20251001"
+        await create_session(portico.client, "[[plain]] hello")
+    assert model.last_request()["model"] == "claude-haiku-4-5-20251001"
 
 
-async def test_a_secret_key_reaches_the_vendor_and_nobody_else(home: Home, model: Model) -> None:
+async def test_a_secret_key_is_sent_to_the_vendor_only(home: Home, model: Model) -> None:
     home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
     daemon = await home.daemon(server={"log_level": "debug"})
     async with daemon.client() as client:
-        talk = await begin(client, "[[plain]] hello", api_key=SECRET)
+        aap = await create_session(client, "[[plain]] hello", api_key=SECRET)
         assert set(model.keys) == {SECRET}
         assert SECRET not in " ".join(arguments(cli_of(home.path)))
-        assert (await talk.info())["agent"]["options"] == {"api_key": "***"}
-        shown = [(await client.get(path)).text for path in (f"/session/{talk.id}", "/meta", "/sessions")]
+        assert (await aap.info())["agent"]["options"] == {"api_key": "***"}
+        shown = [(await client.get(path)).text for path in (f"/session/{aap.id}", "/meta", "/sessions")]
         assert SECRET not in "".join(shown)
-        failed = await client.post(f"/session/{talk.id}", json={"messages": [user("[[e401]]")]})
+        failed = await client.post(f"/session/{aap.id}", json={"messages": [user("[[e401]]")]})
         assert failed.json()["stopReason"] == "error" and SECRET not in failed.text
         # What the form shows comes back as it was shown: the key is kept.
-        await talk.send_turn("[[plain]] again", agent={"options": {"api_key": "***"}})
+        await aap.send_turn("[[plain]] again", agent={"options": {"api_key": "***"}})
     assert await daemon.stop() == 0
     assert SECRET not in daemon.stderr.decode()
     assert _files_with(SECRET, home.base) == []
     await daemon.start()
     async with daemon.client() as client:
-        await talk.over(client).send_turn("[[plain]] after the restart")
+        await aap.with_client(client).send_turn("[[plain]] after the restart")
     assert set(model.keys) == {SECRET}
 
 
 async def test_the_key_of_the_agents_environment_is_used_without_one(portico: Running, model: Model) -> None:
-    await begin(portico.client, "[[plain]] hello")
+    await create_session(portico.client, "[[plain]] hello")
     assert model.keys == [DUMMY_KEY]
 
 
@@ -97,36 +97,36 @@ async def test_images_pass_through(portico: Running, model: Model) -> None:
         {"type": "image", "url": f"data:image/png;base64,{PIXEL}"},
         {"type": "image", "url": "https://example.invalid/cat.png?size=1&x=%20"},
     ]
-    talk = await begin(portico.client, user(content))
-    images = [block["source"] for block in model.asked()["messages"][0]["content"] if block["type"] == "image"]
+    aap = await create_session(portico.client, user(content))
+    images = [block["source"] for block in model.last_request()["messages"][0]["content"] if block["type"] == "image"]
     assert images == [
         {"type": "base64", "media_type": "image/png", "data": PIXEL},
         {"type": "url", "url": "https://example.invalid/cat.png?size=1&x=%20"},
     ]
     # The CLI also keeps the image as a file, and tells the model where.
-    assert received_text(model.asked(), "user")[0] == "[[plain]] What is this?"
-    assert (await talk.history())[0] == user(content)
+    assert received_text(model.last_request(), "user")[0] == "[[plain]] What is this?"
+    assert (await aap.history())[0] == user(content)
 
 
-async def test_no_tool_is_on_in_a_session(portico: Running, home: Home, model: Model) -> None:
+async def test_a_session_has_no_tools_by_default(portico: Running, home: Home, model: Model) -> None:
     started = home.base / "mcp-server-was-started"
     server = {"type": "stdio", "command": "touch", "args": [str(started)]}
     (home.path / ".claude.json").write_text(json.dumps({"mcpServers": {"app": server}}))
-    talk = await begin(portico.client, "[[bash]] hello")
-    assert model.asked().get("tools", []) == []
+    aap = await create_session(portico.client, "[[bash]] hello")
+    assert model.last_request().get("tools", []) == []
     assert not started.exists(), "nor is a server of tools"
     # A model that calls one nevertheless gets an error for a result, and the turn goes on.
-    history = await talk.history()
+    history = await aap.history()
     assert [message["role"] for message in history] == ["user", "assistant", "tool", "assistant"]
     assert "hi" not in str(history[2]["content"]).split()
     assert history[3]["content"] == "The files are listed."
 
 
-async def test_settings_of_the_home_apply_as_the_option_says(portico: Running, home: Home, model: Model) -> None:
+async def test_the_settings_option_selects_the_settings_of_the_home(portico: Running, home: Home, model: Model) -> None:
     folder = home.path / ".claude"
     folder.mkdir()
     (folder / "CLAUDE.md").write_text("Remember the word Quicksilver.")
-    await begin(portico.client, "[[plain]] hello")
-    assert "Quicksilver" in json.dumps(model.asked())
-    await begin(portico.client, "[[plain]] hello", settings="none")
-    assert "Quicksilver" not in json.dumps(model.asked())
+    await create_session(portico.client, "[[plain]] hello")
+    assert "Quicksilver" in json.dumps(model.last_request())
+    await create_session(portico.client, "[[plain]] hello", settings="none")
+    assert "Quicksilver" not in json.dumps(model.last_request())

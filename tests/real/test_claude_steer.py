@@ -8,52 +8,52 @@ from typing import Any
 import pytest
 
 from tests.daemon import Running
+from tests.real.aap_client import AapSession, create_session, read_until_event, user
 from tests.real.conftest import Home
 from tests.real.models import Model
 from tests.real.processes import cli_of
-from tests.real.talk import Talk, begin, until_event, user
 
 GRANTS = {"agent": {"tools": [{"name": "Bash", "trust": True}]}}
 
 
-def steer(talk: Talk, text: str) -> asyncio.Task[Any]:
+def steer(aap: AapSession, text: str) -> asyncio.Task[Any]:
     body = {"messages": [user(text)], "when_busy": "steer"}
-    return asyncio.create_task(talk.client.post(f"/session/{talk.id}", json=body))
+    return asyncio.create_task(aap.client.post(f"/session/{aap.id}", json=body))
 
 
-async def test_while_a_tool_runs(portico: Running, home: Home, model: Model) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
-    await talk.send_turn("[[plain]] with tools", **GRANTS)
-    async with talk.saying("[[run:sleep 2; echo done]]") as frames:
-        await until_event(frames, "tool_call")
-        steered = steer(talk, "[[echo:steered]]")
+async def test_steering_while_a_tool_runs(portico: Running, home: Home, model: Model) -> None:
+    aap = await create_session(portico.client, "[[plain]] before")
+    await aap.send_turn("[[plain]] with tools", **GRANTS)
+    async with aap.open_stream("[[run:sleep 2; echo done]]") as frames:
+        await read_until_event(frames, "tool_call")
+        steered = steer(aap, "[[echo:steered]]")
         rest = [frame async for frame in frames]
     assert [name for name, _ in rest].count("turn_stop") == 1
     assert (await steered).json()["stopReason"] == "end_turn"
-    assert "[[echo:steered]]" in str(model.asked()), "behind the tool's result"
-    roles = [message["role"] for message in (await talk.history())[-5:]]
+    assert "[[echo:steered]]" in str(model.last_request()), "behind the tool's result"
+    roles = [message["role"] for message in (await aap.history())[-5:]]
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
-    assert await talk.send_turn("[[echo:next]]") == "next"
+    assert await aap.send_turn("[[echo:next]]") == "next"
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_with_no_tool_to_come(portico: Running, home: Home, cancelled: bool) -> None:
+async def test_steering_without_a_later_tool_call(portico: Running, home: Home, cancelled: bool) -> None:
     """It begins a turn of its own in the CLI, which is the same run; a cancel ends both."""
-    talk = await begin(portico.client, "[[plain]] before")
+    aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
-    async with talk.saying("[[midtext]]") as frames:
-        await until_event(frames, "text_delta")
-        steered = steer(talk, "[[echo:steered]]")
-        await _told(talk)
+    async with aap.open_stream("[[midtext]]") as frames:
+        await read_until_event(frames, "text_delta")
+        steered = steer(aap, "[[echo:steered]]")
+        await _told(aap)
         if cancelled:
-            assert (await portico.client.post(f"/session/{talk.id}/cancel")).json()["cancelled"]
+            assert (await portico.client.post(f"/session/{aap.id}/cancel")).json()["cancelled"]
         rest = [frame async for frame in frames]
     assert [name for name, _ in rest].count("turn_stop") == 1
     assert (await steered).json()["stopReason"] == "end_turn"
     text = "".join(data["delta"] for name, data in rest if name == "text_delta")
     assert text.endswith("steered") is not cancelled
-    assert await talk.send_turn("[[echo:next]]") == "next"
-    contents = [message["content"] for message in await talk.history()]
+    assert await aap.send_turn("[[echo:next]]") == "next"
+    contents = [message["content"] for message in await aap.history()]
     assert contents[-1] == "next"
     if not cancelled:
         assert contents[-5:-2] == [contents[-5], "[[echo:steered]]", "steered"]
@@ -61,9 +61,9 @@ async def test_with_no_tool_to_come(portico: Running, home: Home, cancelled: boo
         assert cli_of(home.path) == cli
 
 
-async def _told(talk: Talk) -> None:
+async def _told(aap: AapSession) -> None:
     """Until the message is in the log."""
-    async with talk.client.stream("GET", f"/session/{talk.id}/events") as answer:
+    async with aap.client.stream("GET", f"/session/{aap.id}/events") as answer:
         seen = ""
         async for chunk in answer.aiter_text():
             seen += chunk

@@ -12,10 +12,10 @@ from tests.real.tool_bench import (  # noqa: F401
     bash,
     bench,
     clock,
-    cold_bench,
     deny,
     grant,
     result,
+    unstarted_bench,
     weather,
 )
 
@@ -57,7 +57,7 @@ async def test_a_trusted_call_that_fails(bench: Bench) -> None:  # noqa: F811
     assert bench.results_sent()[call]["is_error"] is True
 
 
-async def test_an_output_of_a_megabyte_is_cut_by_the_cli_and_ends_the_turn_well(bench: Bench) -> None:  # noqa: F811
+async def test_an_output_of_a_megabyte_is_cut_by_the_cli_and_the_turn_ends(bench: Bench) -> None:  # noqa: F811
     turn = await bench.start(bench.model_calls(bash("head -c 1000000 /dev/zero | tr '\\0' A")), own={"Bash": True})
     [call] = turn.calls
     assert "AAAA" in turn.results[call] and len(turn.results[call]) < 100_000
@@ -110,7 +110,7 @@ async def test_four_calls_in_one_message(bench: Bench) -> None:  # noqa: F811
     assert set(bench.results_sent()) == {first, second, read, shell}
 
 
-async def test_one_answer_for_calls_that_the_cli_asks_about_one_by_one(bench: Bench) -> None:  # noqa: F811
+async def test_one_answer_for_calls_whose_permissions_the_cli_requests_one_by_one(bench: Bench) -> None:  # noqa: F811
     text = bench.model_calls(bash("touch a && echo 1"), bash("touch b && echo 2"), weather(), bash("touch c && echo 3"))
     turn = await bench.start(text, own={"Bash": False}, app=[WEATHER])
     one, two, app, three = turn.calls
@@ -134,7 +134,7 @@ async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str)
 
 async def test_several_rounds_and_a_next_message(bench: Bench) -> None:  # noqa: F811
     steps = Step((weather(n=1),)), Step((weather(n=2), bash("echo two"))), text_step("Both.")
-    turn = await bench.start(bench.model_says(*steps), own={"Bash": True}, app=[WEATHER])
+    turn = await bench.start(bench.model_replies(*steps), own={"Bash": True}, app=[WEATHER])
     turn_2 = await bench.answer(turn.session, result(turn.calls[0], "one"))
     assert (turn_2.called, turn_2.stop) == (["get_weather", "Bash"], "tool_use")
     assert turn_2.results == {turn_2.calls[1]: "two"}
@@ -154,7 +154,7 @@ async def test_tools_are_replaced_for_a_turn(bench: Bench) -> None:  # noqa: F81
     assert turn_3.stop == "end_turn" and len(bench.results_sent()) == 3
 
 
-async def test_a_subagents_calls_ask_too(bench: Bench) -> None:  # noqa: F811
+async def test_the_calls_of_a_subagent_need_permission(bench: Bench) -> None:  # noqa: F811
     bench.model_calls(bash("touch inner && echo inner"), weather(), after="Inner done.", name="inner")
     task = {"description": "sub", "prompt": "go [[inner]]", "subagent_type": "general-purpose"}
     text = bench.model_calls(ToolUse("Agent", task))
@@ -170,7 +170,7 @@ async def test_a_subagents_calls_ask_too(bench: Bench) -> None:  # noqa: F811
     assert not (bench.work / "inner").exists()
 
 
-async def test_names_that_a_model_cannot_have(bench: Bench) -> None:  # noqa: F811
+async def test_invalid_tool_names_are_mapped(bench: Bench) -> None:  # noqa: F811
     tools = [
         {"name": "wetter.in:Köln", "title": "Wetter", "description": "x", "inputSchema": {"properties": {"tag": {}}}},
         {"name": "wetter in Köln", "description": "x", "inputSchema": {"type": "object"}},

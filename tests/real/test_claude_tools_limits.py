@@ -15,10 +15,10 @@ from tests.real.tool_bench import (  # noqa: F401
     bash,
     bench,
     clock,
-    cold_bench,
     deny,
     grant,
     result,
+    unstarted_bench,
     weather,
 )
 
@@ -95,7 +95,7 @@ async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:  
     assert gone.status == 400 and all(call in gone.refusal for call in turn.calls)
 
 
-async def test_an_answer_of_the_other_sort(bench: Bench) -> None:  # noqa: F811
+async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:  # noqa: F811
     """A client that answers a call of its own with a permission, or an agent's with a result."""
     turn = await bench.start(bench.model_calls(weather(), bash("touch made")), own={"Bash": False}, app=[WEATHER])
     app, shell = turn.calls

@@ -14,11 +14,11 @@ from tests.real.tool_bench import (  # noqa: F401
     Bench,
     bash,
     bench,
-    cold_bench,
     daemon_of,
     deny,
     grant,
     result,
+    unstarted_bench,
     weather,
 )
 
@@ -32,7 +32,7 @@ def four_calls(bench: Bench, again: bool) -> str:  # noqa: F811
     first = Step((weather(), ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}), shell), chunk=5000)
     # The reply that the CLI makes up when it opens a history that ends in results is counted as the second.
     second = text_step("(never said)")
-    return bench.model_says(first, second, *((Step((shell,), chunk=5000),) if again else ()), text_step("On."), name="sticky")
+    return bench.model_replies(first, second, *((Step((shell,), chunk=5000),) if again else ()), text_step("On."), name="sticky")
 
 
 async def suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:  # noqa: F811
@@ -41,7 +41,7 @@ async def suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]
     return turn.session, turn.calls
 
 
-async def went_on(bench: Bench, session: str, calls: list[str]) -> None:  # noqa: F811
+async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None:  # noqa: F811
     app, read, shell = calls
     found = await bench.get(session)
     assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
@@ -61,48 +61,48 @@ async def went_on(bench: Bench, session: str, calls: list[str]) -> None:  # noqa
     assert (await bench.send_turn(session, "And now [[plain]]")).stop == "end_turn"
 
 
-async def test_the_daemon_is_killed(cold_bench: Bench) -> None:  # noqa: F811
-    async with daemon_of(cold_bench) as daemon:
-        session, calls = await suspended(cold_bench)
+async def test_the_daemon_is_killed(unstarted_bench: Bench) -> None:  # noqa: F811
+    async with daemon_of(unstarted_bench) as daemon:
+        session, calls = await suspended(unstarted_bench)
         await daemon.kill()
-    async with daemon_of(cold_bench):
-        await went_on(cold_bench, session, calls)
+    async with daemon_of(unstarted_bench):
+        await resume_and_check(unstarted_bench, session, calls)
 
 
-async def test_the_daemon_is_killed_and_the_client_denies(cold_bench: Bench) -> None:  # noqa: F811
-    async with daemon_of(cold_bench) as daemon:
-        session, (app, _, shell) = await suspended(cold_bench, again=False)
+async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench) -> None:  # noqa: F811
+    async with daemon_of(unstarted_bench) as daemon:
+        session, (app, _, shell) = await suspended(unstarted_bench, again=False)
         await daemon.kill()
-    async with daemon_of(cold_bench):
-        turn = await cold_bench.answer(session, deny(shell, "no"), result(app, "rain"))
+    async with daemon_of(unstarted_bench):
+        turn = await unstarted_bench.answer(session, deny(shell, "no"), result(app, "rain"))
         assert turn.results == {shell: "Tool call denied: no"} and (turn.text, turn.stop) == ("On.", "end_turn")
-        assert not (cold_bench.work / "log").exists()
+        assert not (unstarted_bench.work / "log").exists()
 
 
-async def test_after_a_restart_another_call_asks(cold_bench: Bench) -> None:  # noqa: F811
+async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Bench) -> None:  # noqa: F811
     """What was granted is one call with one input."""
     first, other = Step((bash("touch granted"),), chunk=5000), Step((bash("touch other"),), chunk=5000)
-    text = cold_bench.model_says(first, text_step("(never said)"), other, text_step("On."), name="sticky")
-    async with daemon_of(cold_bench) as daemon:
-        turn = await cold_bench.start(text, own={"Bash": False})
+    text = unstarted_bench.model_replies(first, text_step("(never said)"), other, text_step("On."), name="sticky")
+    async with daemon_of(unstarted_bench) as daemon:
+        turn = await unstarted_bench.start(text, own={"Bash": False})
         await daemon.kill()
-    async with daemon_of(cold_bench):
-        turn_2 = await cold_bench.answer(turn.session, grant(turn.calls[0]))
-        assert turn_2.stop == "tool_use" and not (cold_bench.work / "other").exists()
-        turn_3 = await cold_bench.answer(turn.session, grant(turn_2.calls[0]))
-        assert turn_3.stop == "end_turn" and [path.name for path in cold_bench.work.iterdir()] == ["other"]
+    async with daemon_of(unstarted_bench):
+        turn_2 = await unstarted_bench.answer(turn.session, grant(turn.calls[0]))
+        assert turn_2.stop == "tool_use" and not (unstarted_bench.work / "other").exists()
+        turn_3 = await unstarted_bench.answer(turn.session, grant(turn_2.calls[0]))
+        assert turn_3.stop == "end_turn" and [path.name for path in unstarted_bench.work.iterdir()] == ["other"]
 
 
 @pytest.mark.parametrize("signal", ["kill", "terminate"])
-async def test_the_cli_goes_away(bench: Bench, signal: str) -> None:  # noqa: F811
+async def test_the_cli_exits(bench: Bench, signal: str) -> None:  # noqa: F811
     session, calls = await suspended(bench)
     process = claude_of(bench)
     getattr(process, signal)()
     await asyncio.to_thread(process.wait, 30)
-    await went_on(bench, session, calls)
+    await resume_and_check(bench, session, calls)
 
 
-async def test_the_cli_goes_away_and_the_client_says_something_else(bench: Bench) -> None:  # noqa: F811
+async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) -> None:  # noqa: F811
     session, calls = await suspended(bench)
     process = claude_of(bench)
     process.kill()

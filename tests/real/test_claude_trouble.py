@@ -7,12 +7,12 @@ import time
 import pytest
 
 from tests.daemon import Running
+from tests.real.aap_client import create_session, joined, text_of
 from tests.real.conftest import Home
 from tests.real.models import Model, received_text
 from tests.real.processes import cli_of
-from tests.real.talk import begin, joined, text_of
 
-SOON = 20.0
+TIME_LIMIT = 20.0
 
 
 @pytest.mark.parametrize(
@@ -27,41 +27,41 @@ SOON = 20.0
 async def test_an_error_of_the_model_ends_the_turn_and_not_the_session(
     portico: Running, home: Home, model: Model, scenario: str, reported: str
 ) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
+    aap = await create_session(portico.client, "[[plain]] before")
     process, started = cli_of(home.path), time.monotonic()
-    frames = await talk.streamed(f"[[{scenario}]] now")
-    assert time.monotonic() - started < SOON
+    frames = await aap.stream_turn(f"[[{scenario}]] now")
+    assert time.monotonic() - started < TIME_LIMIT
     name, data = frames[-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
     assert data["error"].startswith("claude: ") and reported in data["error"]
     assert joined(frames, "text_delta", "delta") == "", "the error is not the agent's answer"
-    assert model.tried(scenario) <= 3
-    assert (await talk.send_turn("[[recall]] after")).startswith("I see")
+    assert model.request_count(scenario) <= 3
+    assert (await aap.send_turn("[[recall]] after")).startswith("I see")
     assert cli_of(home.path) == process
-    assert [message["role"] for message in await talk.history()] == ["user", "assistant", "user", "user", "assistant"]
+    assert [message["role"] for message in await aap.history()] == ["user", "assistant", "user", "user", "assistant"]
 
 
 async def test_an_error_of_the_first_turn_leaves_a_session_that_can_be_used(home: Home, model: Model) -> None:
     home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
     async with home.gateway() as portico:
-        talk = await begin(portico.client, "[[e401]] first", stop="error")
-        assert "Invalid API key" in talk.first["error"] and talk.first["messages"] == []
-        assert model.tried("e401") == 1, "the retries are the agent's to set"
-        await talk.send_turn("[[plain]] after")
+        aap = await create_session(portico.client, "[[e401]] first", stop="error")
+        assert "Invalid API key" in aap.first["error"] and aap.first["messages"] == []
+        assert model.request_count("e401") == 1, "the retries are the agent's to set"
+        await aap.send_turn("[[plain]] after")
 
 
 async def test_max_tokens_is_a_stop_reason(portico: Running) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
-    assert (await talk.send_turn("[[maxtok]] now", stop="max_tokens")).startswith("This answer is cut off in the mid")
-    assert (await talk.info())["stopReason"] == "max_tokens"
-    await talk.send_turn("[[plain]] after")
+    aap = await create_session(portico.client, "[[plain]] before")
+    assert (await aap.send_turn("[[maxtok]] now", stop="max_tokens")).startswith("This answer is cut off in the mid")
+    assert (await aap.info())["stopReason"] == "max_tokens"
+    await aap.send_turn("[[plain]] after")
 
 
 async def test_refusal_is_a_stop_reason(portico: Running) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
-    assert (await talk.send_turn("[[refusal]] now", stop="refusal")).startswith("I can not help")
-    assert (await talk.info())["stopReason"] == "refusal"
-    await talk.send_turn("[[plain]] after")
+    aap = await create_session(portico.client, "[[plain]] before")
+    assert (await aap.send_turn("[[refusal]] now", stop="refusal")).startswith("I can not help")
+    assert (await aap.info())["stopReason"] == "refusal"
+    await aap.send_turn("[[plain]] after")
 
 
 @pytest.mark.parametrize(
@@ -73,33 +73,33 @@ async def test_refusal_is_a_stop_reason(portico: Running) -> None:
     ],
 )
 async def test_a_broken_stream_is_not_doubled_in_the_history(portico: Running, model: Model, scenario: str, whole: str) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
-    frames = await talk.streamed(f"[[{scenario}]] now", "message")
+    aap = await create_session(portico.client, "[[plain]] before")
+    frames = await aap.stream_turn(f"[[{scenario}]] now", "message")
     assert frames == [("turn_start", {}), ("text", {"text": whole}), ("turn_stop", {"stopReason": "end_turn"})]
-    assert text_of((await talk.history())[-1:]) == whole
-    assert len(await talk.history()) == 4
-    await talk.send_turn("[[recall]] after")
-    assert received_text(model.asked(), "assistant")[-1] == whole
+    assert text_of((await aap.history())[-1:]) == whole
+    assert len(await aap.history()) == 4
+    await aap.send_turn("[[recall]] after")
+    assert received_text(model.last_request(), "assistant")[-1] == whole
 
 
 async def test_a_delta_stream_ends_with_the_whole_text_when_the_model_broke_off(portico: Running) -> None:
-    talk = await begin(portico.client, "[[plain]] before")
-    frames = await talk.streamed("[[cutonce]] now")
+    aap = await create_session(portico.client, "[[plain]] before")
+    frames = await aap.stream_turn("[[cutonce]] now")
     # What was sent before the break cannot be taken back; what follows is the whole answer.
     assert joined(frames, "text_delta", "delta").endswith("Whole on the second try.")
-    assert text_of((await talk.history())[-1:]) == "Whole on the second try."
+    assert text_of((await aap.history())[-1:]) == "Whole on the second try."
 
 
-async def test_a_model_that_is_not_there_is_told_soon(home: Home) -> None:
+async def test_an_unreachable_model_is_an_error_within_seconds(home: Home) -> None:
     home.env["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
     async with home.gateway() as portico:
         started = time.monotonic()
-        talk = await begin(portico.client, "hello", stop="error")
-        assert time.monotonic() - started < SOON
-        assert talk.first["error"].startswith("claude: API Error")
+        aap = await create_session(portico.client, "hello", stop="error")
+        assert time.monotonic() - started < TIME_LIMIT
+        assert aap.first["error"].startswith("claude: API Error")
 
 
-async def test_a_cli_that_refuses_its_arguments_says_why(home: Home) -> None:
+async def test_a_cli_that_rejects_its_arguments_is_an_error_with_its_output(home: Home) -> None:
     home.agent["args"] = ["--no-such-flag"]
     async with home.gateway() as portico:
         body = {"agent": {"name": "claude"}, "messages": [{"role": "user", "content": "hello"}]}

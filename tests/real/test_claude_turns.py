@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from tests.daemon import Running
+from tests.real.aap_client import create_session, frames_of, joined, text_of, user
 from tests.real.conftest import Home
 from tests.real.models import Model, received_text
 from tests.real.processes import cli_of
-from tests.real.talk import begin, frames_of, joined, text_of, user
 
 PLAIN = "Hello from the model, this is plain text."
 THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."
@@ -45,8 +45,8 @@ async def test_a_session_is_created_by_a_delta_stream(portico: Running) -> None:
 
 
 async def test_whole_messages_by_message_mode(portico: Running) -> None:
-    talk = await begin(portico.client, "[[plain]] hello")
-    assert await talk.streamed("[[think]] again", "message") == [
+    aap = await create_session(portico.client, "[[plain]] hello")
+    assert await aap.stream_turn("[[think]] again", "message") == [
         ("turn_start", {}),
         ("thinking", {"thinking": THOUGHT}),
         ("text", {"text": ANSWER}),
@@ -55,86 +55,86 @@ async def test_whole_messages_by_message_mode(portico: Running) -> None:
 
 
 async def test_one_answer_by_none_and_in_the_history(portico: Running) -> None:
-    talk = await begin(portico.client, "[[think]] hello")
+    aap = await create_session(portico.client, "[[think]] hello")
     answer = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]}
-    assert talk.first["messages"] == [answer]
-    assert await talk.history() == [user("[[think]] hello"), answer]
-    info = await talk.info()
+    assert aap.first["messages"] == [answer]
+    assert await aap.history() == [user("[[think]] hello"), answer]
+    info = await aap.info()
     assert (info["state"], info["stopReason"]) == ("idle", "end_turn")
 
 
 async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running, home: Home, model: Model) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
+    aap = await create_session(portico.client, "[[plain]] one")
     first = cli_of(home.path)
-    await talk.send_turn("[[think]] two")
-    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
+    await aap.send_turn("[[think]] two")
+    assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
     assert cli_of(home.path) == first
-    sent = [(m["role"], m["content"]) for m in model.asked()["messages"] if m["role"] != "system"]
+    sent = [(m["role"], m["content"]) for m in model.last_request()["messages"] if m["role"] != "system"]
     assert [role for role, _ in sent] == ["user", "assistant"] * 2 + ["user"]
-    assert received_text(model.asked(), "user") == ["[[plain]] one", "[[think]] two", "[[recall]] three"]
-    assert received_text(model.asked(), "assistant") == [PLAIN, ANSWER]
+    assert received_text(model.last_request(), "user") == ["[[plain]] one", "[[think]] two", "[[recall]] three"]
+    assert received_text(model.last_request(), "assistant") == [PLAIN, ANSWER]
     assert [len(received_text(body, "user")) for body in model.bodies()] == [1, 2, 3]
-    assert [message["role"] for message in await talk.history()] == ["user", "assistant"] * 3
+    assert [message["role"] for message in await aap.history()] == ["user", "assistant"] * 3
 
 
-async def test_two_sessions_know_nothing_of_each_other(portico: Running, model: Model) -> None:
-    one = await begin(portico.client, "[[plain]] one")
-    await begin(portico.client, "[[plain]] two")
+async def test_two_sessions_are_independent(portico: Running, model: Model) -> None:
+    one = await create_session(portico.client, "[[plain]] one")
+    await create_session(portico.client, "[[plain]] two")
     assert await one.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
-async def test_an_answer_of_more_than_a_megabyte_comes_whole(portico: Running) -> None:
+async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: Running) -> None:
     whole = "X" * 1_200_000
-    talk = await begin(portico.client, "[[bigtext]]")
-    assert text_of(talk.first["messages"]) == whole
-    frames = await talk.streamed("[[bigtext]] again", "message")
+    aap = await create_session(portico.client, "[[bigtext]]")
+    assert text_of(aap.first["messages"]) == whole
+    frames = await aap.stream_turn("[[bigtext]] again", "message")
     assert ("text", {"text": whole}) in frames and len(frames) == 3
-    assert joined(await talk.streamed("[[bigtext]] again"), "text_delta", "delta") == whole
-    assert text_of((await talk.history())[-1:]) == whole
+    assert joined(await aap.stream_turn("[[bigtext]] again"), "text_delta", "delta") == whole
+    assert text_of((await aap.history())[-1:]) == whole
 
 
 async def test_a_prompt_of_a_megabyte_reaches_the_model_whole(portico: Running, model: Model) -> None:
     prompt = "[[plain]] " + "0123456789abcde\n" * 65536 + "end"
-    await begin(portico.client, prompt)
-    assert received_text(model.asked(), "user") == [prompt]
+    await create_session(portico.client, prompt)
+    assert received_text(model.last_request(), "user") == [prompt]
 
 
 async def test_prompts_reach_the_model_as_they_were_written(portico: Running, home: Home, model: Model) -> None:
     (home.work / "file.txt").write_text("the file's words")
-    talk = await begin(portico.client, "[[plain]] before")
+    aap = await create_session(portico.client, "[[plain]] before")
     process = cli_of(home.path)
     for prompt in PROMPTS:
-        await talk.send_turn(prompt)
-        assert "the file's words" not in json.dumps(model.asked())
-        sent = received_text(model.asked(), "user")[-1]
+        await aap.send_turn(prompt)
+        assert "the file's words" not in json.dumps(model.last_request())
+        sent = received_text(model.last_request(), "user")[-1]
         # The line break that keeps `/` from being a command is all that may be added.
         assert sent == ("\n" + prompt if prompt.startswith("/") else prompt)
-    assert len(received_text(model.asked(), "user")) == 1 + len(PROMPTS), (
+    assert len(received_text(model.last_request(), "user")) == 1 + len(PROMPTS), (
         "none of them was a command that changed the conversation"
     )
     assert cli_of(home.path) == process
-    assert [m["content"] for m in await talk.history() if m["role"] == "user"] == ["[[plain]] before", *PROMPTS]
+    assert [m["content"] for m in await aap.history() if m["role"] == "user"] == ["[[plain]] before", *PROMPTS]
 
 
 async def test_blocks_of_text_reach_the_model_as_blocks(portico: Running, model: Model) -> None:
     parts = ["/compact first ", "- second [[plain]]"]
-    await begin(portico.client, user([{"type": "text", "text": text} for text in parts]))
-    assert [text.removeprefix("\n") for text in received_text(model.asked(), "user")] == parts
+    await create_session(portico.client, user([{"type": "text", "text": text} for text in parts]))
+    assert [text.removeprefix("\n") for text in received_text(model.last_request(), "user")] == parts
 
 
-async def test_slash_commands_are_the_clis_own_when_they_are_switched_on(portico: Running, home: Home, model: Model) -> None:
+async def test_slash_commands_run_if_the_option_is_on(portico: Running, home: Home, model: Model) -> None:
     command = home.path / ".claude" / "commands" / "greet.md"
     command.parent.mkdir(parents=True)
     command.write_text("[[echo:a command]] Greet $ARGUMENTS.\n")
-    talk = await begin(portico.client, "/greet the world", slash_commands="on")
-    assert text_of(talk.first["messages"]) == "a command"
-    assert "[[echo:a command]] Greet the world." in "".join(received_text(model.asked(), "user"))
-    assert "I see" in await talk.send_turn("/greet the world", agent={"options": {"slash_commands": "off"}})
+    aap = await create_session(portico.client, "/greet the world", slash_commands="on")
+    assert text_of(aap.first["messages"]) == "a command"
+    assert "[[echo:a command]] Greet the world." in "".join(received_text(model.last_request(), "user"))
+    assert "I see" in await aap.send_turn("/greet the world", agent={"options": {"slash_commands": "off"}})
 
 
-async def test_what_a_command_of_the_cli_answers_is_the_answer(portico: Running, model: Model) -> None:
-    talk = await begin(portico.client, "[[plain]] before", slash_commands="on")
-    answer = await talk.send_turn("/cost")
+async def test_the_output_of_a_slash_command_is_the_answer(portico: Running, model: Model) -> None:
+    aap = await create_session(portico.client, "[[plain]] before", slash_commands="on")
+    answer = await aap.send_turn("/cost")
     assert "Estimated cost" in answer
-    assert text_of((await talk.history())[-1:]) == answer
+    assert text_of((await aap.history())[-1:]) == answer
     assert len(model.bodies()) == 1

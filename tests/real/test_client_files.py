@@ -54,7 +54,7 @@ async def editor_on(running: Running) -> AsyncIterator[tuple[Client, Buffers]]:
     await connection.close()
 
 
-async def test_gemini_works_on_the_editors_files(gemini: Gemini, running: Running) -> None:
+async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: Running) -> None:
     notes = gemini.work / "notes.txt"
     notes.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):
@@ -71,7 +71,7 @@ async def test_gemini_works_on_the_editors_files(gemini: Gemini, running: Runnin
     assert not (gemini.work / "new.txt").exists()
 
 
-async def test_without_the_editor_the_files_are_those_on_disk(gemini: Gemini, running: Running) -> None:
+async def test_without_the_editor_gemini_edits_the_files_on_disk(gemini: Gemini, running: Running) -> None:
     notes = gemini.work / "notes.txt"
     notes.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):

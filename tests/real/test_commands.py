@@ -11,7 +11,7 @@ from acp.schema import ResourceContentBlock
 from tests.model_server.scenarios import text_step
 from tests.real.editor import Editor, editor_of
 from tests.real.gemini import Gemini, gemini  # noqa: F401
-from tests.real.tool_bench import Bench, cold_bench  # noqa: F401
+from tests.real.tool_bench import Bench, unstarted_bench  # noqa: F401
 
 LINK = ResourceContentBlock(type="resource_link", name="a.txt", uri="file:///a.txt")
 
@@ -22,7 +22,7 @@ def reported(editor: Editor) -> list[dict[str, str | None]]:
     return [{command.name: command.input.root.hint if command.input else None for command in found} for found in lists]
 
 
-async def said_to(editor: Editor, agent: Any, session: str, *received_text: Any) -> str:
+async def answer_to(editor: Editor, agent: Any, session: str, *received_text: Any) -> str:
     """What the agent answers."""
     editor.updates = [update for update in editor.updates if update.session_update != "agent_message_chunk"]
     prompt = [text_block(part) if isinstance(part, str) else part for part in received_text]
@@ -30,77 +30,77 @@ async def said_to(editor: Editor, agent: Any, session: str, *received_text: Any)
     return editor.text
 
 
-async def test_claudes(cold_bench: Bench) -> None:  # noqa: F811
-    go = cold_bench.model_says(text_step("Said."), text_step("Said."))
-    folder = cold_bench.work / ".claude" / "commands"
+async def test_claude_commands(unstarted_bench: Bench) -> None:  # noqa: F811
+    go = unstarted_bench.model_replies(text_step("Said."), text_step("Said."))
+    folder = unstarted_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
     (folder / "sayit.md").write_text(f'---\ndescription: Says it.\nargument-hint: "[what]"\n---\nSay $ARGUMENTS. {go}\n')
-    config = cold_bench.config()
+    config = unstarted_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": "on"}
-    async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
+    async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         # Before anything is said: those that the CLI has in every folder.
         await editor.until(lambda: reported(editor))
         [known] = reported(editor)
         assert known["compact"] == "<optional custom summarization instructions>" and known["context"] is None
         assert "sayit" not in known and not any(name.startswith("_") for name in known)
 
-        assert await said_to(editor, agent, session, "/sayit hello") == "Said."
-        assert f"Say hello. {go}" in str(cold_bench.model.bodies()[-1]["messages"])
+        assert await answer_to(editor, agent, session, "/sayit hello") == "Said."
+        assert f"Say hello. {go}" in str(unstarted_bench.model.bodies()[-1]["messages"])
         # The session's own, with the project's command.
         assert reported(editor)[1:] == [{"sayit": "[what]", **known}]
-        assert "Context Usage" in await said_to(editor, agent, session, "/context")
+        assert "Context Usage" in await answer_to(editor, agent, session, "/context")
 
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
         assert reported(editor)[-1] == {}
-        assert await said_to(editor, agent, session, f"/sayit hello {go}") == "Said."
-        assert f"/sayit hello {go}" in str(cold_bench.model.bodies()[-1]["messages"])
+        assert await answer_to(editor, agent, session, f"/sayit hello {go}") == "Said."
+        assert f"/sayit hello {go}" in str(unstarted_bench.model.bodies()[-1]["messages"])
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="on")
         assert reported(editor)[-1]["sayit"] == "[what]"
 
 
 @pytest.mark.parametrize("slash_commands", ["on", "off"])
 @pytest.mark.parametrize("parts", [("/sayit hello ", LINK), (LINK, "/sayit hello")], ids=["before", "behind"])
-async def test_claudes_with_a_file_that_comes_along(cold_bench: Bench, parts: Any, slash_commands: str) -> None:  # noqa: F811
-    go = cold_bench.model_says(text_step("Said."))
-    folder = cold_bench.work / ".claude" / "commands"
+async def test_claude_commands_with_an_attached_file(unstarted_bench: Bench, parts: Any, slash_commands: str) -> None:  # noqa: F811
+    go = unstarted_bench.model_replies(text_step("Said."))
+    folder = unstarted_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
     (folder / "sayit.md").write_text(f"Say $ARGUMENTS. {go}\n")
-    config = cold_bench.config()
+    config = unstarted_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": slash_commands}
-    async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
-        answer = await said_to(editor, agent, session, *parts)
-        asked = str(cold_bench.model.bodies()[-1]["messages"])
+    async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
+        answer = await answer_to(editor, agent, session, *parts)
+        asked = str(unstarted_bench.model.bodies()[-1]["messages"])
         assert "[@a.txt](file:///a.txt)" in asked
         assert (answer == "Said.", "Say hello" in asked) == (slash_commands == "on",) * 2
 
 
-async def test_claudes_name_for_a_session(cold_bench: Bench) -> None:  # noqa: F811
-    config = cold_bench.config()
+async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:  # noqa: F811
+    config = unstarted_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": "on"}
-    go = cold_bench.model_says(text_step("Said."))
-    async with editor_of("claude", cold_bench.base, cold_bench.home, config) as (editor, agent, _):
-        session = (await agent.new_session(cwd=str(cold_bench.work), mcp_servers=[])).session_id
-        await said_to(editor, agent, session, go)
-        await said_to(editor, agent, session, "/rename The tall tower")
+    go = unstarted_bench.model_replies(text_step("Said."))
+    async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
+        await answer_to(editor, agent, session, go)
+        await answer_to(editor, agent, session, "/rename The tall tower")
         assert editor.of("session_info_update")[-1].title == "The tall tower"
         assert [one.title for one in (await agent.list_sessions()).sessions] == ["The tall tower"]
 
 
-async def test_geminis(gemini: Gemini) -> None:  # noqa: F811
+async def test_gemini_commands(gemini: Gemini) -> None:  # noqa: F811
     gemini.agent["options"] = {"slash_commands": "on"}
     async with editor_of("gemini", gemini.base, gemini.home, gemini.config()) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id
         await editor.until(lambda: reported(editor))
         [known] = reported(editor)
         assert {"about", "memory show", "init"} <= set(known)
-        assert "Version: 0.61.0" in await said_to(editor, agent, session, "/about")
-        assert "Version: 0.61.0" in await said_to(editor, agent, session, "/about", LINK)
-        assert "Version: 0.61.0" in await said_to(editor, agent, session, LINK, "/about")
+        assert "Version: 0.61.0" in await answer_to(editor, agent, session, "/about")
+        assert "Version: 0.61.0" in await answer_to(editor, agent, session, "/about", LINK)
+        assert "Version: 0.61.0" in await answer_to(editor, agent, session, LINK, "/about")
         assert not [request for request in gemini.model.requests if request.body.get("contents")]
         # The session's own list is the same, and told once.
         assert reported(editor) == [known]
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
         assert reported(editor)[-1] == {}
-        assert "Version" not in await said_to(editor, agent, session, "/about [[plain]]")
+        assert "Version" not in await answer_to(editor, agent, session, "/about [[plain]]")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon import Running
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
-from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, Gemini, Talk, gemini, running, text_of
+from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, gemini, running, text_of
 
 __all__ = ["gemini", "running"]
 
@@ -50,127 +50,131 @@ SCENARIOS.update(
 )
 
 
-async def begin(client: httpx.AsyncClient, text: str, app: Any = (WEATHER,), own: dict[str, bool] | None = None) -> Talk:
+async def create_session(
+    client: httpx.AsyncClient, text: str, app: Any = (WEATHER,), own: dict[str, bool] | None = None
+) -> AapSession:
     grants = [{"name": name, "trust": trust} for name, trust in (own or {}).items()]
     body = {"agent": {"name": "gemini", "tools": grants}, "tools": list(app), "messages": [{"role": "user", "content": text}]}
     answer = await client.put("/session", json=body)
     assert answer.status_code == 201, answer.text
-    return Talk(client, answer.json()["sessionId"], answer.json())
+    return AapSession(client, answer.json()["sessionId"], answer.json())
 
 
-async def result(talk: Talk, content: Any) -> dict[str, Any]:
-    return await talk.post({"role": "tool", "toolCallId": talk.open_call()["toolCallId"], "content": content})
+async def result(aap: AapSession, content: Any) -> dict[str, Any]:
+    return await aap.post({"role": "tool", "toolCallId": aap.pending_call()["toolCallId"], "content": content})
 
 
 def responses(gemini: Gemini) -> list[Any]:
     """The results that the model was given last."""
-    return [part["functionResponse"] for part in gemini.asked()["contents"][-1]["parts"] if "functionResponse" in part]
+    return [part["functionResponse"] for part in gemini.last_request()["contents"][-1]["parts"] if "functionResponse" in part]
 
 
 async def test_a_call_of_the_clients_tool(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[weather]]")
+    aap = await create_session(running.client, "[[weather]]")
     assert gemini.tools() == ["mcp_portico_get_weather"]
-    call = talk.open_call()
+    call = aap.pending_call()
     assert (call["name"], call["input"]) == ("get_weather", {"location": "Tokyo"})
-    assert text_of(talk.last["messages"]) == "Asking. "
-    answer = await result(talk, "18 degrees")
+    assert text_of(aap.last["messages"]) == "Asking. "
+    answer = await result(aap, "18 degrees")
     assert (answer["stopReason"], answer["messages"]) == ("end_turn", [{"role": "assistant", "content": "It is mild in Tokyo."}])
     assert "18 degrees" in json.dumps(responses(gemini))
-    history = (await running.client.get(f"/session/{talk.id}")).json()["history"]["full"]
+    history = (await running.client.get(f"/session/{aap.id}")).json()["history"]["full"]
     assert [m["role"] for m in history] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_calls_of_one_message_come_one_after_the_other(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[weathers]]")
+    aap = await create_session(running.client, "[[weathers]]")
     for location in ("Tokyo", "Oslo"):
-        assert talk.open_call()["input"] == {"location": location}
-        await result(talk, f"{location}: 18")
-    assert text_of(talk.last["messages"]) == "Both are mild."
+        assert aap.pending_call()["input"] == {"location": location}
+        await result(aap, f"{location}: 18")
+    assert text_of(aap.last["messages"]) == "Both are mild."
     assert [f"{place}: 18" in json.dumps(answer) for place, answer in zip(("Tokyo", "Oslo"), responses(gemini), strict=True)]
 
 
 async def test_twenty_calls(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[twenty]]")
+    aap = await create_session(running.client, "[[twenty]]")
     for n in range(20):
-        assert talk.open_call()["input"] == {"location": f"city {n}"}
-        await result(talk, f"result {n}")
-    assert text_of(talk.last["messages"]) == "All twenty."
+        assert aap.pending_call()["input"] == {"location": f"city {n}"}
+        await result(aap, f"result {n}")
+    assert text_of(aap.last["messages"]) == "All twenty."
     assert [f"result {n}" in json.dumps(answer) for n, answer in enumerate(responses(gemini))] == [True] * 20
 
 
-async def test_the_clients_and_its_own_tools_in_one_message(gemini: Gemini, running: Running) -> None:
+async def test_application_and_own_tools_in_one_message(gemini: Gemini, running: Running) -> None:
     (gemini.work / "f.txt").write_text("content")
-    talk = await begin(running.client, "[[mixed]]", [WEATHER, CLOCK], {READ: True, SHELL: False})
-    assert talk.open_call()["name"] == "get_weather"
-    await result(talk, "18")
-    assert talk.open_call()["name"] == "get_time"
-    await result(talk, "noon")
+    aap = await create_session(running.client, "[[mixed]]", [WEATHER, CLOCK], {READ: True, SHELL: False})
+    assert aap.pending_call()["name"] == "get_weather"
+    await result(aap, "18")
+    assert aap.pending_call()["name"] == "get_time"
+    await result(aap, "noon")
     # The trusted one has run inline.
-    assert [m["role"] for m in talk.last["messages"]] == ["assistant", "tool", "assistant"]
-    assert talk.open_call()["name"] == SHELL
+    assert [m["role"] for m in aap.last["messages"]] == ["assistant", "tool", "assistant"]
+    assert aap.pending_call()["name"] == SHELL
     assert not (gemini.work / "made.txt").exists()
-    await talk.permit(True)
-    assert (text_of(talk.last["messages"]), (gemini.work / "made.txt").exists()) == ("All four done.", True)
+    await aap.permit(True)
+    assert (text_of(aap.last["messages"]), (gemini.work / "made.txt").exists()) == ("All four done.", True)
     assert len(responses(gemini)) == 4
 
 
 async def test_results_of_megabytes_and_images(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[weather]]")
-    await result(talk, "x" * 3_000_000)
-    assert text_of(talk.last["messages"]) == "It is mild in Tokyo."
+    aap = await create_session(running.client, "[[weather]]")
+    await result(aap, "x" * 3_000_000)
+    assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
     assert "x" * 3_000_000 in json.dumps(responses(gemini))
-    await talk.send_turn("[[weather]]", stop="tool_use")
+    await aap.send_turn("[[weather]]", stop="tool_use")
     large = PIXEL.partition(",")[0] + "," + base64.b64encode(bytes(3_900_000)).decode()
-    await result(talk, [{"type": "text", "text": "a map"}, {"type": "image", "url": large}])
-    assert text_of(talk.last["messages"]) == "It is mild in Tokyo."
-    given = json.dumps(gemini.asked()["contents"][-1])
+    await result(aap, [{"type": "text", "text": "a map"}, {"type": "image", "url": large}])
+    assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
+    given = json.dumps(gemini.last_request()["contents"][-1])
     assert "a map" in given and large.rpartition(",")[2] in given
     # By the CLI's count this is more than its model holds.
-    await talk.send_turn("[[weather]]", stop="tool_use")
-    await result(talk, "x" * 5_000_000)
-    assert talk.last["stopReason"] == "max_tokens"
+    await aap.send_turn("[[weather]]", stop="tool_use")
+    await result(aap, "x" * 5_000_000)
+    assert aap.last["stopReason"] == "max_tokens"
 
 
 @pytest.mark.parametrize("own", [{}, {SHELL: False}])
-async def test_no_tool_of_its_own_slips_in_beside_the_clients(gemini: Gemini, running: Running, own: dict[str, bool]) -> None:
-    talk = await begin(running.client, "[[filewrite:made.txt]]", own=own)
-    assert talk.last["stopReason"] == "end_turn"
+async def test_unlisted_own_tools_do_not_run_with_application_tools(
+    gemini: Gemini, running: Running, own: dict[str, bool]
+) -> None:
+    aap = await create_session(running.client, "[[filewrite:made.txt]]", own=own)
+    assert aap.last["stopReason"] == "end_turn"
     assert sorted(gemini.tools()) == sorted(["mcp_portico_get_weather", *own])
-    await talk.send_turn("[[fileread:made.txt]]")
+    await aap.send_turn("[[fileread:made.txt]]")
     if not own:
-        await talk.send_turn("[[run:touch made.txt]]")
+        await aap.send_turn("[[run:touch made.txt]]")
     assert not (gemini.work / "made.txt").exists()
 
 
-async def test_a_denied_call_and_a_user_message_in_place_of_a_result(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[weather]]")
-    call = talk.open_call()["toolCallId"]
-    await talk.post({"role": "tool_permission", "toolCallId": call, "granted": False, "reason": "not today"})
-    assert talk.last["stopReason"] == "end_turn"
+async def test_a_denied_call_and_a_user_message_instead_of_a_result(gemini: Gemini, running: Running) -> None:
+    aap = await create_session(running.client, "[[weather]]")
+    call = aap.pending_call()["toolCallId"]
+    await aap.post({"role": "tool_permission", "toolCallId": call, "granted": False, "reason": "not today"})
+    assert aap.last["stopReason"] == "end_turn"
     assert "Tool call denied: not today" in json.dumps(responses(gemini))
-    await talk.send_turn("[[weather]]", stop="tool_use")
-    assert await talk.send_turn("[[plain]]") == "Hello from the model, this is plain text."
-    history = (await running.client.get(f"/session/{talk.id}")).json()["history"]["full"]
+    await aap.send_turn("[[weather]]", stop="tool_use")
+    assert await aap.send_turn("[[plain]]") == "Hello from the model, this is plain text."
+    history = (await running.client.get(f"/session/{aap.id}")).json()["history"]["full"]
     assert [m["content"] for m in history if m["role"] == "tool"] == ["Tool call denied: not today", "Tool call cancelled"]
 
 
-async def test_other_tools_from_the_next_message_on(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[plain]] one")
-    await talk.post({"role": "user", "content": "[[recall]]"}, tools=[CLOCK])
+async def test_tools_are_replaced_with_the_next_message(gemini: Gemini, running: Running) -> None:
+    aap = await create_session(running.client, "[[plain]] one")
+    await aap.post({"role": "user", "content": "[[recall]]"}, tools=[CLOCK])
     assert gemini.tools() == ["mcp_portico_get_time"]
-    assert text_of(talk.last["messages"]) == "I see 2 user texts. Before this one: [[plain]] one"
+    assert text_of(aap.last["messages"]) == "I see 2 user texts. Before this one: [[plain]] one"
 
 
-async def test_a_proxy_is_not_asked_for_the_tools(gemini: Gemini) -> None:
+async def test_tool_calls_do_not_use_a_proxy(gemini: Gemini) -> None:
     gemini.env.update({"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "localhost"})
     async with gemini.gateway() as running:
-        talk = await begin(running.client, "[[weather]]")
-        await result(talk, "18 degrees")
-        assert text_of(talk.last["messages"]) == "It is mild in Tokyo."
+        aap = await create_session(running.client, "[[weather]]")
+        await result(aap, "18 degrees")
+        assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
 
 
-async def test_no_token_in_arguments_or_left_behind(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[weather]]")
+async def test_the_token_is_in_no_argument_and_invalid_after_deletion(gemini: Gemini, running: Running) -> None:
+    aap = await create_session(running.client, "[[weather]]")
     settings = json.loads(next((gemini.base / "data").rglob(".gemini/settings.json")).read_text())
     server = settings["mcpServers"]["portico"]
     token = server["headers"]["Authorization"].partition(" ")[2]
@@ -178,16 +182,16 @@ async def test_no_token_in_arguments_or_left_behind(gemini: Gemini, running: Run
     async with httpx.AsyncClient(headers=server["headers"]) as stranger:
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert (await stranger.post(server["httpUrl"], json=body)).status_code != 401
-        await running.client.delete(f"/session/{talk.id}")
+        await running.client.delete(f"/session/{aap.id}")
         assert (await stranger.post(server["httpUrl"], json=body)).status_code == 401
 
 
 @pytest.mark.parametrize("killed", ["daemon", "cli"])
-async def test_open_calls_outlive_their_agent(gemini: Gemini, killed: str) -> None:
+async def test_pending_calls_are_answered_after_a_restart(gemini: Gemini, killed: str) -> None:
     daemon = await gemini.daemon()
     async with daemon.client() as client:
         client.timeout = httpx.Timeout(120)
-        talk = await begin(client, "[[weather]]")
+        aap = await create_session(client, "[[weather]]")
         if killed == "cli":
             for process in gemini.processes("node"):
                 process.kill()
@@ -197,17 +201,17 @@ async def test_open_calls_outlive_their_agent(gemini: Gemini, killed: str) -> No
         await daemon.start()
     async with daemon.client() as client:
         client.timeout = httpx.Timeout(120)
-        talk.client = client
-        session = (await client.get(f"/session/{talk.id}")).json()
+        aap.client = client
+        session = (await client.get(f"/session/{aap.id}")).json()
         assert (session["state"], session["history"]["full"][-1]["content"][-1]["name"]) == ("waiting", "get_weather")
-        await result(talk, "18 degrees")
-        assert talk.last["stopReason"] == "end_turn"
-        seeded = json.dumps(gemini.asked()["contents"])
+        await result(aap, "18 degrees")
+        assert aap.last["stopReason"] == "end_turn"
+        seeded = json.dumps(gemini.last_request()["contents"])
         assert "18 degrees" in seeded and '"mcp_portico_get_weather"' in seeded
         again = {"messages": [{"role": "tool", "toolCallId": "x", "content": "18"}]}
-        assert (await client.post(f"/session/{talk.id}", json=again)).status_code == 400
+        assert (await client.post(f"/session/{aap.id}", json=again)).status_code == 400
         # It can call them again.
-        await talk.send_turn("[[weather]]", stop="tool_use")
+        await aap.send_turn("[[weather]]", stop="tool_use")
         assert "19" not in json.dumps(responses(gemini))
-        await result(talk, "19 degrees")
+        await result(aap, "19 degrees")
         assert "19 degrees" in json.dumps(responses(gemini))

@@ -10,7 +10,7 @@ from tests.real.gemini import Gemini, gemini
 __all__ = ["gemini"]
 
 
-async def test_its_file_tools_work_there(gemini: Gemini) -> None:
+async def test_file_tools_work_in_an_additional_directory(gemini: Gemini) -> None:
     here, there = gemini.work / "here", gemini.work / "there, too"
     for folder in (here, there):
         folder.mkdir()
@@ -21,13 +21,13 @@ async def test_its_file_tools_work_there(gemini: Gemini) -> None:
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.request("session/set_mode", {"sessionId": session, "modeId": "edit"})
         await client.prompt(session, f"[[fileread:{there}/a.txt]]")
-        assert "hidden words" in json.dumps(gemini.asked())
+        assert "hidden words" in json.dumps(gemini.last_request())
         await client.prompt(session, f"[[filewrite:{there}/b.txt]]")
         assert (there / "b.txt").exists()
         # Opened without them, it goes no further than its folder.
         await client.request("session/resume", {"sessionId": session, "cwd": str(here), "mcpServers": []})
         await client.prompt(session, f"[[filewrite:{there}/c.txt]]")
-        assert "Path not in workspace" in json.dumps(gemini.asked())
+        assert "Path not in workspace" in json.dumps(gemini.last_request())
         assert not (there / "c.txt").exists()
         await client.request(
             "session/load",
@@ -39,7 +39,7 @@ async def test_its_file_tools_work_there(gemini: Gemini) -> None:
         await connection.close()
 
 
-async def test_untrusted_tools_ask_there_too(gemini: Gemini) -> None:
+async def test_untrusted_tools_in_an_additional_directory_need_permission(gemini: Gemini) -> None:
     here, there = gemini.work / "here", gemini.work / "there"
     for folder in (here, there):
         folder.mkdir()

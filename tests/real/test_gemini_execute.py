@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import Running
 from tests.real.gemini import Gemini, gemini, running
-from tests.real.processes import until
+from tests.real.processes import wait_until
 
 __all__ = ["gemini", "running"]
 
@@ -33,8 +33,8 @@ async def test_a_task(gemini: Gemini, running: Running, task: str) -> None:
     assert received_text(events) == "Hello from the model, this is plain text."
     assert events[-1]["exit_code"] == 0
     assert [event["kind"] for event in events].count("usage") == 1
-    assert task in json.dumps(gemini.asked()["contents"])
-    await until(lambda: not list((gemini.base / "data" / "state").iterdir()), "of the task nothing is left")
+    assert task in json.dumps(gemini.last_request()["contents"])
+    await wait_until(lambda: not list((gemini.base / "data" / "state").iterdir()), "of the task nothing is left")
     assert list(gemini.home.iterdir()) == []
 
 
@@ -42,10 +42,10 @@ async def test_a_task_and_an_answer_of_a_megabyte(gemini: Gemini, running: Runni
     events = await execute(running, "x" * 1_000_000 + " [[bigtext]]")
     assert received_text(events) == "X" * 1_200_000
     assert events[-1]["exit_code"] == 0
-    assert "x" * 1_000_000 in json.dumps(gemini.asked()["contents"])
+    assert "x" * 1_000_000 in json.dumps(gemini.last_request()["contents"])
 
 
-async def test_its_tools(gemini: Gemini, running: Running) -> None:
+async def test_tools_without_permission(gemini: Gemini, running: Running) -> None:
     (gemini.work / "f.txt").write_text("content")
     events = await execute(running, "[[fileread:f.txt]]")
     calls = [(event["name"], event["status"]) for event in events if event["kind"] == "tool_call"]
@@ -55,7 +55,7 @@ async def test_its_tools(gemini: Gemini, running: Running) -> None:
     assert not (gemini.work / "made.txt").exists()
 
 
-async def test_its_tools_when_its_operator_lets_it(gemini: Gemini) -> None:
+async def test_tools_with_the_argument_yolo(gemini: Gemini) -> None:
     gemini.agent["args"] = ["--yolo"]
     async with gemini.gateway() as running:
         events = await execute(running, "[[parallel:one.txt]]")
@@ -79,7 +79,7 @@ async def test_a_model(gemini: Gemini, running: Running) -> None:
     assert "gemini-2.5-pro" in gemini.model.requests[-1].path
 
 
-async def test_nobody_is_logged_in(gemini: Gemini) -> None:
+async def test_a_missing_login_is_an_error(gemini: Gemini) -> None:
     del gemini.env["GEMINI_API_KEY"]
     del gemini.env["GOOGLE_GEMINI_BASE_URL"]
     async with gemini.gateway() as running:

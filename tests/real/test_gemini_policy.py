@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.real.gemini import SHELL, Gemini, begin, gemini
+from tests.real.gemini import SHELL, Gemini, create_session, gemini
 
 __all__ = ["gemini"]
 
@@ -19,11 +19,11 @@ RULES = [
 async def test_the_rules_decide(gemini: Gemini, trust: bool) -> None:
     gemini.agent["policy"] = RULES
     async with gemini.gateway() as running:
-        talk = await begin(running.client, "[[run:touch allowed.txt; touch denied.txt]]", tools={SHELL: trust})
-        assert talk.last["stopReason"] == "end_turn"
+        aap = await create_session(running.client, "[[run:touch allowed.txt; touch denied.txt]]", tools={SHELL: trust})
+        assert aap.last["stopReason"] == "end_turn"
         assert not list(gemini.work.iterdir())
-        await talk.send_turn("[[run:touch allowed.txt]]")
-        await talk.send_turn("[[run:touch asked.txt]]", stop="tool_use")
+        await aap.send_turn("[[run:touch allowed.txt]]")
+        await aap.send_turn("[[run:touch asked.txt]]", stop="tool_use")
         assert [path.name for path in gemini.work.iterdir()] == ["allowed.txt"]
-        await talk.permit(True)
+        await aap.permit(True)
     assert sorted(path.name for path in gemini.work.iterdir()) == ["allowed.txt", "asked.txt"]

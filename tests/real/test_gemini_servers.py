@@ -25,7 +25,7 @@ def server(name: str = "my server") -> McpServerStdio:
     return McpServerStdio(name=name, command=sys.executable, args=[str(SERVER)], env=env)
 
 
-async def test_a_call_is_asked_about_until_it_is_allowed_for_good(gemini: Gemini) -> None:
+async def test_a_call_needs_permission_until_it_is_always_allowed(gemini: Gemini) -> None:
     marks = gemini.base / "marks"
     evil = {"command": "touch", "args": [str(marks)]}
     (gemini.work / ".gemini").mkdir()
@@ -36,8 +36,8 @@ async def test_a_call_is_asked_about_until_it_is_allowed_for_good(gemini: Gemini
         for _ in range(2):
             assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
             assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
-            assert [call.title.split()[0] for call in editor.asked] == ["mcp__my-server-2__secret"]
-        assert editor.asked[0].raw_input == {"x": 1}
+            assert [call.title.split()[0] for call in editor.permission_requests] == ["mcp__my-server-2__secret"]
+        assert editor.permission_requests[0].raw_input == {"x": 1}
         assert [call.raw_input for call in editor.of("tool_call")] == [{"x": 1}, {"x": 1}]
         for child in psutil.Process(process.pid).children(recursive=True):
             assert SECRET not in " ".join(child.cmdline())
@@ -50,6 +50,6 @@ async def test_a_denied_call_does_not_run(gemini: Gemini) -> None:
         editor.choose = lambda call: "reject_once"
         session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[server("portico")])).session_id
         assert (await agent.prompt(session_id=session, prompt=[text_block("[[server2]]")])).stop_reason == "end_turn"
-        assert [call.title.split()[0] for call in editor.asked] == ["mcp__portico-2__secret"]
+        assert [call.title.split()[0] for call in editor.permission_requests] == ["mcp__portico-2__secret"]
         assert editor.of("tool_call_update")[-1].status == "failed"
-    assert "letters" not in json.dumps(gemini.asked())
+    assert "letters" not in json.dumps(gemini.last_request())

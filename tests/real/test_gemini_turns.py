@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import Running
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
-from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, begin, gemini, running, text_of
+from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, gemini, running, text_of
 
 __all__ = ["gemini", "running"]
 
@@ -31,89 +31,89 @@ for listed in (READ, SHELL):
 
 
 async def test_a_conversation_in_one_process(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "hello [[plain]]")
-    assert text_of(talk.last["messages"]) == "Hello from the model, this is plain text."
+    aap = await create_session(running.client, "hello [[plain]]")
+    assert text_of(aap.last["messages"]) == "Hello from the model, this is plain text."
     (process,) = gemini.processes("node")
-    assert await talk.send_turn("and [[think]]") == "The answer is 42."
-    blocks = talk.last["messages"][0]["content"]
+    assert await aap.send_turn("and [[think]]") == "The answer is 42."
+    blocks = aap.last["messages"][0]["content"]
     assert blocks[0]["type"] == "thinking"
     assert "carefully" in blocks[0]["thinking"]
-    assert await talk.send_turn("[[recall]]") == "I see 3 user texts. Before this one: hello [[plain]] | and [[think]]"
+    assert await aap.send_turn("[[recall]]") == "I see 3 user texts. Before this one: hello [[plain]] | and [[think]]"
     assert gemini.processes("node") == [process]
     # The user's own home is not touched.
     assert list(gemini.home.iterdir()) == []
 
 
 async def test_a_prompt_that_looks_like_a_command_is_text(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "/help [[plain]]")
-    assert text_of(talk.last["messages"]).startswith("Hello from the model")
+    aap = await create_session(running.client, "/help [[plain]]")
+    assert text_of(aap.last["messages"]).startswith("Hello from the model")
 
 
-async def test_trusted_tools_run_and_only_the_listed_are_there(gemini: Gemini, running: Running) -> None:
+async def test_trusted_tools_run_and_only_listed_tools_are_sent_to_the_model(gemini: Gemini, running: Running) -> None:
     (gemini.work / "f.txt").write_text("content")
-    talk = await begin(running.client, "[[shell]]", tools={SHELL: True, READ: True})
-    assert talk.results() == [".\n..\nf.txt\nhi"]
+    aap = await create_session(running.client, "[[shell]]", tools={SHELL: True, READ: True})
+    assert aap.results() == [".\n..\nf.txt\nhi"]
     assert sorted(gemini.tools()) == sorted([SHELL, READ])
-    assert await talk.send_turn("[[toolfail]]") == "It failed as expected."
-    assert "File not found" in talk.results()[0]
-    assert await talk.send_turn("[[parallel:f.txt]]") == "Three at once. All three done."
-    assert talk.results()[:2] == ["one", "two"]
+    assert await aap.send_turn("[[toolfail]]") == "It failed as expected."
+    assert "File not found" in aap.results()[0]
+    assert await aap.send_turn("[[parallel:f.txt]]") == "Three at once. All three done."
+    assert aap.results()[:2] == ["one", "two"]
     assert {path.name for path in gemini.work.iterdir()} == {"f.txt", "one.txt", "two.txt"}
 
 
 @pytest.mark.parametrize("granted", [False, True])
 async def test_a_permission_for_each_of_the_tools(gemini: Gemini, running: Running, granted: bool) -> None:
     (gemini.work / "f.txt").write_text("content")
-    talk = await begin(running.client, "[[run:touch made.txt]]", tools={SHELL: False, READ: False, WRITE: False})
-    call = talk.open_call()
+    aap = await create_session(running.client, "[[run:touch made.txt]]", tools={SHELL: False, READ: False, WRITE: False})
+    call = aap.pending_call()
     assert (call["name"], call["input"]) == (SHELL, {"command": "touch made.txt"})
     assert not (gemini.work / "made.txt").exists()
-    await talk.permit(granted)
-    assert talk.last["stopReason"] == "end_turn"
+    await aap.permit(granted)
+    assert aap.last["stopReason"] == "end_turn"
     assert (gemini.work / "made.txt").exists() is granted
     # `ls` is one of the commands that the CLI takes for safe, and reading one of the tools: neither slips past the client.
     for prompt, name in (("[[run:ls]]", SHELL), ("[[fileread:f.txt]]", READ), ("[[filewrite:out.txt]]", WRITE)):
-        await talk.send_turn(prompt, stop="tool_use")
-        assert talk.open_call()["name"] == name
-        await talk.permit(granted)
-        assert talk.last["stopReason"] == "end_turn"
+        await aap.send_turn(prompt, stop="tool_use")
+        assert aap.pending_call()["name"] == name
+        await aap.permit(granted)
+        assert aap.last["stopReason"] == "end_turn"
     assert (gemini.work / "out.txt").exists() is granted
-    model_saw = json.dumps(gemini.asked()["contents"][-1])
+    model_saw = json.dumps(gemini.last_request()["contents"][-1])
     assert ("canceled by the user" in model_saw) is not granted
 
 
 async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[run:touch made.txt]]", tools={READ: True})
-    assert talk.last["stopReason"] == "end_turn"
+    aap = await create_session(running.client, "[[run:touch made.txt]]", tools={READ: True})
+    assert aap.last["stopReason"] == "end_turn"
     assert gemini.tools() == [READ]
     assert not (gemini.work / "made.txt").exists()
-    talk = await begin(running.client, "[[run:touch made.txt]]")
+    aap = await create_session(running.client, "[[run:touch made.txt]]")
     assert gemini.tools() == []
     assert not (gemini.work / "made.txt").exists()
 
 
 @pytest.mark.parametrize("listed", [READ, SHELL])
-async def test_no_sort_of_tool_runs_unlisted(gemini: Gemini, running: Running, listed: str) -> None:
+async def test_no_kind_of_tool_runs_unlisted(gemini: Gemini, running: Running, listed: str) -> None:
     """To read, to search, to write, to run, and of the web: the model calls them although it is not offered them."""
     (gemini.work / "f.txt").write_text("CONTENT")
-    talk = await begin(running.client, f"[[not-{listed}:{gemini.model.url}/fetched]]", tools={listed: False})
-    assert (talk.last["stopReason"], text_of(talk.last["messages"])) == ("end_turn", "All tried.")
-    answers = [part["functionResponse"]["response"] for part in gemini.asked()["contents"][-1]["parts"]]
+    aap = await create_session(running.client, f"[[not-{listed}:{gemini.model.url}/fetched]]", tools={listed: False})
+    assert (aap.last["stopReason"], text_of(aap.last["messages"])) == ("end_turn", "All tried.")
+    answers = [part["functionResponse"]["response"] for part in gemini.last_request()["contents"][-1]["parts"]]
     assert ["not found" in answer["error"] for answer in answers] == [True] * (len(OF_EVERY_SORT) - 1)
     assert not [request for request in gemini.model.requests if "fetched" in request.path]
     assert [(path.name, path.read_text()) for path in gemini.work.iterdir()] == [("f.txt", "CONTENT")]
 
 
 async def test_a_denied_tool_of_the_web_does_not_run(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, f"[[web:{gemini.model.url}/fetched]]", tools={"web_fetch": False})
-    assert talk.open_call()["name"] == "web_fetch"
-    await talk.permit(False)
-    assert talk.last["stopReason"] == "end_turn"
-    assert "canceled by the user" in json.dumps(gemini.asked()["contents"][-1])
+    aap = await create_session(running.client, f"[[web:{gemini.model.url}/fetched]]", tools={"web_fetch": False})
+    assert aap.pending_call()["name"] == "web_fetch"
+    await aap.permit(False)
+    assert aap.last["stopReason"] == "end_turn"
+    assert "canceled by the user" in json.dumps(gemini.last_request()["contents"][-1])
     assert not [request for request in gemini.model.requests if "fetched" in request.path]
 
 
-async def test_the_folders_own_settings_bring_no_tools(gemini: Gemini, running: Running) -> None:
+async def test_project_settings_add_no_tools(gemini: Gemini, running: Running) -> None:
     own = gemini.work / ".gemini"
     (own / "policies").mkdir(parents=True)
     evil = {"command": "touch", "args": [str(gemini.work / "evil.txt")]}
@@ -122,26 +122,26 @@ async def test_the_folders_own_settings_bring_no_tools(gemini: Gemini, running: 
     )
     (own / "policies" / "x.toml").write_text('[[rule]]\ntoolName = "*"\ndecision = "allow"\npriority = 999\n')
     (gemini.work / "GEMINI.md").write_text("PROJECT-MEMORY")
-    await begin(running.client, "[[run:touch made.txt]]", tools={READ: True})
+    await create_session(running.client, "[[run:touch made.txt]]", tools={READ: True})
     # They may take tools away, which nobody is hurt by; what they allow is not there.
     assert set(gemini.tools()) <= {READ}
-    assert "PROJECT-MEMORY" in json.dumps(gemini.asked())
-    talk = await begin(running.client, "[[run:ls]]", tools={SHELL: False}, settings="user")
-    assert talk.last["stopReason"] == "tool_use"
-    assert "PROJECT-MEMORY" not in json.dumps(gemini.asked())
+    assert "PROJECT-MEMORY" in json.dumps(gemini.last_request())
+    aap = await create_session(running.client, "[[run:ls]]", tools={SHELL: False}, settings="user")
+    assert aap.last["stopReason"] == "tool_use"
+    assert "PROJECT-MEMORY" not in json.dumps(gemini.last_request())
     assert {path.name for path in gemini.work.iterdir()} == {".gemini", "GEMINI.md"}
 
 
 async def test_a_tool_result_of_a_megabyte(gemini: Gemini, running: Running) -> None:
-    talk = await begin(running.client, "[[bigshell]]", tools={SHELL: True})
-    assert talk.results() == ["A" * 1_000_000]
+    aap = await create_session(running.client, "[[bigshell]]", tools={SHELL: True})
+    assert aap.results() == ["A" * 1_000_000]
 
 
 async def test_an_image(gemini: Gemini, running: Running) -> None:
-    await begin(
+    await create_session(
         running.client, {"role": "user", "content": [{"type": "text", "text": "[[plain]]"}, {"type": "image", "url": PIXEL}]}
     )
-    parts = gemini.asked()["contents"][-1]["parts"]
+    parts = gemini.last_request()["contents"][-1]["parts"]
     assert [part["inlineData"]["mimeType"] for part in parts if "inlineData" in part] == ["image/png"]
 
 
@@ -155,9 +155,9 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -
         {"role": "assistant", "content": "It is mild."},
     ]
     for mode in ("append", "replace"):
-        talk = await begin(running.client, *history, "[[recall]]", system_prompt=mode)
-        assert text_of(talk.last["messages"]) == "I see 2 user texts. Before this one: My name is Ada."
-        asked = gemini.asked()
+        aap = await create_session(running.client, *history, "[[recall]]", system_prompt=mode)
+        assert text_of(aap.last["messages"]) == "I see 2 user texts. Before this one: My name is Ada."
+        asked = gemini.last_request()
         received_text = json.dumps(asked["contents"])
         assert '"functionCall"' in received_text
         assert '"output": "18C"' in received_text
@@ -170,18 +170,18 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -
 @pytest.mark.parametrize(
     ("scenario", "told"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
 )
-async def test_model_errors_are_told_in_seconds(gemini: Gemini, running: Running, scenario: str, reported: str) -> None:
-    talk = await begin(running.client, "[[plain]]")
+async def test_model_errors_are_reported_within_seconds(gemini: Gemini, running: Running, scenario: str, reported: str) -> None:
+    aap = await create_session(running.client, "[[plain]]")
     began = time.monotonic()
-    await talk.send_turn(f"[[{scenario}]]", stop="error")
+    await aap.send_turn(f"[[{scenario}]]", stop="error")
     assert time.monotonic() - began < 60
-    assert reported in talk.last["error"]
-    assert await talk.send_turn("[[plain]]") == "Hello from the model, this is plain text."
+    assert reported in aap.last["error"]
+    assert await aap.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 
 async def test_the_key_of_a_session_and_a_model(gemini: Gemini, running: Running) -> None:
     del gemini.env["GEMINI_API_KEY"]
     async with gemini.gateway(server={"data_dir": str(gemini.base / "other")}) as gateway:
-        await begin(gateway.client, "[[plain]]", api_key="s3cret-key-0123456789", model="gemini-2.5-pro")
+        await create_session(gateway.client, "[[plain]]", api_key="s3cret-key-0123456789", model="gemini-2.5-pro")
     request = gemini.model.requests[-1]
     assert "gemini-2.5-pro" in request.path

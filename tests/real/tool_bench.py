@@ -110,9 +110,9 @@ class Bench:
 
     def model_calls(self, *blocks: Block, after: str = "Done.", name: str = "calls") -> str:
         """The model makes these calls in one message, then says `after`. The text that starts it."""
-        return self.model_says(Step(blocks, chunk=5000), text_step(after), name=name)
+        return self.model_replies(Step(blocks, chunk=5000), text_step(after), name=name)
 
-    def model_says(self, *steps: Step, name: str = "calls") -> str:
+    def model_replies(self, *steps: Step, name: str = "calls") -> str:
         """The model gives these replies. The text that starts it."""
         assert name in NAMES
         self.replies[name] = steps
@@ -211,7 +211,7 @@ def _reply(replies: Mapping[str, Sequence[Step]], name: str, n: int, _: Dialogue
 
 
 @pytest.fixture
-async def cold_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+async def unstarted_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     """A bench without a gateway."""
     for name in set(os.environ) - {"PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST"}:
         monkeypatch.delenv(name)
@@ -220,12 +220,12 @@ async def cold_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 
 @pytest.fixture
-async def bench(cold_bench: Bench) -> AsyncIterator[Bench]:
+async def bench(unstarted_bench: Bench) -> AsyncIterator[Bench]:
     """A bench with a gateway in this process."""
-    async with gateway_on(cold_bench.config()) as running:
+    async with gateway_on(unstarted_bench.config()) as running:
         running.client.timeout = httpx.Timeout(120)
-        cold_bench.client = running.client
-        yield cold_bench
+        unstarted_bench.client = running.client
+        yield unstarted_bench
 
 
 @asynccontextmanager

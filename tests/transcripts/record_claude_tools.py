@@ -16,10 +16,10 @@ from typing import Any
 
 from drivers.claude.driver import ClaudeDriver
 from drivers.contract.agent import PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.agent_specs import Limits, SessionSpec
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
-from drivers.contract.info import ToolGrant, ToolSpec
-from drivers.contract.specs import Limits, SessionSpec
 from drivers.runtime.process import Process, Spawner
 from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step

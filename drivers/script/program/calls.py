@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .format import Fields, Step
     from .play import Play
+    from .scenario import Fields, Step
 
 OWN_TOOLS = frozenset({"lookup", "write_note", "shell"})
 """The tools of drivers/script/driver.py; they run only if the session enables them. A scenario may make up others."""

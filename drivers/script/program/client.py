@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .format import Fields
     from .play import Play
+    from .scenario import Fields
 
 
 class ClientRefused(Exception):

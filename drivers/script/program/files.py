@@ -8,8 +8,8 @@ from .play import TurnOver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .format import Fields
     from .play import Play
+    from .scenario import Fields
 
 
 def write_file(play: Play, fields: Fields) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .format import Scenario, ScenarioError, load, parse
 from .play import Play, TurnOver
+from .scenario import Scenario, ScenarioError, load, parse
 from .steps import play_steps
 from .wire import InputEnded, Interrupted, Wire
 

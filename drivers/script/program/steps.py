@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .format import Fields, Step
+    from .scenario import Fields, Step
 
 CALL_STEPS = frozenset({"tool_call", "app_tool", "parallel"})
 BURST = 4096

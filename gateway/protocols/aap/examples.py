@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocols.openapi import EventStreamMetadata, openapi_extra
+from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 
 SESSION = "sess_0f4c1c9e2a7b4d5e8f90123456789abc"
 USER = {"role": "user", "content": "What is 2 + 2?"}

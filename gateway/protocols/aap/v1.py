@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from gateway.gateway import Gateway
-from gateway.protocols.aap import examples, extensions
+from gateway.protocols.aap import cancel_and_follow as extensions
+from gateway.protocols.aap import examples
+from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import MetaResponse
-from gateway.protocols.aap.meta import meta_response
-from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_routers
+from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
     AgentResponse,
     ApplicationTool,
@@ -21,8 +22,8 @@ from gateway.protocols.aap.schema import (
     WireModel,
 )
 from gateway.protocols.aap.sessions import histories, page, session_info
-from gateway.protocols.aap.turn_requests import ExchangeOf
-from gateway.protocols.authentication import CurrentCaller
+from gateway.protocols.aap.turn_responses import ExchangeOf
+from gateway.protocols.authenticated_routes import CurrentCaller
 
 VERSION = 1
 BASE = "/aap/v1"

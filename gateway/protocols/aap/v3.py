@@ -9,10 +9,11 @@ from pydantic import Field
 
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
-from gateway.protocols.aap import examples, extensions
+from gateway.protocols.aap import cancel_and_follow as extensions
+from gateway.protocols.aap import examples
+from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import AgentBase
-from gateway.protocols.aap.meta import meta_response
-from gateway.protocols.aap.routes import PAGE, AfterQuery, LimitQuery, version_routers
+from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
     AgentConfig,
     AgentResponse,
@@ -25,8 +26,8 @@ from gateway.protocols.aap.schema import (
     WireModel,
 )
 from gateway.protocols.aap.sessions import create, histories, page, session_info
-from gateway.protocols.aap.turn_requests import ExchangeOf
-from gateway.protocols.authentication import CurrentCaller
+from gateway.protocols.aap.turn_responses import ExchangeOf
+from gateway.protocols.authenticated_routes import CurrentCaller
 
 VERSION = 3
 BASE = "/aap/v3"

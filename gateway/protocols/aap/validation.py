@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.messages import ImageBlock, Message, SystemMessage, ToolMessage, UserMessage, blocks, text_of
 from gateway.agents.configured import ConfiguredAgent
 from gateway.errors import BadRequest

@@ -15,16 +15,9 @@ from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.events.messages import Fold, content_of
-from gateway.protocols.aap.schema import AgentResponse, StopReason, ToolPermissionMessage
+from gateway.protocols.aap.schema import AgentResponse, ToolPermissionMessage
+from gateway.protocols.aap.stop_reasons import stop_reason
 
-STOP_REASONS: dict[str, StopReason] = {
-    "end_turn": "end_turn",
-    "max_tokens": "max_tokens",
-    "refusal": "refusal",
-    "error": "error",
-    # AAP has no stop reason for a cancelled run; it is over, and nothing went wrong.
-    "cancelled": "end_turn",
-}
 LOST = "the gateway was killed; what had these numbers, if anything, was not stored yet and cannot be replayed"
 
 
@@ -246,8 +239,3 @@ class JsonView:
 
     def _has_result(self, call_id: str) -> bool:
         return any(isinstance(m, ToolMessage) and m.tool_call_id == call_id for m in self._messages)
-
-
-def stop_reason(event: Awaiting | SessionEnd) -> StopReason:
-    """Return the stop reason of AAP for the last event of a turn."""
-    return "tool_use" if isinstance(event, Awaiting) else STOP_REASONS[event.stop_reason]

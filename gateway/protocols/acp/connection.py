@@ -55,7 +55,7 @@ from gateway.protocols.acp.client_files import client_methods
 from gateway.protocols.acp.compactions import supports_compactions
 from gateway.protocols.acp.directories import require_string_directories
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError, rpc_error
-from gateway.protocols.acp.sessions import OpenSessions, Reply, SetSessionModelRequest
+from gateway.protocols.acp.session_methods import OpenSessions, Reply, SetSessionModelRequest
 from gateway.security.authentication import Caller
 
 log = logging.getLogger(__name__)

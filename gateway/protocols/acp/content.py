@@ -18,7 +18,7 @@ from acp.schema import (
 )
 
 from drivers.acp.content import Block
-from drivers.contract.info import DriverInfo
+from drivers.contract.driver_info import DriverInfo
 from drivers.contract.messages import (
     Content,
     ContentBlock,

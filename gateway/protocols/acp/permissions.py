@@ -13,7 +13,7 @@ from acp.schema import AllowedOutcome, PermissionOption, RequestPermissionRespon
 from pydantic import ValidationError
 
 from drivers.contract.agent import PermissionReply
-from drivers.contract.info import ToolGrant
+from drivers.contract.driver_info import ToolGrant
 from gateway.sessions.settings import SessionSettings
 
 Choice = Literal["allow_once", "allow_always", "reject_once", "reject_always", "cancelled"]

@@ -9,7 +9,7 @@ from gateway.gateway import Gateway
 from gateway.protocols.acp import examples
 from gateway.protocols.acp.transport.http import HttpClients
 from gateway.protocols.acp.transport.websocket import WebSockets
-from gateway.protocols.authentication import CurrentCaller, authenticated_route
+from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route
 
 PATH = "/acp/{agent}"
 

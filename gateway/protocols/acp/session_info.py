@@ -20,8 +20,8 @@ from acp.schema import (
     UnstructuredCommandInput,
 )
 
+from drivers.contract.driver_info import Probe
 from drivers.contract.events import Commands, SlashCommand, Title
-from drivers.contract.info import Probe
 from drivers.contract.messages import text_of
 from gateway.protocols.acp.options import commands_enabled, config_options, mode_of, modes
 from gateway.runs.session_metadata import SessionMetadata, stored_metadata, title_line

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from acp.schema import FileEditToolCallContent, PlanEntry, ToolCallLocation
 
-from drivers.contract.info import TOOL_KINDS, DriverInfo, PlanChange
+from drivers.contract.driver_info import TOOL_KINDS, DriverInfo, PlanChange
 
 MAX_TITLE = 200
 """Characters of a title."""

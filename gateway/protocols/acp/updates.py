@@ -24,6 +24,7 @@ from acp.schema import (
 )
 from acp.schema import PlanEntry as AcpPlanEntry
 
+from drivers.contract.driver_info import DriverInfo
 from drivers.contract.events import (
     AgentToken,
     ContextUse,
@@ -37,7 +38,6 @@ from drivers.contract.events import (
 )
 from drivers.contract.events import Plan as PlanEvent
 from drivers.contract.events import Usage as UsageEvent
-from drivers.contract.info import DriverInfo
 from drivers.contract.messages import (
     AssistantMessage,
     ImageBlock,
@@ -51,7 +51,7 @@ from drivers.contract.messages import (
     text_of,
 )
 from gateway.events.messages import CANCELLED, content_of
-from gateway.policy.decisions import DENIED
+from gateway.policy.decision_record import DENIED
 from gateway.protocols.acp.content import content_blocks, text
 from gateway.protocols.acp.tool_calls import Plan, diffs_of, locations_of, title_of
 from gateway.runs.pending_calls import INTERRUPTED

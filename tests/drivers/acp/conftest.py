@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from drivers.acp.driver import AcpDriver
-from drivers.contract.info import ToolGrant
-from drivers.contract.specs import SessionSpec
+from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.driver_info import ToolGrant
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import living, marked
-from tests.drivers.acp.talk import LIMITS, MARK, Open, agent_args, environment
+from tests.drivers.acp.small_agent import LIMITS, MARK, Open, agent_args, environment
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_a_call_that_the_agent_cancels(calls: AppToolCalls, answers: list[ToolRe
     "title", ["mcp__portico__get_weather", "portico/get_weather", "Tool: portico/get_weather", "mcp.portico.get_weather",
               "get_weather (portico MCP Server)", "portico: get weather", "portico_get_weather"]
 )  # fmt: skip
-def test_titles_that_agents_give(title: str) -> None:
+def test_tool_names_are_read_from_titles(title: str) -> None:
     assert by_title(["get_weather", "other"])(ToolCallState("1", title=title)) == "get_weather"
 
 

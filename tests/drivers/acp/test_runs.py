@@ -10,11 +10,22 @@ import pytest
 
 from drivers.acp.driver import AcpDriver
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import TaskSpec
 from drivers.contract.messages import ImageBlock, TextBlock
-from drivers.contract.specs import TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
-from tests.drivers.acp.talk import LIMITS, MARK, PIXEL, Open, agent_args, agent_text, end, environment, run_events, sleepers
+from tests.drivers.acp.small_agent import (
+    LIMITS,
+    MARK,
+    PIXEL,
+    Open,
+    agent_args,
+    agent_text,
+    end,
+    environment,
+    run_events,
+    sleepers,
+)
 
 
 async def test_text_thinking_and_usage(open_agent: Open) -> None:

@@ -11,9 +11,9 @@ import pytest
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.client_services import ClientResponse
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, ToolCall
-from drivers.contract.info import ToolGrant
-from tests.drivers.acp.talk import Agent, Open, agent_text, result, run_events
+from tests.drivers.acp.small_agent import Agent, Open, agent_text, result, run_events
 
 
 async def test_files_are_read_in_the_folder_only(open_agent: Open, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_tool_that_is_not_listed_does_not_run(open_agent: Open, tmp_path
     assert not (tmp_path / "work" / "made.txt").exists()
 
 
-async def test_two_permissions_at_once_are_asked_one_by_one(open_agent: Open) -> None:
+async def test_two_permissions_at_once_are_requested_one_by_one(open_agent: Open) -> None:
     agent = await open_agent("execute")
     events = await run_events(agent, "both")
     for call_id, granted in (("b1", True), ("b2", False)):
@@ -131,13 +131,13 @@ def error_to(agent: Agent, request_id: int) -> str:
     return str(next(line for line in lines if line.get("id") == request_id and "error" in line)["error"]["message"])
 
 
-def test_before_the_session_is_open_no_client_can_be_asked() -> None:
+def test_requests_before_the_session_is_open_are_errors() -> None:
     agent = Agent(grants=Grants([ToolGrant("edit")]))
     assert agent.send(write(7)) == []
     assert (agent.codec.phase, "No run is active" in error_to(agent, 7)) == ("starting", True)
 
 
-def test_between_two_runs_no_client_can_be_asked() -> None:
+def test_requests_between_two_runs_are_errors() -> None:
     """A grant for an unfinished call does not outlast its run; the next run asks again."""
     agent = Agent(grants=Grants([ToolGrant("edit")]))
     agent.open()

@@ -11,12 +11,12 @@ import pytest
 import drivers.acp
 from drivers.acp.config_options import options_of, requested
 from drivers.acp.driver import AcpDriver
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import SlashCommand
 from drivers.contract.messages import UserMessage
-from drivers.contract.specs import AgentSpec, Limits, SessionSpec
 from drivers.runtime.process import Spawner
-from tests.drivers.acp.talk import MARK, Open, agent_args, agent_text, environment, run_events
+from tests.drivers.acp.small_agent import MARK, Open, agent_args, agent_text, environment, run_events
 
 
 def test_modes_and_config_options_become_options() -> None:

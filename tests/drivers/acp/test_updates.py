@@ -5,7 +5,7 @@ from __future__ import annotations
 from drivers.acp.agent_profile import AgentProfile
 from drivers.contract.agent import Prompt
 from drivers.contract.events import Commands, Plan, PlanEntry, SlashCommand, Stdout, Title
-from tests.drivers.acp.talk import Agent
+from tests.drivers.acp.small_agent import Agent
 
 HELP = {"name": "help", "description": "Helps."}
 FIND = {"name": "find", "description": "Finds.", "input": {"hint": "what"}}

@@ -9,8 +9,8 @@ from drivers.claude.codec import ClaudeCodec
 from drivers.claude.tool_calls import IDLE_PINGS
 from drivers.claude.tools import Toolset
 from drivers.contract.agent import Prompt
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
-from drivers.contract.info import ToolGrant, ToolSpec
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drivers.claude.codec import ClaudeCodec
-from drivers.claude.control_channel import HOOKS
+from drivers.claude.control_messages import HOOKS
 from drivers.contract.agent import Prompt
 from drivers.contract.errors import ResumeFailed
 from drivers.contract.events import Error, Hook, NativeSession, OutputEvent, SessionEnd, ToolResult, Usage
@@ -74,21 +74,21 @@ def test_prompts_are_kept_literal(content: Content, native: Any) -> None:
     assert codec.phase == "running"
 
 
-def test_a_slash_command_is_one_where_that_is_wanted() -> None:
+def test_a_slash_command_runs_if_slash_commands_are_on() -> None:
     codec = ready(verbatim=False)
     codec.prompt(Prompt("/clear"))
     assert written(codec)[0]["message"]["content"] == "/clear"
 
 
 @pytest.mark.parametrize("texts", [("/fix it", "a file"), ("a file", "/fix it")])
-def test_a_slash_command_with_a_file_that_comes_along_stands_last(texts: tuple[str, str]) -> None:
+def test_a_slash_command_with_an_attached_file_is_the_last_block(texts: tuple[str, str]) -> None:
     codec = ready(verbatim=False)
     codec.prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
     text = written(codec)[0]["message"]["content"]
     assert [block["text"] for block in text] == ["a file", "/fix it"]
 
 
-def test_the_session_is_told_once_and_again_when_it_changes() -> None:
+def test_the_native_session_is_reported_once_and_when_it_changes() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     assert feed(codec, INIT) == [NativeSession(native_id="s-1", model="m")]
@@ -127,7 +127,7 @@ def replayed(codec: ClaudeCodec, text: str) -> list[OutputEvent]:
 
 
 @pytest.mark.parametrize("text", ["y", "x", "/clear"])
-def test_a_run_ends_when_what_was_said_in_the_middle_is_answered_too(text: str) -> None:
+def test_a_run_ends_after_the_answer_to_its_steered_message(text: str) -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)
@@ -142,7 +142,7 @@ def test_a_run_ends_when_what_was_said_in_the_middle_is_answered_too(text: str) 
     assert codec.phase == "ready"
 
 
-def test_what_was_taken_up_behind_a_tool_has_no_end_of_its_own() -> None:
+def test_a_steered_message_in_the_current_turn_has_no_result_of_its_own() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)
@@ -152,7 +152,7 @@ def test_what_was_taken_up_behind_a_tool_has_no_end_of_its_own() -> None:
     assert [event.kind for event in feed(codec, RESULT)] == ["usage", "session_end"]
 
 
-def test_an_interrupt_with_something_unheard_is_none() -> None:
+def test_an_interrupt_is_not_sent_with_an_unread_steered_message() -> None:
     """It would be answered in a turn behind the interrupt: the process is ended instead."""
     codec = ready()
     codec.prompt(Prompt("x"))
@@ -181,7 +181,7 @@ def test_a_task_has_no_interrupt() -> None:
     assert ClaudeCodec(once=True).interrupt() is False
 
 
-def test_a_turn_that_was_over_before_the_interrupt_came_is_not_cancelled() -> None:
+def test_a_turn_that_ended_before_the_interrupt_is_not_cancelled() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)
@@ -202,7 +202,7 @@ def test_every_request_of_the_cli_is_answered_and_none_is_granted(subtype: str |
     assert line["response"]["subtype"] == ("success" if subtype in ("can_use_tool", "hook_callback") else "error")
 
 
-def test_a_session_that_is_not_there_is_a_failed_resume() -> None:
+def test_an_unknown_session_is_a_failed_resume() -> None:
     text = "No conversation found with session ID: x"
     for refuse in (
         lambda codec: feed(codec, {"type": "result", "is_error": True, "errors": [text]}),
@@ -213,14 +213,14 @@ def test_a_session_that_is_not_there_is_a_failed_resume() -> None:
         assert isinstance(codec.start_error, ResumeFailed)
 
 
-def test_another_refusal_is_told_and_is_none_of_a_resume() -> None:
+def test_another_start_error_is_reported_and_is_no_failed_resume() -> None:
     codec = ClaudeCodec()
     assert feed(codec, {"type": "result", "is_error": True, "errors": ["No disk", "left"]}) == [Error(message="No disk left")]
     assert codec.start_error is None
     assert codec.exited(1, []) == []
 
 
-def test_what_comes_between_turns_is_not_a_turns() -> None:
+def test_output_between_turns_belongs_to_no_turn() -> None:
     codec = ready()
     text = {"type": "stream_event", "event": {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}}
     hook = {"type": "system", "subtype": "hook_started", "hook_event": "PreToolUse", "hook_id": "h", "hook_name": "n"}
@@ -229,7 +229,7 @@ def test_what_comes_between_turns_is_not_a_turns() -> None:
     assert [event.kind for event in feed(codec, text) + feed(codec, hook)] == ["agent_token", "hook"]
 
 
-def test_the_end_of_a_task_in_the_background_is_not_the_turns() -> None:
+def test_the_result_of_a_background_task_does_not_end_the_turn() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)

@@ -17,13 +17,13 @@ def found(events: list[list[OutputEvent]]) -> list[Compacted]:
     return [event for turn in events for event in turn if isinstance(event, Compacted)]
 
 
-def test_the_command_leaves_the_summary_alone() -> None:
+def test_the_compact_command_keeps_the_summary_only() -> None:
     (event,) = found(play(BY_NAME["compact"]))
     assert (event.trigger, event.tokens_before, event.kept) == ("manual", 149, 0)
     assert event.summary is not None and "I see 2 user texts. Before this one: x [[plain]]" in event.summary
 
 
-def test_a_full_context_leaves_the_newest_messages_too() -> None:
+def test_an_automatic_compaction_keeps_the_newest_messages_too() -> None:
     (event,) = found(play(BY_NAME["compact_auto"]))
     # The last answer and the prompt of this turn.
     assert (event.trigger, event.tokens_before, event.kept) == ("auto", 990044, 2)
@@ -53,7 +53,7 @@ def block(uuid: str, message: str, text: str) -> dict[str, Any]:
 SUMMARY = {"type": "user", "uuid": "s", "isSynthetic": True, "message": {"content": "Summed up."}, "parent_tool_use_id": None}
 
 
-def test_the_blocks_of_a_message_are_one_message_and_the_clis_own_lines_none() -> None:
+def test_the_blocks_of_a_message_are_one_message_and_lines_of_the_cli_are_none() -> None:
     codec = running()
     continued = {**SUMMARY, "uuid": "m", "message": {"content": "Continue."}}
     feed(codec, block("a1", "one", "1"), block("b1", "two", "2"), block("b2", "two", "3"), continued)
@@ -61,7 +61,7 @@ def test_the_blocks_of_a_message_are_one_message_and_the_clis_own_lines_none() -
     assert event == Compacted(summary="Summed up.", kept=2)
 
 
-def test_a_boundary_without_its_summary_is_told_as_it_is() -> None:
+def test_a_boundary_without_its_summary_is_an_empty_compaction() -> None:
     codec = running()
     result = {"type": "result", "subtype": "success", "is_error": False, "usage": {}}
     events = feed(codec, boundary(), result)

@@ -114,12 +114,12 @@ LONG = "/tmp/real/" + "/".join(f"L\u00f6ng-{n}_" + "x" * 40 for n in range(6))
         (LONG, ("-" + LONG[1:].translate(str.maketrans("/\u00f6_", "---")))[:200] + "-imv7vy"),
     ],
 )
-def test_the_folder_of_a_working_folder(path: str, folder: str) -> None:
+def test_the_session_folder_of_a_working_folder(path: str, folder: str) -> None:
     assert project_folder(path) == folder
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_path_has_a_folder_that_is_one_short_name(path: str) -> None:
+def test_the_session_folder_of_any_path_is_one_short_name(path: str) -> None:
     folder = project_folder("/" + path)
     assert len(folder) <= 208
     assert folder.isascii() and len(PurePosixPath(folder).parts) == 1

@@ -10,8 +10,8 @@ import pytest
 
 from drivers.claude.driver import ClaudeDriver
 from drivers.claude.probe import commands, greeting, logged_in, models
+from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
-from drivers.contract.specs import Limits, SessionSpec, TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from tests.drivers.claude.recordings import TRANSCRIPTS
@@ -82,7 +82,7 @@ async def test_a_session(fake: FakeCli, tmp_path: Path) -> None:
     await agent.close()
 
 
-async def test_a_session_that_is_not_there_any_more(fake: FakeCli, tmp_path: Path) -> None:
+async def test_a_deleted_session(fake: FakeCli, tmp_path: Path) -> None:
     program = fake("resume_unknown", exit_code=1)
     with pytest.raises(ResumeFailed, match="No conversation found"):
         await ClaudeDriver().open(session(program, tmp_path, resume="gone"), Spawner(), LIMITS)
@@ -94,7 +94,7 @@ async def test_a_session_that_cannot_be_opened(fake: FakeCli, tmp_path: Path) ->
         await ClaudeDriver().open(session(program, tmp_path), Spawner(), LIMITS)
 
 
-async def test_its_version(fake: FakeCli, tmp_path: Path) -> None:
+async def test_version(fake: FakeCli, tmp_path: Path) -> None:
     program = fake("plain", before='test "$*" = --version && echo "2.1.329 (Claude Code)"; exit 0')
     probe = await ClaudeDriver().probe(session(program, tmp_path), Spawner())
     assert (probe.version, probe.problem) == ("2.1.329", None)
@@ -108,13 +108,13 @@ async def test_its_version(fake: FakeCli, tmp_path: Path) -> None:
         ("echo 'no node' >&2; exit 127", "gave exit code 127 and no version: 'no node'"),
     ],
 )
-async def test_a_program_that_does_not_tell_its_version(fake: FakeCli, tmp_path: Path, before: str, problem: str) -> None:
+async def test_a_program_that_does_not_print_its_version(fake: FakeCli, tmp_path: Path, before: str, problem: str) -> None:
     program = fake("plain", before=before)
     probe = await ClaudeDriver().probe(session(program, tmp_path), Spawner())
     assert (probe.version, probe.problem) == (None, f"{program} --version {problem}")
 
 
-def test_its_models_and_commands_are_those_of_its_greeting() -> None:
+def test_models_and_commands_are_read_from_the_initialize_response() -> None:
     lines = (TRANSCRIPTS / "claude" / "plain.jsonl").read_text().splitlines()
     answer = greeting(lines)
     assert "haiku" in models(answer)
@@ -134,11 +134,11 @@ def test_its_models_and_commands_are_those_of_its_greeting() -> None:
         (2, "unknown command", None),
     ],
 )
-def test_its_login(exit_code: int, printed: str, known: bool | None) -> None:
+def test_login(exit_code: int, printed: str, known: bool | None) -> None:
     assert logged_in(exit_code, printed) is known
 
 
-async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_missing_program(tmp_path: Path) -> None:
     probe = await ClaudeDriver().probe(session("no-such-program", tmp_path), Spawner())
     assert probe.version is None
     assert probe.problem is not None and "No such file" in probe.problem

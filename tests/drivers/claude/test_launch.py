@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from drivers.claude.control_channel import HOOKS
+from drivers.claude.control_messages import HOOKS
 from drivers.claude.driver import ENVIRONMENT, OPTIONS, ClaudeDriver
+from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ThinkingBlock, UserMessage
-from drivers.contract.specs import SessionSpec, TaskSpec
 
-SEEDS_LINE = ("--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages")
+TASK_ARGUMENTS = ("--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages")
 SECRET = "s3cr3t-of-the-user"
 HISTORY: tuple[Message, ...] = (UserMessage(content="one"), AssistantMessage(content="two"))
 
@@ -44,9 +44,9 @@ def initialize_request(spec: SessionSpec) -> dict[str, Any]:
 # One task
 
 
-def test_a_task_is_the_seeds_command_line() -> None:
+def test_the_command_line_of_a_task() -> None:
     command = ClaudeDriver().task(task()).command
-    assert command.argv == ("claude", *SEEDS_LINE, "--include-hook-events")
+    assert command.argv == ("claude", *TASK_ARGUMENTS, "--include-hook-events")
     assert command.stdin == SECRET.encode()
     assert command.cwd == Path("/work")
     assert command.files == {}
@@ -62,7 +62,7 @@ def test_a_task_is_the_seeds_command_line() -> None:
 )
 def test_the_model_of_a_task(fields: Mapping[str, Any], model: str) -> None:
     argv = ClaudeDriver().task(task(**fields)).command.argv
-    assert argv == ("claude", *SEEDS_LINE, "--include-hook-events", "--model", model)
+    assert argv == ("claude", *TASK_ARGUMENTS, "--include-hook-events", "--model", model)
 
 
 def test_the_agents_own_arguments_come_first() -> None:
@@ -101,7 +101,7 @@ def test_the_arguments_of_a_session() -> None:
     argv = ClaudeDriver().session(session()).command.argv
     session_id = value_of(argv, "--session-id")
     assert argv == (
-        "claude", "--print", "--input-format", "stream-json", *SEEDS_LINE[1:], "--include-hook-events", "--replay-user-messages",
+        "claude", "--print", "--input-format", "stream-json", *TASK_ARGUMENTS[1:], "--include-hook-events", "--replay-user-messages",
         "--permission-prompt-tool", "stdio", "--tools", "", "--strict-mcp-config", "--permission-mode", "default",
         "--setting-sources", "user,project,local", "--session-id", session_id,
     )  # fmt: skip
@@ -134,7 +134,7 @@ def test_nothing_private_is_in_the_arguments() -> None:
     assert SECRET not in " ".join(ClaudeDriver().task(task(options={"api_key": SECRET})).command.argv)
 
 
-def test_the_system_prompt_is_in_the_opening_request() -> None:
+def test_the_system_prompt_is_in_the_initialize_request() -> None:
     assert initialize_request(session()) == {"subtype": "initialize", "hooks": HOOKS}
     assert initialize_request(session(system="Be kind."))["appendSystemPrompt"] == "Be kind."
     replaced = initialize_request(session(system="Be kind.", options={"system_prompt": "replace"}))
@@ -146,7 +146,7 @@ def test_the_system_prompt_is_in_the_opening_request() -> None:
 # Which native session
 
 
-def test_a_native_session_is_resumed_first() -> None:
+def test_a_native_session_is_resumed_and_not_seeded() -> None:
     launch = ClaudeDriver().session(session(resume="native-1", history=HISTORY))
     assert launch.command.argv[-2:] == ("--resume", "native-1")
     assert launch.command.files == {}
@@ -185,7 +185,7 @@ def test_where_the_cli_keeps_its_sessions(env: dict[str, str], home: str) -> Non
     "history",
     [(), (SystemMessage(content="s"),), (UserMessage(content=""),), (AssistantMessage(content=(ThinkingBlock(thinking="hm"),)),)],
 )
-def test_a_history_of_nothing_that_the_model_may_see_is_a_fresh_session(history: tuple[Message, ...]) -> None:
+def test_a_history_without_visible_messages_starts_a_fresh_session(history: tuple[Message, ...]) -> None:
     launch = ClaudeDriver().session(session(history=history))
     assert launch.command.argv[-2] == "--session-id"
     assert launch.command.files == {}

@@ -26,7 +26,7 @@ from tests.drivers.claude.cli import (
 )
 
 
-def test_an_answer_before_the_question_is_kept() -> None:
+def test_an_answer_before_its_request_is_kept() -> None:
     cli = Cli()
     cli.message(("a", "Bash"), ("b", "Bash"), ("c", "mcp__app__weather"))
     [handed] = cli.take(hook("a", "Bash"))
@@ -50,7 +50,7 @@ def test_an_answer_before_the_question_is_kept() -> None:
     }
 
 
-def test_nothing_is_asked_in_the_middle_of_a_message() -> None:
+def test_no_call_is_announced_in_the_middle_of_a_message() -> None:
     cli = Cli()
     cli.take(stream("message_start", message={"id": "m"}))
     cli.take(
@@ -60,7 +60,7 @@ def test_nothing_is_asked_in_the_middle_of_a_message() -> None:
     assert isinstance(cli.take(stream("message_stop"))[-1], Awaiting)
 
 
-def test_a_running_trusted_call_is_waited_for() -> None:
+def test_calls_are_announced_after_a_running_trusted_call() -> None:
     cli = Cli()
     cli.message(("a", "Read"), ("b", "Bash"))
     assert cli.take(hook("b", "Bash"), hook("a", "Read")) == []
@@ -68,7 +68,7 @@ def test_a_running_trusted_call_is_waited_for() -> None:
     assert isinstance(events[0], ToolResult) and events[-1] == awaiting(AwaitedCall(id="b", wants="permission"))
 
 
-def test_a_trusted_call_that_does_not_begin_is_not() -> None:
+def test_calls_are_announced_before_a_trusted_call_that_does_not_begin() -> None:
     cli = Cli()
     cli.message(("a", "Bash"), ("b", "Read"))
     assert cli.take(hook("a", "Bash")) == []
@@ -76,7 +76,7 @@ def test_a_trusted_call_that_does_not_begin_is_not() -> None:
     assert cli.exchange_pings() == [awaiting(AwaitedCall(id="a", wants="permission"), optional)]
 
 
-def test_a_permission_request_asks_where_the_hook_did_not() -> None:
+def test_a_permission_request_without_a_hook_request_is_announced() -> None:
     """Beside the hook there is an ask rule, should the hook ever be left out."""
     cli = Cli()
     cli.message(("a", "Bash"))
@@ -85,7 +85,7 @@ def test_a_permission_request_asks_where_the_hook_did_not() -> None:
     assert cli.answers() == {"may-a": {"behavior": "deny", "message": "Tool call denied"}}
 
 
-def test_a_grant_answers_both_questions() -> None:
+def test_a_grant_answers_the_hook_and_the_permission_request() -> None:
     cli = Cli()
     cli.message(("a", "Bash"))
     cli.take(hook("a", "Bash"))
@@ -95,7 +95,7 @@ def test_a_grant_answers_both_questions() -> None:
 
 
 @pytest.mark.parametrize("name", ["Write", "mcp__app__other", "mcp__other__tool", "ExitPlanMode"])
-def test_what_is_not_listed_is_refused(name: str) -> None:
+def test_unlisted_tools_are_denied(name: str) -> None:
     cli = Cli()
     cli.message(("a", name))
     assert cli.take(hook("a", name), permission("a", name)) == []
@@ -103,7 +103,7 @@ def test_what_is_not_listed_is_refused(name: str) -> None:
     assert decision(answers["hook-a"]) == "deny" and answers["may-a"]["behavior"] == "deny"
 
 
-def test_the_clients_denial_is_told_in_its_own_words() -> None:
+def test_the_reason_of_a_denial_is_sent_to_the_cli() -> None:
     cli = Cli()
     cli.message(("a", "Bash"))
     cli.take(hook("a", "Bash"))
@@ -112,7 +112,7 @@ def test_the_clients_denial_is_told_in_its_own_words() -> None:
     assert events[0] == ToolResult(tool_call_id="a", output="Tool call denied: no", is_error=True)
 
 
-def test_an_application_side_call_has_no_result_of_ours() -> None:
+def test_the_result_of_an_application_side_call_is_not_reported() -> None:
     cli = Cli()
     cli.message(("a", "mcp__app__weather"))
     [handed] = cli.take(hook("a", "mcp__app__weather"), call("a", "weather"))
@@ -123,7 +123,7 @@ def test_an_application_side_call_has_no_result_of_ours() -> None:
     ]
 
 
-def test_what_happens_while_it_waits_is_told_in_the_next_turn() -> None:
+def test_events_while_the_run_waits_are_reported_in_the_next_turn() -> None:
     cli = Cli()
     cli.message(("a", "Bash"), ("b", "mcp__app__weather"))
     cli.take(hook("a", "Bash"))
@@ -144,7 +144,7 @@ def test_a_turn_that_ends_by_itself_is_over() -> None:
     assert cli.answers() == {}
 
 
-def test_an_interrupt_gives_the_calls_up() -> None:
+def test_an_interrupt_cancels_the_pending_calls() -> None:
     cli = Cli()
     cli.take({"type": "system", "subtype": "init", "session_id": "s"})
     cli.message(("a", "Bash"), ("b", "mcp__app__weather"))
@@ -166,7 +166,7 @@ def test_a_process_that_ends_while_it_waits() -> None:
     assert isinstance(error, Error) and end == SessionEnd(exit_code=137, stop_reason="error")
 
 
-def test_a_subagents_call_is_asked_about_by_itself() -> None:
+def test_the_call_of_a_subagent_is_announced_separately() -> None:
     cli = Cli()
     cli.message(("a", "Agent"), ("b", "Bash"))
     cli.take(hook("a", "Agent"), hook("b", "Bash"))
@@ -195,7 +195,7 @@ def test_a_subagents_call_is_asked_about_by_itself() -> None:
         {},
     ],
 )
-def test_no_question_stays_without_an_answer(request_: Json) -> None:
+def test_every_request_is_answered(request_: Json) -> None:
     cli = Cli()
     assert cli.take(control("r", **request_)) == []
     answer = cli.answers()["r"]
@@ -224,7 +224,7 @@ def test_mcp_messages() -> None:
     assert "error" not in ask(method="notifications/initialized")
 
 
-def test_hooks_of_the_users_are_still_told() -> None:
+def test_hooks_of_the_user_are_still_reported() -> None:
     cli = Cli()
     started = {
         "type": "system",
@@ -236,7 +236,7 @@ def test_hooks_of_the_users_are_still_told() -> None:
     assert cli.take(started) == [Hook(id="h", name="PreToolUse:Bash", status="started")]
 
 
-def test_going_on_is_nobodys_words() -> None:
+def test_a_continued_turn_sends_a_system_reminder() -> None:
     codec = ClaudeCodec()
     codec.outbox.clear()
     codec.prompt(Prompt("Continue", go_on=True))

@@ -24,7 +24,7 @@ def take(found: ClaudeCodec, **line: Any) -> list[OutputEvent]:
     return found.receive(json.dumps(line).encode())
 
 
-def test_they_come_with_the_opening_and_when_they_change() -> None:
+def test_commands_are_reported_at_the_start_and_when_they_change() -> None:
     cli, events = codec(commands=[COST, {"name": "__inner", "description": ""}])
     assert (events, cli.phase) == ([KNOWN], "ready")
     assert take(cli, type="system", subtype="commands_changed", commands=[COST]) == []
@@ -34,12 +34,12 @@ def test_they_come_with_the_opening_and_when_they_change() -> None:
     assert take(cli, type="system", subtype="commands_changed", commands=[COST, fix]) == [event]
 
 
-def test_where_a_slash_is_text_there_are_none() -> None:
+def test_no_commands_are_reported_if_a_slash_is_text() -> None:
     cli, events = codec(verbatim=True, commands=[COST])
     assert events == take(cli, type="system", subtype="commands_changed", commands=[]) == []
 
 
-def test_a_recorded_opening() -> None:
+def test_a_recorded_initialize_response() -> None:
     cli = ClaudeCodec(verbatim=False)
     first = (TRANSCRIPTS / "claude" / "plain.jsonl").read_bytes().splitlines()[0]
     (event,) = cli.receive(first)
@@ -49,13 +49,13 @@ def test_a_recorded_opening() -> None:
     assert not any(name.startswith("_") for name in names)
 
 
-def test_a_title_is_told_once() -> None:
+def test_a_title_is_reported_once() -> None:
     cli, _ = codec()
     assert take(cli, type="system", subtype="session_title_changed", title="One") == [Title(text="One")]
     assert take(cli, type="system", subtype="session_title_changed", title="One") == []
 
 
-def test_what_is_not_as_it_should_be_is_shown() -> None:
+def test_malformed_lines_are_stdout_and_malformed_commands_are_ignored() -> None:
     cli, _ = codec()
     for line in ({"subtype": "session_title_changed"}, {"subtype": "commands_changed"}):
         assert [type(event) for event in take(cli, type="system", **line)] == [Stdout]

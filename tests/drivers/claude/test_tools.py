@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from drivers.claude.control_channel import call_result
+from drivers.claude.control_messages import call_result
 from drivers.claude.driver import ClaudeDriver
 from drivers.claude.tools import OWN_TOOLS, Toolset
+from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Launch
-from drivers.contract.info import ToolSpec
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
-from drivers.contract.specs import SessionSpec
 from tests.drivers.claude.cli import APP, GRANTS
 
 
@@ -41,7 +41,7 @@ def test_exactly_the_listed_tools(tmp_path: Path) -> None:
     assert "weather" not in str(argv)
 
 
-def test_the_hook_is_asked_for_in_every_session(tmp_path: Path) -> None:
+def test_the_hook_is_registered_in_every_session(tmp_path: Path) -> None:
     request = json.loads(bytes(launch(tmp_path).codec.outbox))["request"]
     [hook] = request["hooks"]["PreToolUse"]
     assert hook["matcher"] is None and hook["timeout"] >= 3600
@@ -54,14 +54,14 @@ def test_a_seed_has_the_native_names(tmp_path: Path) -> None:
     assert json.loads(seed.splitlines()[1])["message"]["content"][0]["name"] == "mcp__app__weather"
 
 
-def test_the_tools_of_info_can_be_shown() -> None:
+def test_the_tools_of_info_have_descriptions_and_schemas() -> None:
     info = ClaudeDriver().info()
     assert info.app_tools and info.tools == OWN_TOOLS
     assert {"Bash", "Read", "Write", "Edit", "WebFetch", "Agent"} <= {tool.name for tool in info.tools}
     assert all(tool.description and tool.input_schema["type"] == "object" for tool in info.tools)
 
 
-def test_names_that_a_model_cannot_have() -> None:
+def test_invalid_tool_names_are_mapped() -> None:
     specs = [ToolSpec(name, "", {}) for name in ("a.b", "a b", "x" * 70, "x" * 80)]
     tools = Toolset(app_tools=specs)
     names = [tool["name"] for tool in tools.mcp_list()]
@@ -70,7 +70,7 @@ def test_names_that_a_model_cannot_have() -> None:
     assert tools.mcp_list()[0]["inputSchema"] == {"type": "object"}
 
 
-def test_results_as_mcp_has_them() -> None:
+def test_results_in_the_form_of_mcp() -> None:
     content = (
         TextBlock(text="a"),
         TextBlock(text=""),

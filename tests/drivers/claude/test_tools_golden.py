@@ -202,12 +202,12 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_what_is_told(name: str) -> None:
+def test_the_reported_events(name: str) -> None:
     assert short(play(wire(name))[1]) == EVENTS[name]
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_the_same_lines_and_events_again(name: str) -> None:
+def test_a_replay_gives_the_same_lines_and_events(name: str) -> None:
     records = wire(name)
     written, events = play(records)
     assert written == [found["in"] for found in records if "in" in found]

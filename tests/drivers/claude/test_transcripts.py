@@ -48,11 +48,11 @@ def test_every_turn_has_one_session_end_which_is_last(transcript: Transcript) ->
 
 
 @every
-def test_every_line_is_understood(transcript: Transcript) -> None:
+def test_every_line_is_known(transcript: Transcript) -> None:
     assert [event for turn in play(transcript) for event in turn if isinstance(event, Stdout)] == []
 
 
-def spoken(events: Sequence[OutputEvent], kind: type[AgentToken] | type[Thinking]) -> str:
+def output_text(events: Sequence[OutputEvent], kind: type[AgentToken] | type[Thinking]) -> str:
     """The text that counts: what was streamed of a message that was discarded does not."""
     counted, message = "", ""
     for event in events:
@@ -64,7 +64,7 @@ def spoken(events: Sequence[OutputEvent], kind: type[AgentToken] | type[Thinking
     return counted + message
 
 
-def said_by_the_model(native: Sequence[dict[str, Any]], kind: str) -> str:
+def model_output(native: Sequence[dict[str, Any]], kind: str) -> str:
     return "".join(
         block[kind]
         for line in native
@@ -83,16 +83,16 @@ STREAMED_ONLY = {
 
 
 @every_run
-def test_the_text_is_the_models(transcript: Transcript) -> None:
+def test_the_text_equals_the_output_of_the_model(transcript: Transcript) -> None:
     events = [event for turn in play(transcript) for event in turn]
     if transcript.name == "agent_background":
         # Its second result is of a turn that has no prompt.
-        assert spoken(events, AgentToken) == "Delegating. The sub-agent was started."
+        assert output_text(events, AgentToken) == "Delegating. The sub-agent was started."
         return
     streamed_only = STREAMED_ONLY.get(transcript.name, "")
-    assert streamed_only in spoken(events, AgentToken)
-    assert spoken(events, AgentToken).replace(streamed_only, "", 1) == said_by_the_model(transcript.natives, "text")
-    assert spoken(events, Thinking) == said_by_the_model(transcript.natives, "thinking")
+    assert streamed_only in output_text(events, AgentToken)
+    assert output_text(events, AgentToken).replace(streamed_only, "", 1) == model_output(transcript.natives, "text")
+    assert output_text(events, Thinking) == model_output(transcript.natives, "thinking")
 
 
 @every_run
@@ -179,12 +179,12 @@ def test_lifecycle_hooks_are_left_out() -> None:
     assert not any(isinstance(event, Hook) for event in play(BY_NAME["hooks_default"])[0])
 
 
-def test_a_message_that_is_asked_for_again_is_discarded() -> None:
+def test_a_retried_message_is_discarded() -> None:
     for name in ("cut", "cut_retry"):
         (events,) = play(BY_NAME[name])
         assert [event.discarded for event in events if isinstance(event, MessageEnd)] == [True, False]
 
 
-def test_a_call_of_a_message_that_broke_later_has_run_and_stays() -> None:
+def test_a_call_of_a_message_that_broke_later_is_kept() -> None:
     (events,) = play(BY_NAME["oneshot_cut_after_tool"])
     assert [event.discarded for event in events if isinstance(event, MessageEnd)] == [False, False]

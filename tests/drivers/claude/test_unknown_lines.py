@@ -14,14 +14,14 @@ from drivers.contract.events import Stdout
 @given(st.binary() | st.text().map(str.encode) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
 ).map(lambda value: json.dumps(value).encode()))  # fmt: skip
-def test_unknown_lines_are_shown_as_they_are(line: bytes) -> None:
+def test_unknown_lines_are_stdout(line: bytes) -> None:
     line = line.replace(b"\n", b" ")
     codec = ClaudeCodec(once=True)
     shown = codec.receive(line)
     assert shown == ([Stdout(line=line.decode("utf-8", "replace").rstrip("\r"))] if line.strip() else [])
 
 
-def test_new_types_are_shown_and_known_ones_in_a_new_shape_too() -> None:
+def test_new_types_and_malformed_known_types_are_stdout() -> None:
     for native in (
         {"type": "new_type", "text": "x"},
         {"type": "system", "subtype": "new_subtype"},

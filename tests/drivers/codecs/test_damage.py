@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivers.claude.codec import ClaudeCodec
-from drivers.codecs.event_lines import EventLineCodec
+from drivers.codecs.output_event_lines import EventLineCodec
 from drivers.contract.codec import Codec
-from drivers.testing.codecs import Player
-from drivers.testing.damage import KINDS, Damage, damaged
+from drivers.testing.codec_player import Player
+from drivers.testing.damaged_lines import KINDS, Damage, damaged
 from tests.drivers.claude import recordings as claude_transcripts
 from tests.drivers.codex import recordings as codex_transcripts
 from tests.drivers.gemini import recordings as gemini_transcripts

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.codecs.event_lines import EventLineCodec, open_request
+from drivers.codecs.output_event_lines import EventLineCodec, open_request
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import ClientResponse
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import AgentToken, Error, NativeSession, SessionEnd, Stderr, Stdout
-from drivers.contract.info import ToolGrant, ToolSpec
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolUseBlock, UserMessage
-from drivers.contract.specs import SessionSpec
 
 READY = b'{"kind":"native_session","native_id":"n"}'
 END = b'{"kind":"session_end","exit_code":0}'
@@ -29,7 +29,7 @@ def written(codec: EventLineCodec) -> list[dict[str, Any]]:
     return lines
 
 
-def test_the_opening_request_has_the_sessions_settings() -> None:
+def test_the_open_request_has_the_settings_of_the_session() -> None:
     spec = SessionSpec(
         "program",
         Path("/work"),
@@ -95,7 +95,7 @@ def test_the_phases_of_a_session() -> None:
     assert codec.exited(0, []) == []
 
 
-def test_a_process_that_ends_while_the_client_is_waited_for() -> None:
+def test_a_process_that_exits_while_the_run_waits_for_the_client() -> None:
     codec = EventLineCodec()
     codec.receive(READY)
     codec.prompt(Prompt("x"))
@@ -112,13 +112,13 @@ def test_a_task_ends_when_its_process_does() -> None:
 
 
 @given(st.binary())
-def test_any_other_line_is_shown(line: bytes) -> None:
+def test_any_other_line_is_stdout(line: bytes) -> None:
     line = line.replace(b"\n", b"")
     shown = EventLineCodec(once=True).receive(line)
     assert shown == ([Stdout(line=line.decode("utf-8", "replace").rstrip("\r"))] if line.strip() else [])
 
 
-def test_a_program_asks_the_sessions_client() -> None:
+def test_a_program_sends_a_client_request() -> None:
     codec = EventLineCodec()
     asked = {"kind": "client_request", "id": 7, "method": "fs/read_text_file", "params": {"path": "/a"}}
     assert codec.receive(json.dumps(asked).encode()) == []
@@ -133,7 +133,7 @@ def test_a_program_asks_the_sessions_client() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"id": None}, {"method": 1}, {"params": []}])
-def test_a_request_that_is_none_is_shown(wrong: dict[str, Any]) -> None:
+def test_a_malformed_request_is_stdout(wrong: dict[str, Any]) -> None:
     codec = EventLineCodec()
     line = json.dumps({"kind": "client_request", "id": 7, "method": "fs/read_text_file", "params": {}, **wrong})
     assert codec.receive(line.encode()) == [Stdout(line=line)]

@@ -91,7 +91,7 @@ def test_a_result_that_is_no_object_is_empty(result: object) -> None:
         ("failed", "failed (code -32603)"),
     ],
 )
-def test_an_error_of_any_shape_is_described(error: object, text: str) -> None:
+def test_an_error_of_any_shape_has_a_text(error: object, text: str) -> None:
     peer = JsonRpcPeer(bytearray())
     peer.request("a", {}, title)
     assert peer.receive_response({"id": 1, "error": error}) == [Title(text=text)]

@@ -24,7 +24,7 @@ class Example(JsonLineCodec):
     handlers = {"text": _text}
 
 
-class Loud(Example):
+class Overridden(Example):
     def malformed(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         return [Title(text="malformed")]
 
@@ -52,13 +52,13 @@ def test_a_line_that_no_handler_understands_is_stdout(line: bytes, events: list[
 
 
 def test_a_codec_decides_what_malformed_messages_give_and_what_is_delivered() -> None:
-    codec = Loud()
+    codec = Overridden()
     assert codec.receive(b'{"type": "text"}') == [Title(text="malformed"), Title(text="delivered")]
     assert codec.receive(b" ") == [Title(text="delivered")]
     assert codec.receive(b"x") == [Stdout(line="x"), Title(text="delivered")]
 
 
-def test_events_are_held_back_while_the_client_is_asked() -> None:
+def test_events_are_held_back_while_the_run_waits_for_the_client() -> None:
     held, first, second = HeldEvents(), AgentToken(text="1"), AgentToken(text="2")
     assert held.pass_on([first], waiting=False) == [first]
     assert held.pass_on([first], waiting=True) == []
@@ -103,7 +103,7 @@ def test_the_text_of_a_denial() -> None:
 
 
 @pytest.mark.parametrize("url", ["https://x/y.png", "data:image/png,AA", "data:;base64,AA", "data:image/png;charset=x;base64,AA"])
-def test_other_addresses_are_no_data_uris(url: str) -> None:
+def test_other_urls_are_no_data_uris(url: str) -> None:
     assert parse_data_uri(url) is None
 
 
@@ -117,5 +117,5 @@ def test_a_command_is_escaped(text: str, escaped: str) -> None:
     assert escape(text, "\n") == escaped
 
 
-def test_a_cli_may_have_several_beginnings_of_commands() -> None:
+def test_a_cli_can_have_several_command_prefixes() -> None:
     assert escape("$x", " ", ("/", "$")) == " $x"

@@ -11,10 +11,10 @@ from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.exec import CodexExecCodec
 from drivers.codex.handshake import SessionRequest
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Codec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import OutputEvent
-from drivers.contract.info import ToolGrant, ToolSpec
-from drivers.contract.specs import SessionSpec
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 GOLDEN = TRANSCRIPTS / "golden" / "codex"

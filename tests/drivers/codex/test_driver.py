@@ -16,13 +16,13 @@ from drivers.codex.grants import Grants
 from drivers.codex.mcp_servers import GRANULAR_POLICY
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent import GO_ON, PermissionReply, Prompt
+from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.codec import Codec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Awaiting
-from drivers.contract.info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import AssistantMessage, ToolMessage, ToolUseBlock, UserMessage
-from drivers.contract.specs import SessionSpec, TaskSpec
 
 WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object"})
 FOLDER = Path("/nowhere/work")
@@ -62,7 +62,7 @@ def test_the_options_of_a_task() -> None:
     assert argv[-6:] == ("--model=gpt-5.5", "-c", 'model_reasoning_effort="hi\\"gh"', "--sandbox", "workspace-write", "-")
 
 
-def test_a_thread_is_started_with_what_the_session_says() -> None:
+def test_a_thread_is_started_with_the_settings_of_the_session() -> None:
     options = {"model": "gpt-5.5", "effort": "high"}
     codec, asked = opened(replace(SPEC, system="You are P.", options=options, app_tools=(WEATHER,)))
     params = asked["params"]
@@ -73,7 +73,7 @@ def test_a_thread_is_started_with_what_the_session_says() -> None:
     assert (codec.phase, str(codec.native_id).partition(":")[0]) == ("ready", "T")
 
 
-def test_a_key_is_given_in_the_exchange_and_kept_in_memory() -> None:
+def test_a_key_is_sent_in_the_handshake_and_kept_in_memory() -> None:
     for spec in (replace(SPEC, options={"api_key": "sk-1"}), replace(SPEC, env={**SPEC.env, "CODEX_API_KEY": "sk-1"})):
         launch = CodexDriver().session(spec)
         assert 'cli_auth_credentials_store="ephemeral"' in launch.command.argv
@@ -83,7 +83,7 @@ def test_a_key_is_given_in_the_exchange_and_kept_in_memory() -> None:
         assert written(launch.codec)[-1]["params"] == {"type": "apiKey", "apiKey": "sk-1"}
 
 
-def test_the_users_own_settings_stay_and_their_servers_do_not_start() -> None:
+def test_the_user_settings_are_kept_and_the_users_servers_do_not_start() -> None:
     config = {
         "mcp_servers": {"mine": {"command": "x"}},
         "model_provider": "own",
@@ -120,7 +120,7 @@ def test_a_history_is_injected_and_reasoning_left_out() -> None:
     assert codec.phase == "ready"
 
 
-def test_a_thread_that_is_gone() -> None:
+def test_a_deleted_thread() -> None:
     codec, asked = opened(replace(SPEC, resume="T"))
     assert (asked["method"], asked["params"]["threadId"]) == ("thread/resume", "T")
     codec.receive(b'{"id":3,"error":{"code":-32600,"message":"no rollout found for thread id T"}}')
@@ -137,7 +137,7 @@ def test_a_thread_with_other_tools_is_not_resumed() -> None:
         assert isinstance(other.start_error, ResumeFailed)
 
 
-def test_going_on_from_results_says_nothing_in_the_users_place() -> None:
+def test_continuing_from_results_sends_no_user_message() -> None:
     codec, _ = opened(SPEC)
     codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
     codec.prompt(GO_ON)
@@ -165,7 +165,7 @@ GRANTS = [
 
 
 @pytest.mark.parametrize(("own", "sandbox", "policy", "mode"), GRANTS)
-def test_what_grants_become(own: dict[str, bool], sandbox: str, policy: str, mode: str) -> None:
+def test_grants_map_to_a_policy_and_a_sandbox(own: dict[str, bool], sandbox: str, policy: str, mode: str) -> None:
     grants = Grants.of([ToolGrant(name, trust) for name, trust in own.items()], sandbox, ("/w", "/more"))
     assert (grants.policy, grants.sandbox_mode) == (policy, mode)
     assert grants.config()["features"]["shell_tool"] == ("shell" in own)
@@ -195,12 +195,14 @@ def test_what_grants_become(own: dict[str, bool], sandbox: str, policy: str, mod
         ({"apply_patch": True}, "danger-full-access", "apply_patch", {}, "/etc/a", "accept"),
     ],
 )
-def test_who_answers(own: dict[str, bool], sandbox: str, name: str, params: dict[str, Any], path: str, verdict: str) -> None:
+def test_the_verdict_of_the_grants(
+    own: dict[str, bool], sandbox: str, name: str, params: dict[str, Any], path: str, verdict: str
+) -> None:
     grants = Grants.of([ToolGrant(tool, trust) for tool, trust in own.items()], sandbox, ("/w", "/more"))
     assert grants.verdict(name, params, [{"path": path}] if path else []) == verdict
 
 
-def test_rules_files_are_refused_where_the_client_is_to_be_asked(tmp_path: Path) -> None:
+def test_rules_files_are_rejected_if_tools_need_permission(tmp_path: Path) -> None:
     rules = tmp_path / ".codex" / "rules"
     rules.mkdir(parents=True)
     (rules / "default.rules").write_text("")
@@ -235,7 +237,7 @@ def test_the_native_binary_behind_the_wrapper(tmp_path: Path) -> None:
     assert native_program(str(other)) == str(other)
 
 
-def test_what_the_cli_says_of_itself() -> None:
+def test_the_probe() -> None:
     probe = CodexProbe()
     for answer in (
         {"id": 1, "result": {}},
@@ -275,7 +277,7 @@ def completed(turn: str) -> dict[str, Any]:
     return {"method": "turn/completed", "params": {"threadId": "th", "turn": {"id": turn, "status": "completed"}}}
 
 
-def test_it_is_told_something_in_mid_turn() -> None:
+def test_steering_in_mid_turn() -> None:
     codec = at_work()
     assert codec.steer(Prompt("y"))
     (steer,) = written(codec)
@@ -287,7 +289,7 @@ def test_it_is_told_something_in_mid_turn() -> None:
 
 
 @pytest.mark.parametrize("end_first", [False, True])
-def test_what_came_too_late_for_a_turn_is_said_in_another_of_the_same_run(end_first: bool) -> None:
+def test_a_late_steered_message_begins_another_turn_of_the_same_run(end_first: bool) -> None:
     codec = at_work()
     codec.steer(Prompt("y"))
     (steer,) = written(codec)
@@ -307,7 +309,7 @@ SERVERS = (
 )
 
 
-def test_a_clients_servers_are_settings_of_the_thread_and_none_is_mixed_with_the_users() -> None:
+def test_client_servers_are_settings_of_the_thread_apart_from_those_of_the_user() -> None:
     launch = CodexDriver().session(replace(SPEC, mcp_servers=SERVERS))
     assert "t0p" not in str(launch.command)
     for spec in (replace(SPEC, mcp_servers=SERVERS), replace(SPEC, mcp_servers=SERVERS, resume="T")):
@@ -323,7 +325,7 @@ def test_a_clients_servers_are_settings_of_the_thread_and_none_is_mixed_with_the
         assert {settings[name]["default_tools_approval_mode"] for name in ("my_server-2", "far")} == {"prompt"}
 
 
-def test_calls_of_a_clients_servers_are_asked_about_where_everything_else_is_trusted() -> None:
+def test_calls_of_client_servers_need_permission_if_all_other_tools_are_trusted() -> None:
     trusted = (ToolGrant("shell", trust=True), ToolGrant("apply_patch", trust=True))
     _, asked = opened(replace(SPEC, tools=trusted))
     assert asked["params"]["approvalPolicy"] == "never"
@@ -364,7 +366,7 @@ def test_the_client_decides_about_a_call_of_its_server(granted: bool, action: st
     assert (answer["id"], answer["result"]["action"]) == (0, action)
 
 
-def test_a_trusted_tool_of_a_server_is_not_asked_about_and_its_server_hears_no_yes() -> None:
+def test_a_trusted_tool_of_a_server_is_accepted_and_a_repeated_elicitation_is_declined() -> None:
     codec = calling(ToolGrant("mcp__far__get", trust=True))
     (answer,) = question(codec)
     assert answer["result"]["action"] == "accept"
@@ -374,6 +376,6 @@ def test_a_trusted_tool_of_a_server_is_not_asked_about_and_its_server_hears_no_y
 
 
 @pytest.mark.parametrize("about", [{"codex_approval_kind": "x"}, {"tool_name": "put"}, {"tool_params": {"x": 2}}])
-def test_a_question_about_no_open_call_is_declined(about: dict[str, Any]) -> None:
+def test_an_elicitation_without_a_pending_call_is_declined(about: dict[str, Any]) -> None:
     (answer,) = question(calling(), **about)
     assert answer["result"]["action"] == "decline"

@@ -44,7 +44,7 @@ def test_every_turn_has_one_session_end_which_is_last(transcript: Transcript) ->
 
 
 @every
-def test_every_line_is_understood(transcript: Transcript) -> None:
+def test_every_line_is_known(transcript: Transcript) -> None:
     assert [event for turn in play(transcript) for event in turn if isinstance(event, Stdout)] == []
 
 
@@ -69,7 +69,7 @@ def test_a_call_is_started_then_has_its_result_then_is_over(transcript: Transcri
 
 
 @every
-def test_an_awaiting_names_what_is_open_and_nothing_comes_until_it_is_answered(transcript: Transcript) -> None:
+def test_an_awaiting_event_names_the_pending_calls_and_is_the_last_until_they_are_answered(transcript: Transcript) -> None:
     codec = transcript.codec()
     open_calls: set[str] = set()
     for line in transcript.lines:
@@ -121,7 +121,7 @@ def test_how_the_turns_end(transcript: Transcript) -> None:
         assert [event.kind for event in turn].count("error") == (exit_code == 1)
 
 
-def test_a_message_that_is_asked_for_again_is_discarded() -> None:
+def test_a_retried_message_is_discarded() -> None:
     (events,) = play(BY_NAME["cutonce"])
     assert [event.discarded for event in events if isinstance(event, MessageEnd)] == [True, False]
 
@@ -132,7 +132,7 @@ def test_a_command_in_the_background_has_its_result_before_the_model_goes_on() -
     assert kinds == ["tool_call", "tool_result", "tool_call", "agent_token"]
 
 
-def test_a_compaction_is_noticed_though_not_what_is_left() -> None:
+def test_a_compaction_is_reported_without_its_history() -> None:
     codec = BY_NAME["three_turns"].codec()
     for line in BY_NAME["three_turns"].lines:
         done = action(line)

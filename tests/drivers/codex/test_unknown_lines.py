@@ -8,7 +8,7 @@ from drivers.codex.exec import CodexExecCodec
 from drivers.contract.events import Stdout
 
 
-def test_unknown_lines_are_shown_as_they_are() -> None:
+def test_unknown_lines_are_stdout() -> None:
     for native in (
         {"type": "new_type"},
         {"type": "item.started", "item": {"id": "1", "type": "new_item"}},

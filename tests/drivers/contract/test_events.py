@@ -40,6 +40,7 @@ from drivers.contract.events import (
     Usage,
     decode,
 )
+from gateway.protocols.execute import event_json
 
 # The fields of the seed's table, in its order; those with `?` there are optional here too.
 SEED = {
@@ -131,7 +132,7 @@ events = st.one_of(
 
 
 @given(events)
-def test_what_is_encoded_is_decoded(event: OutputEvent) -> None:
+def test_an_encoded_event_is_decoded_unchanged(event: OutputEvent) -> None:
     encoded = event.encode()
     assert decode(encoded) == event
     assert decode(encoded.decode()) == event
@@ -141,7 +142,7 @@ def test_what_is_encoded_is_decoded(event: OutputEvent) -> None:
 
 @given(events)
 def test_a_seed_client_sees_the_fields_of_its_table(event: OutputEvent) -> None:
-    seen = event.execute_json(event.encode())
+    seen = event_json(event, event.encode())
     if event.kind in ADDED_KINDS:
         assert seen is None
         return
@@ -168,13 +169,13 @@ def test_absent_options_are_left_out_and_falsy_ones_are_not() -> None:
     assert json.loads(ToolCall(id="1", name="n", status="started", input=0).encode())["input"] == 0
 
 
-def test_events_do_not_change() -> None:
+def test_events_are_immutable() -> None:
     with pytest.raises(ValidationError):
         AgentToken(text="a").text = "b"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]", b'{"kind":"unheard_of"}', b'{"kind":"agent_token"}', b'{"kind":', b"\xff"])
-def test_anything_else_is_refused(line: bytes) -> None:
+def test_anything_else_is_rejected(line: bytes) -> None:
     with pytest.raises(ValidationError):
         decode(line)
 

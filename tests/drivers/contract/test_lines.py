@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.contract.lines import MAX_LINE, LineSplitter, LineTooLong, parse_object, text_line
+from drivers.contract.line_splitter import MAX_LINE, LineSplitter, LineTooLong, parse_object, text_line
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20).map(b"\n".join), st.lists(st.integers(0, 600), max_size=30))
@@ -109,7 +109,7 @@ def test_anything_else_is_none(line: bytes) -> None:
 
 
 @given(st.dictionaries(st.text(st.characters()), st.text(st.characters())))
-def test_what_strict_utf_8_cannot_hold_is_replaced(given_object: dict[str, str]) -> None:
+def test_text_that_is_invalid_in_utf_8_is_replaced(given_object: dict[str, str]) -> None:
     parsed = parse_object(json.dumps(given_object).encode())
     assert parsed is not None
     assert json.dumps(parsed, ensure_ascii=False).encode("utf-8")

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.events import AgentToken
 from drivers.contract.messages import ImageBlock, TextBlock
-from drivers.contract.specs import SessionSpec, TaskSpec
 from drivers.echo.driver import PROGRAM, EchoDriver
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
@@ -87,7 +87,7 @@ async def test_tasks_side_by_side(execute: Execute) -> None:
 
 
 @pytest.mark.parametrize("text", TASKS.values(), ids=TASKS)
-async def test_a_session_says_every_prompt_back(session: CliAgent, text: str) -> None:
+async def test_a_session_echoes_every_prompt(session: CliAgent, text: str) -> None:
     assert psutil.Process(session.pid).cmdline() == [sys.executable, "-I", "-S", str(PROGRAM)]
     for prompt in (text, "and again"):
         events = [event for event in shown(await ask(session, prompt)) if event["kind"] != "native_session"]
@@ -97,12 +97,12 @@ async def test_a_session_says_every_prompt_back(session: CliAgent, text: str) ->
         ]
 
 
-async def test_of_blocks_the_text_comes_back(session: CliAgent) -> None:
+async def test_the_text_of_blocks_is_echoed(session: CliAgent) -> None:
     await session.prompt(Prompt((TextBlock(text="a"), ImageBlock(url="https://x/y.png"), TextBlock(text="b"))))
     assert [event["text"] for event in shown(await to_end(session)) if event["kind"] == "agent_token"] == ["ab"]
 
 
-async def test_it_needs_nothing_of_the_environment_and_is_always_there(tmp_path: Path) -> None:
+async def test_the_probe_succeeds_with_an_empty_environment(tmp_path: Path) -> None:
     assert EchoDriver().info().program is None
     probe = await EchoDriver().probe(SessionSpec("", tmp_path, {}), Spawner())
     assert (probe.version, probe.problem) == (EchoDriver().info().version, None)

@@ -15,10 +15,10 @@ from drivers.acp.handshake import SessionRequest
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.codec import Codec
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, OutputEvent
-from drivers.contract.info import ToolGrant
-from drivers.gemini.profile import agent_profile
-from drivers.gemini.task_codec import GeminiTaskCodec
+from drivers.gemini.acp_profile import agent_profile
+from drivers.gemini.one_shot_codec import GeminiTaskCodec
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 GOLDEN = TRANSCRIPTS / "golden" / "gemini"

@@ -12,18 +12,18 @@ import pytest
 
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout
-from drivers.contract.info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
-from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.gemini.acp_profile import ZERO_WIDTH_SPACE, agent_profile
 from drivers.gemini.driver import MAX_TASK, GeminiDriver
 from drivers.gemini.history import OLD_TIME, chat_file, chat_file_name, records_of
 from drivers.gemini.home import prepare_home, rename_chats, session_settings, task_settings, user_folder
+from drivers.gemini.one_shot_codec import GeminiTaskCodec
 from drivers.gemini.policy import policy_file
-from drivers.gemini.profile import ZERO_WIDTH_SPACE, agent_profile
-from drivers.gemini.task_codec import GeminiTaskCodec
 from drivers.gemini.tools import NAMES, TOOLS, app_tool_name, tool_of_call
 from drivers.runtime.process import Spawner
 

@@ -31,7 +31,7 @@ def test_every_prompt_has_one_session_end(transcript: Transcript) -> None:
 
 
 @every
-def test_every_line_is_understood(transcript: Transcript) -> None:
+def test_every_line_is_known(transcript: Transcript) -> None:
     assert [event for event in play(transcript) if isinstance(event, Stdout)] == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivers.codecs.event_lines import EventLineCodec
+from drivers.codecs.output_event_lines import EventLineCodec
 from drivers.contract.agent import Prompt, Reply, ToolReply
 from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.events import Awaiting, OutputEvent

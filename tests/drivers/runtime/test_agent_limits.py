@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from drivers.contract.agent import Prompt, ToolReply
+from drivers.contract.agent_specs import Limits
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import OutputEvent
-from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import TIMED_OUT
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
 AWAIT = "emit('awaiting', calls=[{'id': 'a', 'wants': 'result'}])"
 
 
-async def test_silence(open_agent: OpenAgent) -> None:
+async def test_a_silent_run_ends_at_the_idle_limit(open_agent: OpenAgent) -> None:
     agent = await open_agent(
         "emit('native_session'); read(); emit('agent_token', text='a'); stray(); time.sleep(600)",
         Limits(idle=0.5, grace=30),
@@ -100,7 +100,7 @@ async def test_an_agent_that_waits_for_its_clients_file_may_be_silent(open_agent
     assert (text_in(events), end_of(events).exit_code) == ("text", 0)
 
 
-async def test_what_the_client_is_asked_is_taken_back_with_the_agent(open_agent: OpenAgent) -> None:
+async def test_closing_an_agent_cancels_its_client_requests(open_agent: OpenAgent) -> None:
     slow = Slow()
     agent = await open_agent(REQUESTS_A_FILE, services=slow)
     await agent.prompt(Prompt("go"))
@@ -111,26 +111,26 @@ async def test_what_the_client_is_asked_is_taken_back_with_the_agent(open_agent:
     assert slow.left
 
 
-async def test_every_line_is_a_sign_of_life(open_agent: OpenAgent) -> None:
+async def test_every_line_resets_the_idle_limit(open_agent: OpenAgent) -> None:
     lines = "for _ in range(15): print('.', flush=True); time.sleep(0.2)"
     code = f"emit('native_session'); read()\n{lines}\nemit('session_end', exit_code=0)"
     agent = await open_agent(code, Limits(idle=2, total=60))
     assert end_of(await ask(agent)).exit_code == 0
 
 
-async def test_the_total_is_of_one_run(open_agent: OpenAgent) -> None:
+async def test_the_total_limit_applies_to_each_run(open_agent: OpenAgent) -> None:
     code = "emit('native_session')\nwhile True: read(); time.sleep(0.6); emit('session_end', exit_code=0)"
     agent = await open_agent(code, Limits(idle=30, total=2.5))
     for _ in range(5):
         assert end_of(await ask(agent)).exit_code == 0
 
 
-async def test_none_at_all(open_agent: OpenAgent) -> None:
+async def test_no_limits(open_agent: OpenAgent) -> None:
     code = "emit('native_session'); read(); time.sleep(0.3); emit('session_end', exit_code=0)"
     assert end_of(await ask(await open_agent(code, Limits(start=0, idle=0, total=0)))).exit_code == 0
 
 
-async def test_they_rest_while_the_client_is_waited_for(open_agent: OpenAgent) -> None:
+async def test_limits_pause_while_the_run_waits_for_the_client(open_agent: OpenAgent) -> None:
     limits = Limits(idle=1.5, total=2.0)
     turn = f"read(); {AWAIT}; emit('agent_token', text=read()['content']); emit('session_end', exit_code=0)"
     agent = await open_agent(f"emit('native_session')\nwhile True: {turn}", limits)
@@ -149,7 +149,7 @@ async def test_they_rest_while_the_client_is_waited_for(open_agent: OpenAgent) -
 
 
 @pytest.mark.parametrize("limits", [Limits(idle=0.5, total=60), Limits(idle=60, total=0.5)], ids=["idle", "total"])
-async def test_they_hold_again_after_the_reply(open_agent: OpenAgent, limits: Limits, request: pytest.FixtureRequest) -> None:
+async def test_limits_apply_again_after_the_reply(open_agent: OpenAgent, limits: Limits, request: pytest.FixtureRequest) -> None:
     agent = await open_agent("emit('native_session'); read(); AWAIT; read(); time.sleep(600)".replace("AWAIT", AWAIT), limits)
     await agent.prompt(Prompt("go"))
     await until(agent, "awaiting")
@@ -162,7 +162,7 @@ async def test_they_hold_again_after_the_reply(open_agent: OpenAgent, limits: Li
     assert end_of(events).exit_code == TIMED_OUT
 
 
-async def test_a_limit_that_passes_while_nobody_listens_is_told_to_the_next(open_agent: OpenAgent) -> None:
+async def test_a_limit_that_passes_between_reads_is_reported_to_the_next_read(open_agent: OpenAgent) -> None:
     agent = await open_agent("emit('native_session'); read(); time.sleep(600)", Limits(idle=0.4))
     await agent.prompt(Prompt("go"))
     events: list[OutputEvent] = []

@@ -13,7 +13,7 @@ from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.pipes import MAX_DRAIN_SECONDS
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
-SAYS_BACK = """
+ECHOES = """
 session_open = emit("native_session", native_id="n-1", model="m")
 while True:
     asked = read()
@@ -23,7 +23,7 @@ while True:
 
 
 async def test_a_run_after_the_other_in_one_process(open_agent: OpenAgent) -> None:
-    agent = await open_agent(SAYS_BACK)
+    agent = await open_agent(ECHOES)
     assert agent.native_id == "n-1" and agent.alive
     pid = agent.pid
     assert shown(await ask(agent, "one")) == [
@@ -44,7 +44,7 @@ async def test_the_duration_counts_from_the_prompt(open_agent: OpenAgent) -> Non
     assert 300 <= took < 20_000
 
 
-async def test_lines_that_are_no_events_are_shown(open_agent: OpenAgent) -> None:
+async def test_lines_that_are_no_events_are_stdout(open_agent: OpenAgent) -> None:
     agent = await open_agent(
         "print('hello'); emit('native_session'); read(); print('a\\n\\n{}'); emit('session_end', exit_code=0)"
     )
@@ -184,14 +184,14 @@ async def test_a_task_is_on_standard_input_which_ends(open_agent: OpenAgent) -> 
     assert shown(await to_end(agent))[0] == {"kind": "agent_token", "text": "-x\n\u00e9\u0000"}
 
 
-async def test_what_a_task_leaves_behind_ends_with_it(open_agent: OpenAgent) -> None:
+async def test_processes_that_a_task_leaves_behind_end_with_it(open_agent: OpenAgent) -> None:
     agent = await open_agent("stray()", task="do")
     events = await to_end(agent)
     (pid,) = [int(event.line) for event in events if isinstance(event, Stdout)]
     assert gone(pid)
 
 
-async def test_a_task_does_not_wait_for_what_it_leaves_behind(open_agent: OpenAgent) -> None:
+async def test_a_task_does_not_wait_for_processes_that_it_leaves_behind(open_agent: OpenAgent) -> None:
     agent = await open_agent("child('import time; time.sleep(600)'); emit('agent_token', text='done')", task="do")
     async with asyncio.timeout(MAX_DRAIN_SECONDS + 20):
         events = await to_end(agent)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from drivers.claude.codec import ClaudeCodec
-from drivers.codecs.event_lines import EventLineCodec
+from drivers.codecs.output_event_lines import EventLineCodec
+from drivers.contract.agent_specs import Limits
 from drivers.contract.codec import Command, Launch
 from drivers.contract.errors import AgentUnavailable
-from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import TIMED_OUT, CliAgent
 from drivers.runtime.process import Spawner
 
@@ -28,7 +28,7 @@ def command(program: str, folder: Path, stdin: bytes | None = None) -> Command:
     return Command((sys.executable, "-I", "-S", "-c", program), folder, {}, stdin=stdin)
 
 
-async def test_a_session_that_the_cli_refuses_is_unavailable_at_once(tmp_path: Path) -> None:
+async def test_a_session_that_the_cli_rejects_is_unavailable_at_once(tmp_path: Path) -> None:
     with pytest.raises(AgentUnavailable, match="claude does not open a session: no hooks"):
         await CliAgent.start(Launch(command(REFUSES, tmp_path), ClaudeCodec()), Spawner(), Limits())
 

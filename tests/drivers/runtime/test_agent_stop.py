@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from drivers.codecs.event_lines import EventLineCodec
+from drivers.codecs.output_event_lines import EventLineCodec
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import Limits
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Error, OutputEvent, Stdout
-from drivers.contract.specs import Limits
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
 
 OBEYS = """
@@ -28,7 +28,7 @@ while True:
 """
 
 
-async def test_an_interrupt_that_the_program_knows(open_agent: OpenAgent) -> None:
+async def test_an_interrupt_that_the_program_supports(open_agent: OpenAgent) -> None:
     agent = await open_agent(OBEYS)
     await agent.prompt(Prompt("long"))
     await until(agent, "agent_token")
@@ -80,7 +80,7 @@ async def test_a_program_without_an_interrupt_is_ended(open_agent: OpenAgent) ->
     assert gone(agent.pid) and gone(int(stray))
 
 
-async def test_an_interrupt_while_the_client_is_waited_for(open_agent: OpenAgent) -> None:
+async def test_an_interrupt_while_the_run_waits_for_the_client(open_agent: OpenAgent) -> None:
     code = "emit('native_session'); read(); emit('awaiting', calls=[{'id': 'a', 'wants': 'result'}]); read(); time.sleep(600)"
     agent = await open_agent(code, Limits(grace=0.3))
     await agent.prompt(Prompt("go"))
@@ -140,17 +140,17 @@ async def test_a_program_that_ends_before_it_takes_a_prompt(open_agent: OpenAgen
     assert await refusal(open_agent, code) == f"the agent ended before it took a prompt: {message}"
 
 
-async def test_what_it_said_is_told_up_to_a_length(open_agent: OpenAgent) -> None:
+async def test_the_error_includes_the_output_up_to_a_length(open_agent: OpenAgent) -> None:
     message = await refusal(open_agent, "sys.stderr.write('x' * 100_000 + 'the reason'); sys.exit(1)")
     assert len(message) < 3000 and message.endswith("the reason")
 
 
-async def test_what_a_failed_start_leaves_behind_is_ended(open_agent: OpenAgent) -> None:
+async def test_processes_that_a_failed_start_leaves_behind_are_ended(open_agent: OpenAgent) -> None:
     message = await refusal(open_agent, "os.dup2(2, 1); stray(); sys.exit(1)")
     assert gone(int(message.rpartition(" ")[2]))
 
 
-class Picky(EventLineCodec):
+class RejectsByExitCode(EventLineCodec):
     """Refuses by an exit code."""
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
@@ -159,9 +159,9 @@ class Picky(EventLineCodec):
         return super().exited(exit_code, stderr)
 
 
-async def test_a_codec_may_say_why_the_session_cannot_be_opened(open_agent: OpenAgent) -> None:
+async def test_a_codec_can_give_the_reason_of_a_failed_start(open_agent: OpenAgent) -> None:
     with pytest.raises(ResumeFailed, match=r"^gone since May$"):
-        await open_agent("print('gone since May', file=sys.stderr); sys.exit(44)", codec=Picky())
+        await open_agent("print('gone since May', file=sys.stderr); sys.exit(44)", codec=RejectsByExitCode())
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(open_agent: OpenAgent, tmp_path: Path) -> None:

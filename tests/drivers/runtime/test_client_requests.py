@@ -52,7 +52,7 @@ async def test_a_file_is_written_and_read_by_lines(host: ClientRequests, tmp_pat
 
 @pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file"])
 @pytest.mark.parametrize("path", ["work/../secret.txt", "secret.txt", "work/link.txt", "work/folder/secret.txt", "work-two/x"])
-async def test_no_path_leads_out(host: ClientRequests, tmp_path: Path, method: str, path: str) -> None:
+async def test_paths_outside_of_the_folder_are_rejected(host: ClientRequests, tmp_path: Path, method: str, path: str) -> None:
     (tmp_path / "work" / "link.txt").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "work" / "folder").symlink_to(tmp_path)
     answer = await ask(host, method, path=str(tmp_path / path), content="overwritten")
@@ -88,7 +88,7 @@ async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
         await host.close()
 
 
-async def test_what_is_wrong_is_said(host: ClientRequests, tmp_path: Path) -> None:
+async def test_invalid_requests_are_errors(host: ClientRequests, tmp_path: Path) -> None:
     assert (await ask(host, "fs/read_text_file", path="relative.txt")).error == "'relative.txt' is not an absolute path"
     assert (await ask(host, "fs/read_text_file", path=str(tmp_path / "work" / "none"))).code == RESOURCE_NOT_FOUND
     assert (await ask(host, "fs/read_text_file")).code == INVALID_PARAMS
@@ -148,7 +148,7 @@ class Editor(ClientServices):
     def __init__(self) -> None:
         self.asked: asyncio.Queue[ClientRequest] = asyncio.Queue()
         self.may_answer = asyncio.Event()
-        self.taken_back: asyncio.Queue[str] = asyncio.Queue()
+        self.cancelled_requests: asyncio.Queue[str] = asyncio.Queue()
         self.left = 0
 
     def supported_methods(self) -> frozenset[str]:
@@ -162,7 +162,7 @@ class Editor(ClientServices):
         try:
             await self.may_answer.wait()
         except asyncio.CancelledError:
-            self.taken_back.put_nowait(request.method)
+            self.cancelled_requests.put_nowait(request.method)
             raise
         return ClientResponse({"content": "hers"})
 
@@ -184,9 +184,7 @@ async def edited(tmp_path: Path, editor: Editor) -> AsyncIterator[ClientRequests
     await found.close()
 
 
-async def test_the_client_is_asked_for_the_place_that_was_looked_at(
-    edited: ClientRequests, editor: Editor, tmp_path: Path
-) -> None:
+async def test_the_client_receives_the_resolved_path(edited: ClientRequests, editor: Editor, tmp_path: Path) -> None:
     """A client that takes `..` out of a path before it follows links must not open another file."""
     editor.may_answer.set()
     work = tmp_path / "work"
@@ -208,16 +206,14 @@ async def test_a_terminal_of_the_client_is_in_the_working_folder_too(
     assert editor.asked.get_nowait().params == {"command": "pwd", "cwd": str(tmp_path / "work")}
 
 
-async def test_a_link_to_itself_leads_nowhere(edited: ClientRequests, editor: Editor, tmp_path: Path) -> None:
+async def test_a_link_to_itself_is_rejected(edited: ClientRequests, editor: Editor, tmp_path: Path) -> None:
     (tmp_path / "work" / "loop").symlink_to("loop")
     answer = await ask(edited, "fs/read_text_file", path=str(tmp_path / "work" / "loop" / "x"))
     assert answer.code == INVALID_PARAMS
     assert editor.asked.empty()
 
 
-async def test_the_end_of_a_run_takes_back_what_the_client_is_asked(
-    edited: ClientRequests, editor: Editor, tmp_path: Path
-) -> None:
+async def test_the_end_of_a_run_cancels_its_client_requests(edited: ClientRequests, editor: Editor, tmp_path: Path) -> None:
     answers: asyncio.Queue[ClientResponse] = asyncio.Queue()
     for n, method in enumerate((WAIT, "fs/read_text_file")):
         request = ClientRequest(n, method, {"path": str(tmp_path / "work" / "a"), "terminalId": "t"})
@@ -228,19 +224,19 @@ async def test_the_end_of_a_run_takes_back_what_the_client_is_asked(
     assert not edited.busy
     # The CLI is answered, too; a terminal goes on, and so does who waits for its end.
     assert (await answers.get()).code == REQUEST_CANCELLED
-    assert await editor.taken_back.get() == "fs/read_text_file"
+    assert await editor.cancelled_requests.get() == "fs/read_text_file"
     editor.may_answer.set()
     assert (await answers.get()).error is None
 
 
-async def test_nothing_is_asked_for_a_cli_that_is_gone(edited: ClientRequests, editor: Editor) -> None:
+async def test_requests_after_close_are_not_sent_to_the_client(edited: ClientRequests, editor: Editor) -> None:
     edited.begin(ClientRequest(1, WAIT, {"terminalId": "t"}), lambda *_: None)
     await editor.asked.get()
     await edited.close()
     edited.begin(ClientRequest(2, WAIT, {"terminalId": "t"}), lambda *_: None)
     assert not edited.busy
     await edited.close()
-    assert await editor.taken_back.get() == WAIT
+    assert await editor.cancelled_requests.get() == WAIT
     assert editor.asked.empty()
     assert editor.left == 1
 
@@ -261,7 +257,7 @@ class Silent(ClientServices):
         pass
 
 
-async def test_an_agent_does_not_flood_the_client(tmp_path: Path) -> None:
+async def test_the_number_of_pending_client_requests_is_limited(tmp_path: Path) -> None:
     host = ClientRequests(tmp_path, {}, Spawner("hosttest"), client=Silent())
     answers: asyncio.Queue[ClientResponse] = asyncio.Queue()
     for n in range(MAX_PENDING + 1):

@@ -33,7 +33,7 @@ async def test_a_process_that_closes_its_output_and_stays_is_ended(start: StartP
     assert gone(process.pid)
 
 
-async def test_the_end_of_input_is_enough_for_one_that_heeds_it(start: StartProcess) -> None:
+async def test_a_process_that_exits_on_end_of_input_is_not_signalled(start: StartProcess) -> None:
     process = await start("print('up', flush=True); sys.stdin.read(); print('bye', flush=True); time.sleep(0.2); sys.exit(5)")
     assert await first_line(process) == b"up"
     assert process.alive
@@ -43,7 +43,9 @@ async def test_the_end_of_input_is_enough_for_one_that_heeds_it(start: StartProc
 
 
 @pytest.mark.parametrize(("code", "signal"), [(IGNORES_EOF, 15), (IGNORES_SIGTERM, 9)])
-async def test_else_it_is_signalled_and_then_killed(start: StartProcess, code: str, signal: int) -> None:
+async def test_a_process_that_ignores_end_of_input_is_signalled_and_then_killed(
+    start: StartProcess, code: str, signal: int
+) -> None:
     process = await start(code)
     assert await first_line(process) == b"up"
     began = time.monotonic()
@@ -60,14 +62,14 @@ async def test_a_task_whose_input_has_ended_is_not_waited_for(start: StartProces
     assert await process.exit_code() == -15
 
 
-async def test_without_grace_it_is_ended_at_once(start: StartProcess) -> None:
+async def test_without_grace_a_process_is_ended_at_once(start: StartProcess) -> None:
     process = await start(IGNORES_SIGTERM)
     assert await first_line(process) == b"up"
     await asyncio.wait_for(process.close(0.0), 60)
     assert await process.exit_code() == -9
 
 
-async def test_close_may_be_asked_for_again_and_together(start: StartProcess) -> None:
+async def test_close_can_be_called_repeatedly_and_concurrently(start: StartProcess) -> None:
     process = await start(IGNORES_SIGTERM)
     assert await first_line(process) == b"up"
     await asyncio.wait_for(asyncio.gather(process.close(0.2), process.close(0.2), process.close(0.0)), 60)
@@ -86,7 +88,7 @@ async def test_a_close_that_is_cancelled_goes_on(start: StartProcess) -> None:
     await process.close(600.0)
 
 
-async def test_one_in_a_hurry_ends_a_patient_close(start: StartProcess) -> None:
+async def test_a_close_with_less_grace_shortens_a_running_close(start: StartProcess) -> None:
     process = await start(IGNORES_EOF)
     assert await first_line(process) == b"up"
     patient = asyncio.create_task(process.close(600.0))
@@ -116,7 +118,7 @@ STRAYS = {
 
 
 @pytest.mark.parametrize("name", STRAYS)
-async def test_close_ends_all_that_it_started(start: StartProcess, name: str) -> None:
+async def test_close_ends_all_processes_that_were_started(start: StartProcess, name: str) -> None:
     process = await start(STRAYS[name] + "; sys.stdin.read()")
     pid = int((await asyncio.wait_for(process.read_lines(), 60))[0])
     assert not gone(pid)
@@ -126,7 +128,7 @@ async def test_close_ends_all_that_it_started(start: StartProcess, name: str) ->
 
 # Of a process that has no marker and whose parent has ended, nothing links it to the agent.
 @pytest.mark.parametrize("name", [name for name in STRAYS if name != "a child without our environment"])
-async def test_also_when_it_has_gone_itself(start: StartProcess, name: str) -> None:
+async def test_close_ends_the_processes_of_a_process_that_has_exited(start: StartProcess, name: str) -> None:
     process = await start(STRAYS[name] + "; time.sleep(0.2)")
     pid = int((await lines_of(process))[0])
     assert not gone(pid)
@@ -178,7 +180,7 @@ class RecordingLedger:
         self.calls.append(("ended", marker))
 
 
-async def test_the_ledger_is_told(start: StartProcess) -> None:
+async def test_starts_and_ends_are_recorded_in_the_ledger(start: StartProcess) -> None:
     ledger = RecordingLedger()
     process: Process = await start(IGNORES_EOF, ledger=ledger)
     ((_, marker, pid, created),) = ledger.calls
@@ -189,7 +191,7 @@ async def test_the_ledger_is_told(start: StartProcess) -> None:
     assert ledger.calls[1:] == [("ended", marker)]
 
 
-async def test_what_cannot_be_written_down_does_not_run(start: StartProcess) -> None:
+async def test_a_process_that_cannot_be_recorded_is_ended(start: StartProcess) -> None:
     ledger = RecordingLedger(broken=True)
     with pytest.raises(OSError, match="disk is full"):
         await start(IGNORES_EOF, ledger=ledger)

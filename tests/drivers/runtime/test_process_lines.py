@@ -28,7 +28,7 @@ async def until_it_blocks(process: Process) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 20, 60])
-async def test_a_line_of_many_megabytes_is_whole(start: StartProcess, size: int) -> None:
+async def test_a_line_of_many_megabytes_is_complete(start: StartProcess, size: int) -> None:
     began = time.monotonic()
     process = await start(f"sys.stdout.write('x' * {size * MB} + '\\nafter\\n')")
     long, after = await lines_of(process)
@@ -52,7 +52,7 @@ async def test_the_last_line_needs_no_newline(start: StartProcess) -> None:
     assert await process.read_lines() == []
 
 
-async def test_what_nobody_reads_waits_in_the_process(start: StartProcess) -> None:
+async def test_unread_output_blocks_the_process(start: StartProcess) -> None:
     process = await start("for n in range(200_000): sys.stdout.write(f'{n:09d}' + 'x' * 1000 + '\\n')")
     before = psutil.Process().memory_info().rss
     # What is read ahead, one more read, and what the pipe itself holds.
@@ -82,13 +82,13 @@ for n in range({LEFT_OVER}): print(f"{{n:09d}}" + "x" * 90)
     return process
 
 
-async def test_output_that_is_read_long_after_the_exit_is_whole(left_over: Process) -> None:
+async def test_output_that_is_read_long_after_the_exit_is_complete(left_over: Process) -> None:
     await asyncio.sleep(MAX_DRAIN_SECONDS + 0.5)
     lines = await lines_of(left_over)
     assert lines == [b"%09d" % n + b"x" * 90 for n in range(LEFT_OVER)]
 
 
-async def test_output_is_whole_though_the_reader_holds_up_the_loop(left_over: Process) -> None:
+async def test_output_is_complete_although_the_reader_blocks_the_loop(left_over: Process) -> None:
     lines = await left_over.read_lines()
     time.sleep(MAX_DRAIN_SECONDS + 0.5)  # noqa: ASYNC251
     lines += await lines_of(left_over)
@@ -136,7 +136,7 @@ async def test_reading_may_be_cancelled(start: StartProcess) -> None:
     assert lines == [b"%d" % n for n in range(200)]
 
 
-async def test_a_grandchild_that_holds_the_output_does_not_hold_up_the_end(start: StartProcess) -> None:
+async def test_a_grandchild_that_holds_the_output_does_not_delay_the_end(start: StartProcess) -> None:
     began = time.monotonic()
     process = await start("print(child('import time; time.sleep(600)').pid); print('done'); sys.exit(3)")
     pid, done = await lines_of(process)
@@ -148,12 +148,12 @@ async def test_a_grandchild_that_holds_the_output_does_not_hold_up_the_end(start
     assert gone(int(pid))
 
 
-async def test_a_grandchild_that_goes_on_writing_does_not_either(start: StartProcess) -> None:
+async def test_a_grandchild_that_keeps_writing_does_not_delay_the_end(start: StartProcess) -> None:
     process = await start("child('while True: print(1, flush=True); import time; time.sleep(0.02)'); print('done')")
     assert b"done" in await asyncio.wait_for(lines_of(process), MAX_DRAIN_SECONDS + 20)
 
 
-async def test_the_last_words_on_standard_error_are_there_at_the_exit(start: StartProcess) -> None:
+async def test_the_last_lines_of_standard_error_are_available_at_the_exit(start: StartProcess) -> None:
     for _ in range(20):
         process = await start("os.close(1); sys.stderr.write('e' * 60_000 + '\\nlast word\\n'); sys.exit(1)")
         assert await lines_of(process) == []

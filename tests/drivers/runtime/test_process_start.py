@@ -19,7 +19,7 @@ from tests.drivers.small_programs import StartProcess, lines_of, python
 ENV = {"GREETING": "ahoy", "LC_ALL": "C.UTF-8"}
 
 
-async def test_its_environment_is_the_given_one_and_the_marker(start: StartProcess) -> None:
+async def test_the_environment_is_the_given_one_and_the_marker(start: StartProcess) -> None:
     process = await start("print(json.dumps(dict(os.environ)))", **ENV)
     (line,) = await lines_of(process)
     seen = json.loads(line)
@@ -33,12 +33,12 @@ async def test_every_process_has_a_marker_of_its_own(start: StartProcess) -> Non
     assert await lines_of(await start(code)) != await lines_of(await start(code))
 
 
-async def test_it_runs_in_its_folder_and_in_a_session_of_its_own(start: StartProcess, tmp_path: Path) -> None:
+async def test_a_process_runs_in_its_folder_and_in_its_own_session(start: StartProcess, tmp_path: Path) -> None:
     process = await start(f"print(os.path.samefile('.', {str(tmp_path)!r})); print(os.getsid(0) == os.getpid())")
     assert await lines_of(process) == [b"True", b"True"]
 
 
-async def test_only_its_three_pipes_are_open(start: StartProcess) -> None:
+async def test_only_the_three_pipes_are_open(start: StartProcess) -> None:
     theirs = os.open(os.devnull, os.O_RDONLY)
     os.set_inheritable(theirs, True)
     process = await start(f"print([os.path.exists(f'/proc/self/fd/{{fd}}') for fd in (0, 1, 2, {theirs})])")
@@ -64,46 +64,46 @@ async def refusal(command: Command) -> str:
     return str(caught.value)
 
 
-async def test_a_missing_program_is_told(tmp_path: Path) -> None:
+async def test_a_missing_program_is_an_error(tmp_path: Path) -> None:
     message = await refusal(Command(("no-such-program", "--version"), tmp_path, {}))
     assert message == f"cannot start 'no-such-program' in {tmp_path}: [Errno 2] No such file or directory: 'no-such-program'"
 
 
-async def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     message = await refusal(Command(python(""), tmp_path / "gone", {}))
     assert message == f"the working folder {tmp_path}/gone does not exist; create it, or set the agent's cwd to one that does"
 
 
-async def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+async def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "does not exist" in await refusal(Command(python(""), tmp_path / "file", {}))
 
 
-async def test_a_program_that_is_not_executable_is_told(tmp_path: Path) -> None:
+async def test_a_program_that_is_not_executable_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     message = await refusal(Command((str(program),), tmp_path, {}))
     assert message == f"cannot start '{program}' in {tmp_path}: [Errno 13] Permission denied: '{program}'"
 
 
-async def test_a_program_of_no_known_format_is_told(tmp_path: Path) -> None:
+async def test_a_program_of_an_unknown_format_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x00\x01\x02")
     program.chmod(0o700)
     assert "Exec format error" in await refusal(Command((str(program),), tmp_path, {}))
 
 
-async def test_an_argument_that_no_process_can_have_is_told(tmp_path: Path) -> None:
+async def test_an_invalid_argument_is_an_error(tmp_path: Path) -> None:
     assert "null byte" in await refusal(Command((*python(""), "a\0b"), tmp_path, {}))
 
 
-async def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "secret.txt"
     assert await refusal(Command(python(""), tmp_path, {}, files={path: b"key"})) == f"cannot write {path}: File exists"
 
 
-async def test_the_program_is_looked_for_on_its_own_path(tmp_path: Path) -> None:
+async def test_the_program_is_searched_on_the_path_of_its_environment(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "hello-of-the-test"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho hello\n")

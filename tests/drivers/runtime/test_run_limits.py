@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from drivers.contract.agent_specs import Limits
 from drivers.contract.codec import Phase
-from drivers.contract.specs import Limits
-from drivers.runtime import run_limits
-from drivers.runtime.run_limits import Deadline, RunLimits
+from drivers.runtime import time_limits as run_limits
+from drivers.runtime.time_limits import Deadline, RunLimits
 
 LIMITS = Limits(start=10, idle=20, total=100, grace=3)
 
@@ -61,7 +61,7 @@ def test_a_run_is_limited_in_silence_and_in_all(clock: Clock) -> None:
     assert limits.elapsed_ms == 90_000
 
 
-def test_the_total_limit_rests_while_the_client_is_asked(clock: Clock) -> None:
+def test_the_total_limit_pauses_while_the_run_waits_for_the_client(clock: Clock) -> None:
     limits = RunLimits(LIMITS, task=False)
     limits.begin()
     limits.track("waiting")

@@ -176,7 +176,7 @@ async def test_without_a_native_id_each_turn_is_to_be_seeded(tmp_path: Path) -> 
     assert forgetful.alive
 
 
-async def test_what_cannot_start_is_refused_when_the_session_is_opened(tmp_path: Path) -> None:
+async def test_a_program_that_cannot_start_fails_the_session_creation(tmp_path: Path) -> None:
     driver = SmallDriver(gone="8")
     with pytest.raises(ResumeFailed, match="Small has no session '8' any more"):
         await opened(driver, spec_in(tmp_path, resume="8"))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from drivers.script.driver import ScriptDriver
-from tests.drivers.script.playing import (
+from tests.drivers.script.script_runs import (
     LIMITS,
     Open,
 )

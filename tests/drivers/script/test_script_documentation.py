@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from drivers.script.driver import PROGRAM
-from drivers.script.program.format import parse
+from drivers.script.program.scenario import parse
 from drivers.script.program.steps import STEPS
-from tests.drivers.script.playing import (
+from tests.drivers.script.script_runs import (
     ROOT,
     SCENARIOS,
     Open,

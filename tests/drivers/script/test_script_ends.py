@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import Limits
 from drivers.contract.events import SessionEnd
-from drivers.contract.specs import Limits
-from tests.drivers.script.playing import (
+from tests.drivers.script.script_runs import (
     Open,
     alive,
     ask,
@@ -105,7 +105,7 @@ async def test_an_exit_in_the_middle_is_an_error_with_stderr(open_agent: Open, h
 
 @pytest.mark.parametrize("new_session", [False, True])
 @pytest.mark.parametrize("hold_stdout", [False, True])
-async def test_a_grandchild_is_gone_after_close(open_agent: Open, tmp_path: Path, new_session: bool, hold_stdout: bool) -> None:
+async def test_a_grandchild_is_ended_by_close(open_agent: Open, tmp_path: Path, new_session: bool, hold_stdout: bool) -> None:
     spawn = {"seconds": 600, "new_session": new_session, "hold_stdout": hold_stdout, "pid_file": "pid"}
     agent = await open_agent([{"spawn": spawn}])
     assert end(await ask(agent)) == (0, "end_turn")

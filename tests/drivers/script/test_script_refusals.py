@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from drivers.contract.agent_specs import Limits
 from drivers.contract.errors import AgentUnavailable
-from drivers.contract.specs import Limits
-from drivers.script.program.format import ScenarioError, parse
-from tests.drivers.script.playing import (
+from drivers.script.program.scenario import ScenarioError, parse
+from tests.drivers.script.script_runs import (
     Open,
     ask,
     end,
@@ -19,7 +19,7 @@ from tests.drivers.script.playing import (
 )
 
 
-async def test_start_steps_can_refuse_the_session(open_agent: Open) -> None:
+async def test_start_steps_can_reject_the_session(open_agent: Open) -> None:
     with pytest.raises(AgentUnavailable, match="not logged in"):
         await open_agent({"start": [{"stderr": "not logged in"}, {"exit": 1}], "turns": [{"steps": []}]})
 
@@ -30,7 +30,7 @@ async def test_start_steps_can_fail_themselves(open_agent: Open, tmp_path: Path)
         await open_agent({"start": [{"write_file": {"path": "folder", "text": ""}}], "turns": [{"steps": []}]})
 
 
-async def test_a_start_that_takes_too_long_is_given_up(open_agent: Open) -> None:
+async def test_a_start_that_takes_too_long_is_ended(open_agent: Open) -> None:
     with pytest.raises(AgentUnavailable, match=r"limits\.start"):
         await open_agent({"start": [{"delay": 600}], "turns": [{"steps": []}]}, Limits(start=0.3))
 
@@ -52,7 +52,7 @@ async def test_a_file_that_cannot_be_played(open_agent: Open, tmp_path: Path, na
         await open_agent(name)
 
 
-async def test_a_task_with_a_bad_scenario_says_so(execute: Open) -> None:
+async def test_a_task_with_a_bad_scenario_reports_an_error(execute: Open) -> None:
     events = plain(await to_end(await execute([{"txt": "x"}])))
     assert events[0]["kind"] == "stderr" and "turns[0].steps[0].txt: is not a step" in events[0]["line"]
     assert events[-1]["exit_code"] == 2
@@ -63,7 +63,7 @@ async def test_a_pace_that_does_not_exist(open_agent: Open) -> None:
         await open_agent(options={"pace": "warp"})
 
 
-async def test_a_file_is_never_written_outside(open_agent: Open, tmp_path: Path) -> None:
+async def test_a_file_outside_of_the_folder_is_not_written(open_agent: Open, tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path.parent)
     events = await ask(await open_agent([{"write_file": {"path": "out/stray.txt", "text": ""}}]))
     assert end(events) == (1, "error")
@@ -140,7 +140,7 @@ def _first_step(step: Any) -> Any:
         ({"turns": [{"steps": [{"exit": 1}, {"text": "x"}]}]}, "turns[0].steps[1]: is never played, because exit before it"),
     ],
 )
-def test_a_bad_scenario_is_refused_with_its_place(scenario: Any, message: str) -> None:
+def test_a_bad_scenario_is_rejected_with_the_path_of_the_error(scenario: Any, message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         parse(scenario)
     assert message in str(refused.value)

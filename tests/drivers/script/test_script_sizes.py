@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import Limits
 from drivers.contract.events import AgentToken
 from drivers.contract.messages import ImageBlock, TextBlock
-from drivers.contract.specs import Limits
 from drivers.script.driver import PROGRAM
-from tests.drivers.script.playing import (
+from tests.drivers.script.script_runs import (
     Open,
     ask,
     end,
@@ -86,7 +86,7 @@ async def test_a_task_ends_with_the_exit_code_of_its_turn(execute: Open) -> None
     assert [event["kind"] for event in plain(events)] == ["error", "stderr", "session_end"]
 
 
-async def test_a_task_has_nobody_to_ask(execute: Open, tmp_path: Path) -> None:
+async def test_calls_of_a_task_that_need_a_client_fail(execute: Open, tmp_path: Path) -> None:
     steps = [{"tool_call": {"name": "shell", "ask": True}}, {"app_tool": {"name": "x"}}, {"text": "done"}]
     events = await to_end(await execute(steps))
     assert [event["status"] for event in plain(events) if event["kind"] == "tool_call"] == ["started", "failed"] * 2

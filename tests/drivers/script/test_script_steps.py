@@ -10,7 +10,7 @@ import pytest
 from drivers.contract.agent import Prompt
 from drivers.contract.events import AgentToken
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, UserMessage
-from tests.drivers.script.playing import (
+from tests.drivers.script.script_runs import (
     Open,
     ask,
     end,
@@ -20,7 +20,7 @@ from tests.drivers.script.playing import (
 )
 
 
-async def test_without_a_scenario_it_says_the_prompt_back(open_agent: Open) -> None:
+async def test_without_a_scenario_the_prompt_is_echoed(open_agent: Open) -> None:
     agent = await open_agent(options={"pace": "fast"})
     events = await ask(agent, "a prompt of mine")
     assert "a prompt of mine" in text_in(events)
@@ -52,7 +52,7 @@ async def test_simple_steps_are_events(open_agent: Open) -> None:
 async def test_a_plan_commands_and_a_title(open_agent: Open) -> None:
     steps = [
         {"plan": [{"content": "Do {prompt}.", "status": "in_progress"}, {"content": "Rest.", "priority": "low"}]},
-        {"commands": [{"name": "shout", "description": "Loud.", "hint": "what"}, {"name": "hush"}]},
+        {"commands": [{"name": "shout", "description": "Overridden.", "hint": "what"}, {"name": "hush"}]},
         {"title": "About {prompt}"},
         {"title": ""},
     ]
@@ -66,7 +66,7 @@ async def test_a_plan_commands_and_a_title(open_agent: Open) -> None:
             {"content": "Do it.", "priority": "medium", "status": "in_progress"},
             {"content": "Rest.", "priority": "low", "status": "pending"},
         ]},
-        {"kind": "commands", "commands": [{"name": "shout", "description": "Loud.", "hint": "what"}, hush]},
+        {"kind": "commands", "commands": [{"name": "shout", "description": "Overridden.", "hint": "what"}, hush]},
         {"kind": "title", "text": "About it"},
         {"kind": "title", "text": None},
         {"kind": "session_end", "exit_code": 0, "stop_reason": "end_turn"},
@@ -95,14 +95,14 @@ async def test_the_model_is_announced(open_agent: Open) -> None:
     assert json.loads(events[0].encode())["model"] == "paper-1"
 
 
-async def test_remember_says_the_history_and_the_session(open_agent: Open) -> None:
+async def test_remember_outputs_the_history_and_the_session(open_agent: Open) -> None:
     history = (UserMessage(content="one"), AssistantMessage(content="1"), UserMessage(content=(TextBlock(text="two"),)))
     agent = await open_agent([{"remember": True}], history=history)
     await ask(agent, "three")
     assert json.loads(text_in(await ask(agent, "four"))) == ["one", "two", "three"]
 
 
-async def test_its_environment_is_what_the_spec_says(open_agent: Open) -> None:
+async def test_the_environment_is_that_of_the_spec(open_agent: Open) -> None:
     steps = [{"env": "GREETING"}, {"text": "\n"}, {"env": "HOME"}, {"text": "\n"}, {"env": "*"}]
     agent = await open_agent(steps, env={"GREETING": "ahoy"})
     greeting, home, names = text_in(await ask(agent)).split("\n")
@@ -117,7 +117,7 @@ async def test_stop_ends_the_turn_with_its_reason(open_agent: Open, stop: str, e
     assert ("error" in {event.kind for event in events}) == (stop == "error")
 
 
-async def test_an_error_says_its_message_and_the_session_goes_on(open_agent: Open) -> None:
+async def test_an_error_has_its_message_and_the_session_continues(open_agent: Open) -> None:
     agent = await open_agent({"turns": [{"steps": [{"stop": {"reason": "error", "message": "no {prompt}"}}]}, {"steps": []}]})
     events = plain(await ask(agent, "luck"))
     assert events[0] == {"kind": "error", "message": "no luck"}
@@ -139,7 +139,7 @@ async def test_turns_match_or_go_in_order_and_the_last_repeats(open_agent: Open)
     assert [text_in(await ask(agent, prompt)) for prompt in prompts] == ["rain", "first", "rain", "second", "second"]
 
 
-async def test_a_restart_goes_on_where_it_was(open_agent: Open) -> None:
+async def test_a_restart_continues_at_the_next_turn(open_agent: Open) -> None:
     history = (UserMessage(content="weather"), AssistantMessage(content="rain"), UserMessage(content="a"))
     assert text_in(await ask(await open_agent(TURNS, history=history))) == "second"
     assert text_in(await ask(await open_agent(TURNS, history=history[:2]))) == "first"

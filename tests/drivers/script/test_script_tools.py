@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
-from drivers.contract.info import ToolGrant
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.messages import ImageBlock, TextBlock, UserMessage
-from tests.drivers.script.playing import (
+from tests.drivers.script.script_runs import (
     CLOCK,
     ROOT,
     WEATHER,
@@ -56,7 +56,7 @@ async def test_a_tool_that_fails(open_agent: Open) -> None:
         (False, None, "Tool call denied", "failed"),
     ],
 )
-async def test_an_untrusted_tool_asks(
+async def test_an_untrusted_tool_needs_permission(
     open_agent: Open, tmp_path: Path, granted: bool, reason: str | None, output: str, status: str
 ) -> None:
     call = {"id": "c", "name": "write_note", "result": "written", "write_file": {"path": "a/note", "text": "{prompt}"}}
@@ -72,7 +72,7 @@ async def test_an_untrusted_tool_asks(
     assert (tmp_path / "a" / "note").exists() == granted
 
 
-async def test_ask_asks_for_a_trusted_tool_too(open_agent: Open) -> None:
+async def test_the_field_ask_requires_permission_for_a_trusted_tool_too(open_agent: Open) -> None:
     agent = await open_agent([{"tool_call": {"id": "c", "name": "shell", "ask": True}}], tools=(ToolGrant("shell", trust=True),))
     await agent.prompt(Prompt("hello"))
     await until(agent, "awaiting")
@@ -90,7 +90,7 @@ async def test_an_application_side_tool_waits_for_its_result(open_agent: Open) -
     assert "tool_result" not in {event.kind for event in events}
 
 
-async def test_an_application_side_tool_that_is_not_offered_fails(open_agent: Open) -> None:
+async def test_an_application_side_tool_that_is_not_declared_fails(open_agent: Open) -> None:
     events = await ask(await open_agent([{"app_tool": {"name": "get_time"}}, {"text": "{last_result}"}], app_tools=(WEATHER,)))
     assert text_in(events) == "The application has no tool get_time."
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drivers.codecs.event_lines import EventLineCodec, open_request
+from drivers.codecs.output_event_lines import EventLineCodec, open_request
 from drivers.contract.agent import Agent
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import DriverInfo, Option, Probe, ToolSpec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import AgentToken, NativeSession, OutputEvent, SessionEnd
-from drivers.contract.info import DriverInfo, Option, Probe, ToolSpec
-from drivers.contract.specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.echo.driver import EchoDriver
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import Driver
@@ -34,7 +34,7 @@ class Named(EchoDriver):
     name = "no name"
 
 
-class Restless(EchoDriver):
+class ChangesItsVersion(EchoDriver):
     """Declares another version each time."""
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class Restless(EchoDriver):
         return replace(super().info(), version=f"{self._times}.0.0")
 
 
-class Speechless(EchoDriver):
+class FailsInfo(EchoDriver):
     def info(self) -> DriverInfo:
         raise RuntimeError("no info")
 
 
-class Unprobed(EchoDriver):
+class FailsProbe(EchoDriver):
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         return Probe(problem="it does not run here")
 
 
-class Talkative(EchoDriver):
+class LeaksTheSpec(EchoDriver):
     """Puts a part of the spec into the arguments."""
 
     def __init__(self, what: Callable[[SessionSpec], str]) -> None:
@@ -69,7 +69,7 @@ class Talkative(EchoDriver):
         return replace(launch, command=replace(launch.command, argv=(*launch.command.argv, self._what(spec))))
 
 
-class TalkativeTask(EchoDriver):
+class LeaksTheTask(EchoDriver):
     def task(self, spec: TaskSpec) -> Launch:
         launch = super().task(spec)
         return replace(launch, command=replace(launch.command, argv=(*launch.command.argv, f"--task={spec.task}")))
@@ -125,21 +125,21 @@ FAILS = ECHO.replace(
 MUTE = ECHO.replace('emit(kind="agent_token", text="x")', "continue")
 
 
-class Deaf(CliAgent):
+class IgnoresInterrupts(CliAgent):
     """Does not listen when it is interrupted."""
 
     async def interrupt(self) -> None:
         return
 
 
-class Immortal(CliAgent):
+class LeavesItsProcess(CliAgent):
     """Leaves its process alone when it is closed."""
 
     async def close(self, grace: float | None = None) -> None:
         return
 
 
-class Unaware(CliAgent):
+class ReportsAlive(CliAgent):
     """Thinks that it lives."""
 
     @property
@@ -147,7 +147,7 @@ class Unaware(CliAgent):
         return True
 
 
-class Patient(CliAgent):
+class AcceptsPromptsAfterExit(CliAgent):
     """Takes prompts though its process is gone."""
 
     async def prompt(self, prompt: Any) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drivers.codecs.event_lines import EventLineCodec
+from drivers.codecs.output_event_lines import EventLineCodec
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stdout, ToolResult
 
 
-class Coming(EventLineCodec):
+class ChangesEvents(EventLineCodec):
     """What it gives for the events of a line is up to `change`."""
 
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
@@ -21,49 +21,49 @@ class Coming(EventLineCodec):
         return self.change(super().exited(exit_code, stderr))
 
 
-class EndsTwice(Coming):
+class EndsTwice(ChangesEvents):
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return [twin for event in events for twin in ([event, event] if isinstance(event, SessionEnd) else [event])]
 
 
-class NeverEnds(Coming):
+class NeverEnds(ChangesEvents):
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return [event for event in events if not isinstance(event, SessionEnd)]
 
 
-class GoesOnAfterItsEnd(Coming):
+class GoesOnAfterItsEnd(ChangesEvents):
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return [*events, AgentToken(text="late")] if any(isinstance(event, SessionEnd) for event in events) else events
 
 
-class SilentlyFails(Coming):
+class SilentlyFails(ChangesEvents):
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         failing = SessionEnd(exit_code=1, stop_reason="error")
         return [failing if isinstance(event, SessionEnd) else event for event in events if not isinstance(event, Error)]
 
 
-class FindsResults(Coming):
+class FindsResults(ChangesEvents):
     """Reports results of calls that were never made."""
 
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return [*(ToolResult(tool_call_id="1", output="x") for event in events if isinstance(event, AgentToken)), *events]
 
 
-class Texts(Coming):
+class Texts(ChangesEvents):
     """Gives texts instead of events."""
 
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return ["text" if isinstance(event, AgentToken) else event for event in events]  # type: ignore[misc]
 
 
-class Loses(Coming):
+class Loses(ChangesEvents):
     """Drops what it does not understand."""
 
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return [event for event in events if not isinstance(event, Stdout)]
 
 
-class Trusting(EventLineCodec):
+class AssumesValidLines(EventLineCodec):
     """Believes that every line is what it should be."""
 
     def receive(self, line: bytes) -> list[OutputEvent]:
@@ -72,7 +72,7 @@ class Trusting(EventLineCodec):
         return super().receive(line)
 
 
-class Gullible(EventLineCodec):
+class EndsOnAnySessionEnd(EventLineCodec):
     """Takes every end for the end of a run of its own."""
 
     def receive(self, line: bytes) -> list[OutputEvent]:
@@ -80,7 +80,7 @@ class Gullible(EventLineCodec):
         return [SessionEnd(exit_code=0)] if b"session_end" in line else events
 
 
-class Wishful(EventLineCodec):
+class ReportsSuccessOnExit(EventLineCodec):
     """Takes a process that has died for one that has done its work."""
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from drivers.codecs.event_lines import EventLineCodec, open_request
+from drivers.codecs.output_event_lines import EventLineCodec, open_request
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
+from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Launch
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
-from drivers.contract.info import ToolGrant
-from drivers.contract.specs import SessionSpec
 from drivers.script.driver import TOOLS, ScriptDriver
 from drivers.testing import ToolCases
 

@@ -13,7 +13,7 @@ from drivers.runtime.cli_driver import Driver
 from drivers.script.driver import ScriptDriver
 from drivers.testing import CHECKS, DriverCheckFailed, Outcome, Setup, ToolCases, check_driver, examine
 from tests.drivers.testing import broken, broken_codecs, broken_tools
-from tests.drivers.testing.broken import Coded, Programmed, Resuming, Talkative, With, option, tool
+from tests.drivers.testing.broken import Coded, LeaksTheSpec, Programmed, Resuming, With, option, tool
 from tests.drivers.testing.broken_tools import Coded as ToolsCoded
 from tests.drivers.testing.broken_tools import Grants
 from tests.gateway.cli.test_acp import small_agent
@@ -79,7 +79,7 @@ async def test_a_driver_that_ignores_grants_fails(
     assert (found.status, text in found.text) == ("failed", True), found
 
 
-async def test_a_cli_that_cannot_ask_must_not_run_what_is_not_trusted(tmp_path: Path) -> None:
+async def test_a_cli_without_permission_requests_must_not_run_untrusted_tools(tmp_path: Path) -> None:
     options, cases = broken_tools.write_scenario(tmp_path), ToolCases({"lookup": "call lookup"}, asks=False)
     for driver, status in ((Grants(broken_tools.none_listed), "passed"), (Grants(broken_tools.listed_trusted), "failed")):
         assert (await outcome(driver, tmp_path, "tool permission", options=options, tools=cases)).status == status
@@ -99,8 +99,8 @@ async def test_a_session_that_can_be_resumed_passes_too(tmp_path: Path) -> None:
 
 FAULTS: list[tuple[str, Driver, str]] = [
     ("name", broken.Named(), "the class attribute `name` is 'no name'"),
-    ("info", broken.Restless(), "info() gave two different answers"),
-    ("info", broken.Speechless(), "it raised RuntimeError: no info ("),
+    ("info", broken.ChangesItsVersion(), "info() gave two different answers"),
+    ("info", broken.FailsInfo(), "it raised RuntimeError: no info ("),
     ("info", With(title=" "), "info().title is blank"),
     ("info", With(program=""), "info().program is blank"),
     ("options", With(options=(option(), option())), "two options have the name 'mood'"),
@@ -117,11 +117,11 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("tools", With(tools=(tool({"type": "string"}),)), 'must have "type": "object"'),
     ("env", With(env=("OPENAI_*", "*")), "info().env has '*', which hands the daemon's whole environment"),
     ("program", With(program="no-such-program", install="brew install it"), "not on PATH; install it with `brew install it`"),
-    ("probe", broken.Unprobed(), "probe() finds no version: it does not run here"),
-    ("arguments", broken.TalkativeTask(), "task(): the prompt or the history stands in the arguments"),
-    ("arguments", Talkative(lambda spec: spec.options["token"]), "session(): a secret option stands in the arguments"),
-    ("arguments", Talkative(lambda spec: str(spec.system)), "session(): the system prompt stands in the arguments"),
-    ("arguments", Talkative(lambda spec: str(spec.history)), "session(): the prompt or the history stands in the arguments"),
+    ("probe", broken.FailsProbe(), "probe() finds no version: it does not run here"),
+    ("arguments", broken.LeaksTheTask(), "task(): the prompt or the history stands in the arguments"),
+    ("arguments", LeaksTheSpec(lambda spec: spec.options["token"]), "session(): a secret option stands in the arguments"),
+    ("arguments", LeaksTheSpec(lambda spec: str(spec.system)), "session(): the system prompt stands in the arguments"),
+    ("arguments", LeaksTheSpec(lambda spec: str(spec.history)), "session(): the prompt or the history stands in the arguments"),
     ("task", Coded(broken_codecs.SilentlyFails), "a run that fails (exit code 1) has the reason in an `error` event"),
     ("task", Programmed(broken.ECHO, task="raise SystemExit(3)"), "the task ended with exit code 3 (error)"),
     ("session", Coded(broken_codecs.FindsResults), "there is a result of tool call '1', which was never started"),
@@ -131,20 +131,20 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("native session", Resuming(reported="two"), "a native_session event has 'two', and the agent's native_id is 'one'"),
     ("native session", Resuming(), "opened a session: the conversation would be lost unseen"),
     ("native session", Resuming(broken.wrong_word), "raised AgentUnavailable (it is gone); with ResumeFailed it is seeded anew"),
-    ("killed", Coded(broken_codecs.Wishful), "a process that is killed in mid-turn is an `error`"),
+    ("killed", Coded(broken_codecs.ReportsSuccessOnExit), "a process that is killed in mid-turn is an `error`"),
     ("killed", Coded(broken_codecs.NeverEnds), "the agent was gone before its session_end"),
-    ("killed", Programmed(broken.ECHO, broken.Unaware), "the process was killed, and the agent reports that it is alive"),
-    ("killed", Programmed(broken.ECHO, broken.Patient), "prompt() raised nothing although the process is gone"),
-    ("close", Programmed(broken.ECHO, broken.Immortal), "close() left 1 processes running: python"),
+    ("killed", Programmed(broken.ECHO, broken.ReportsAlive), "the process was killed, and the agent reports that it is alive"),
+    ("killed", Programmed(broken.ECHO, broken.AcceptsPromptsAfterExit), "prompt() raised nothing although the process is gone"),
+    ("close", Programmed(broken.ECHO, broken.LeavesItsProcess), "close() left 1 processes running: python"),
     ("recorded lines", Coded(broken_codecs.EndsTwice), "gave `session_end` after the session_end of its run"),
     ("recorded lines", Coded(broken_codecs.GoesOnAfterItsEnd), "gave `agent_token` after the session_end of its run"),
     ("ends", Coded(broken_codecs.LeavesOpen), "1 runs had 0 session_end events"),
-    ("ends", Coded(broken_codecs.Wishful), "the process ended with 1 in mid-run, and the run's exit code is 0"),
+    ("ends", Coded(broken_codecs.ReportsSuccessOnExit), "the process ended with 1 in mid-run, and the run's exit code is 0"),
     ("ends", Coded(broken_codecs.Repeats), "though"),
     ("unknown lines", Coded(broken_codecs.Loses), "is lost; a line that is not understood is a Stdout event"),
-    ("unknown lines", Coded(broken_codecs.Trusting), "raised ValueError: what is this"),
-    ("damaged lines", Coded(broken_codecs.Trusting), "with recorded lines damaged ("),
-    ("damaged lines", Coded(broken_codecs.Gullible), "gave a session_end though no run was under way"),
+    ("unknown lines", Coded(broken_codecs.AssumesValidLines), "raised ValueError: what is this"),
+    ("damaged lines", Coded(broken_codecs.AssumesValidLines), "with recorded lines damaged ("),
+    ("damaged lines", Coded(broken_codecs.EndsOnAnySessionEnd), "gave a session_end though no run was under way"),
 ]
 
 
@@ -156,22 +156,22 @@ async def test_a_broken_driver_fails(check: str, driver: Driver, text: str, tmp_
 
 
 async def test_an_agent_that_does_not_stop_fails(tmp_path: Path) -> None:
-    mute = Programmed(broken.MUTE, broken.Deaf)
+    mute = Programmed(broken.MUTE, broken.IgnoresInterrupts)
     # Which limit is the first to pass is not defined.
     assert (await outcome(mute, tmp_path, "session", seconds=1.0)).status == "failed"
     assert (await outcome(mute, tmp_path, "interrupt", seconds=1.0)).status == "failed"
-    stuck = await outcome(Programmed(broken.ECHO, broken.Deaf), tmp_path, "stuck")
+    stuck = await outcome(Programmed(broken.ECHO, broken.IgnoresInterrupts), tmp_path, "stuck")
     assert (stuck.status, stuck.text[:28]) == ("failed", "no session_end within 11 s; ")
 
 
-async def test_a_seed_that_goes_nowhere_fails(tmp_path: Path) -> None:
-    class Forgetful(EchoDriver):
+async def test_a_driver_that_ignores_the_history_fails(tmp_path: Path) -> None:
+    class IgnoresTheHistory(EchoDriver):
         def session(self, spec):  # type: ignore[no-untyped-def]
             from dataclasses import replace
 
             return super().session(replace(spec, history=(), system=None))
 
-    found = await outcome(Forgetful(), tmp_path, "seeds")
+    found = await outcome(IgnoresTheHistory(), tmp_path, "seeds")
     assert found.text == "info() declares `seeds`, but the text never reached the program; pass it, or declare seeds=False"
 
 
@@ -183,7 +183,7 @@ async def test_a_driver_without_processes_or_codecs_is_checked_as_far_as_it_goes
     assert skipped == {"native session", "seeds", "stuck", "killed", "close"} | codecs | set(TOOL_CHECKS)
 
 
-def test_in_a_test_of_an_author() -> None:
+def test_the_checks_as_a_parametrised_test() -> None:
     assert {outcome.status for outcome in check_driver(EchoDriver())} == {"passed", "skipped"}
     with pytest.raises(DriverCheckFailed) as failed:
         check_driver(With(title="", options=(option("cwd"),)))

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from drivers.contract.info import ToolSpec
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from gateway.mcp import server as mcp_server
-from gateway.mcp.host import McpHost
+from gateway.mcp.listener import McpHost
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY
 

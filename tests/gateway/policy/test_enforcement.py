@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from drivers.contract.agent import PermissionReply, ToolReply
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, ToolCall, ToolResult
-from drivers.contract.info import ToolGrant
 from drivers.contract.messages import ToolUseBlock
-from gateway.policy.decisions import TIME_LIMIT
+from gateway.policy.decision_record import TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.rules import Policy, Rule
 

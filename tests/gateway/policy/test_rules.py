@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from drivers.contract.info import ToolGrant
+from drivers.contract.driver_info import ToolGrant
 from gateway.policy.rules import Policy, Rule, glob
 
 

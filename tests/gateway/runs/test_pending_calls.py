@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drivers.contract.agent import PermissionReply, ToolReply
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import AwaitedCall, ToolCall, ToolResult
-from drivers.contract.info import ToolSpec
 from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.policy.enforcement import EarlierGrants
 from gateway.runs.pending_calls import APPROVED, INTERRUPTED, NO_RESULT, pending_in, resolve, unanswered

@@ -20,7 +20,7 @@ from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, Steered, TurnStart
 from gateway.events.messages import CANCELLED, Fold
 from gateway.observability.metrics import Metrics
-from gateway.runs.output import RunOutput
+from gateway.runs.agent_output import RunOutput
 from gateway.runs.pending_calls import unanswered
 from gateway.runs.recovery import UNSEEN, close_open_runs
 from gateway.security.redaction import Redactor

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone
 from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, OutputEvent, SessionEnd, ToolCall
-from drivers.contract.info import ToolGrant
 from drivers.contract.messages import MESSAGE, ToolUseBlock
 from gateway.events.event_log import EventLog
 from gateway.observability.metrics import Metrics

@@ -51,7 +51,7 @@ async def test_it_is_of_version_3_1_and_names_everything_once(document: Document
 
 async def test_every_operation_is_explained_and_shown(document: Document) -> None:
     for method, path, operation in operations(document):
-        where = f"{method} {path}: declare examples with `shown` (gateway/protocols/openapi.py)"
+        where = f"{method} {path}: declare examples with `shown` (gateway/protocols/route_metadata.py)"
         assert operation["description"], where
         if "requestBody" in operation:
             assert operation["requestBody"]["content"]["application/json"]["examples"], where

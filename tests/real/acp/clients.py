@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("client.mjs")
 Json = dict[str, Any]
 
 
-class Refused(Exception):
+class RequestFailed(Exception):
     """An error of JSON-RPC, with its code."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -42,13 +42,13 @@ class Editor(ABC):
 
     def __init__(self) -> None:
         self.updates: list[Json] = []
-        self.asked: list[Json] = []
+        self.permission_requests: list[Json] = []
         self.served: list[str] = []
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
     @abstractmethod
     async def call(self, method: str, params: Json) -> Json:
-        """The result of a request. Raises Refused."""
+        """The result of a request. Raises RequestFailed."""
 
     @abstractmethod
     async def notify(self, method: str, params: Json) -> None:
@@ -77,8 +77,8 @@ class Editor(ABC):
     async def until(self, seen: Callable[[], Any]) -> None:
         async with asyncio.timeout(60):
             while not seen():
-                self.news.clear()
-                await self.news.wait()
+                self.changed.clear()
+                await self.changed.wait()
 
     def received_text(self, kind: str = "agent_message_chunk") -> str:
         found = (note["update"] for note in self.updates)
@@ -105,10 +105,10 @@ class TypeScript(Editor):
             elif "update" in message:
                 self.updates.append(message["update"])
             elif "asked" in message:
-                self.asked.append(message["asked"])
+                self.permission_requests.append(message["asked"])
             elif "served" in message:
                 self.served.append(message["served"])
-            self.news.set()
+            self.changed.set()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(ConnectionError("the client has ended"))
@@ -119,7 +119,7 @@ class TypeScript(Editor):
         self._write({"n": n, "method": method, "params": params})
         answer = await asyncio.wait_for(answered, 60)
         if "error" in answer:
-            raise Refused(answer["error"]["code"], answer["error"]["message"])
+            raise RequestFailed(answer["error"]["code"], answer["error"]["message"])
         return dict(answer["result"])
 
     async def notify(self, method: str, params: Json) -> None:
@@ -143,11 +143,11 @@ class Python(Editor):
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         self.updates.append({"sessionId": session_id, "update": update.model_dump(by_alias=True, mode="json")})
-        self.news.set()
+        self.changed.set()
 
     async def request_permission(self, options: list[Any], session_id: str, tool_call: Any, **_: Any) -> Any:
-        self.asked.append({"sessionId": session_id, "toolCall": tool_call.model_dump(by_alias=True, mode="json")})
-        self.news.set()
+        self.permission_requests.append({"sessionId": session_id, "toolCall": tool_call.model_dump(by_alias=True, mode="json")})
+        self.changed.set()
         if self._choice == "nothing":
             await asyncio.Event().wait()
         chosen = next(option for option in options if option.kind == self._choice)
@@ -187,7 +187,7 @@ class Python(Editor):
         try:
             result = await asyncio.wait_for(getattr(self.connection, _CALLS[method])(**given), 60)
         except RequestError as error:
-            raise Refused(error.code, str(error)) from None
+            raise RequestFailed(error.code, str(error)) from None
         return {} if result is None else dict(result.model_dump(by_alias=True, mode="json"))
 
     async def notify(self, method: str, params: Json) -> None:

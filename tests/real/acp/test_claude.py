@@ -10,36 +10,38 @@ import pytest
 from tests.daemon import KEY, Running, gateway_on
 from tests.model_server.scenarios import Text, text_step
 from tests.real.acp.clients import editor_on
-from tests.real.tool_bench import Bench, bash, cold_bench  # noqa: F401
+from tests.real.tool_bench import Bench, bash, unstarted_bench  # noqa: F401
 
 
 @pytest.fixture
-async def portico(cold_bench: Bench) -> AsyncIterator[Running]:  # noqa: F811
-    async with gateway_on(cold_bench.config()) as running:
+async def portico(unstarted_bench: Bench) -> AsyncIterator[Running]:  # noqa: F811
+    async with gateway_on(unstarted_bench.config()) as running:
         yield running
 
 
 @pytest.mark.parametrize("transport", ["ws", "http"])
 @pytest.mark.parametrize("language", ["python", "typescript"])
-async def test_a_days_work(cold_bench: Bench, portico: Running, language: str, transport: str) -> None:  # noqa: F811
+async def test_permission_denial_cancel_and_reload(
+    unstarted_bench: Bench, portico: Running, language: str, transport: str
+) -> None:  # noqa: F811
     """A command by permission and one denied, a cancelled one, a reconnect, and a prompt on the loaded session."""
-    made = cold_bench.work / "made.txt"
+    made = unstarted_bench.work / "made.txt"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
         session = await editor.new()
-        go = cold_bench.model_calls(Text("I write. "), bash(f"echo one > {made}"), after="Written.")
+        go = unstarted_bench.model_calls(Text("I write. "), bash(f"echo one > {made}"), after="Written.")
         assert await editor.prompt(session, go) == "end_turn"
         assert made.read_text() == "one\n"
         assert editor.received_text() == "I write. Written."
         await editor.choose("reject_once")
-        go = cold_bench.model_calls(bash(f"rm {made}"), after="I could not.", name="inner")
+        go = unstarted_bench.model_calls(bash(f"rm {made}"), after="I could not.", name="inner")
         assert await editor.prompt(session, go) == "end_turn"
         assert made.exists()
-        assert len(editor.asked) == 2
+        assert len(editor.permission_requests) == 2
 
         await editor.choose("nothing")
-        go = cold_bench.model_calls(bash("sleep 97"), after="never", name="inner")
+        go = unstarted_bench.model_calls(bash("sleep 97"), after="never", name="inner")
         prompting = asyncio.create_task(editor.prompt(session, go))
-        await editor.until(lambda: len(editor.asked) == 3)
+        await editor.until(lambda: len(editor.permission_requests) == 3)
         await editor.notify("session/cancel", {"sessionId": session})
         assert await prompting == "cancelled"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
@@ -47,8 +49,8 @@ async def test_a_days_work(cold_bench: Bench, portico: Running, language: str, t
         await editor.load(session)
         assert editor.received_text().startswith("I write. Written.I could not.")
         editor.updates.clear()
-        go = cold_bench.model_says(text_step("I remember."), name="inner")
+        go = unstarted_bench.model_replies(text_step("I remember."), name="inner")
         assert await editor.prompt(session, go) == "end_turn"
         assert editor.received_text() == "I remember."
         # The model was given what was said before.
-        assert "I could not." in str(cold_bench.model.bodies()[-1]["messages"])
+        assert "I could not." in str(unstarted_bench.model.bodies()[-1]["messages"])

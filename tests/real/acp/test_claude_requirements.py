@@ -16,7 +16,7 @@ from tests.gateway.protocols.acp.client import Client
 from tests.gateway.protocols.acp.core_profile import EVERY
 from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
 from tests.real.acp.mirror import mirror
-from tests.real.conftest import Home, emptied, home_of
+from tests.real.conftest import Home, make_home, tear_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,11 +43,11 @@ async def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, claude_program: Path
 ) -> AsyncIterator[Client]:
     async with mirror() as model:
-        home = home_of(tmp_path_factory.mktemp("requirements"), claude_program, model.url)
+        home = make_home(tmp_path_factory.mktemp("requirements"), claude_program, model.url)
         async with request.param(home) as found:
             await found.initialize()
             yield found
-        await emptied(home)
+        await tear_down(home)
         assert all(asked.headers["user-agent"].startswith("claude-cli/") for asked in model.requests)
         assert len(model.bodies("mirror")) > len(EVERY) / 2
 

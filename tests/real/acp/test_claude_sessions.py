@@ -49,7 +49,7 @@ def allow(params: dict[str, Any]) -> str:
     return "allow_once"
 
 
-async def test_load_tells_all_and_resume_nothing(connect: Connect) -> None:
+async def test_load_replays_the_history_and_resume_does_not(connect: Connect) -> None:
     """Text, a call, and what a cancelled prompt has said."""
     first = await connect()
     first.choose = allow
@@ -100,7 +100,7 @@ async def test_a_hundred_sessions_over_one_websocket(connect: Connect, model: Mo
     assert listed == sessions[::-1]
 
 
-async def test_a_session_goes_on_over_aap_and_comes_back(connect: Connect, portico: Running, model: ModelServer) -> None:
+async def test_a_session_is_continued_over_aap_and_again_over_acp(connect: Connect, portico: Running, model: ModelServer) -> None:
     client = await connect()
     session = await client.new()
     await client.prompt(session, "over ACP")
@@ -118,7 +118,7 @@ async def test_a_session_goes_on_over_aap_and_comes_back(connect: Connect, porti
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_a_permission_asked_here_is_answered_over_aap(connect: Connect, portico: Running, granted: bool) -> None:
+async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, portico: Running, granted: bool) -> None:
     client = await connect()
     session = await client.new()
     answer = await client.begin("session/prompt", prompt(session, "do the work"))
@@ -135,7 +135,7 @@ async def test_a_permission_asked_here_is_answered_over_aap(connect: Connect, po
     assert (await client.prompt(session, "next"))["stopReason"] == "end_turn"
 
 
-async def test_a_permission_of_aap_is_answered_here(connect: Connect, portico: Running) -> None:
+async def test_an_aap_permission_request_is_answered_over_acp(connect: Connect, portico: Running) -> None:
     first = await create(portico.client, "claude", "do the work", grants=[{"name": "Bash", "trust": False}])
     assert first["stopReason"] == "tool_use"
     client = await connect()

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, Running, gateway_on, table
-from tests.real.acp.clients import Editor, Refused, editor_on
+from tests.real.acp.clients import Editor, RequestFailed, editor_on
 
 Scene = Callable[..., str]
 Connect = Callable[..., AbstractAsyncContextManager[Editor]]
@@ -60,7 +60,7 @@ async def test_new_prompt_list_and_a_second_session(connect: Connect) -> None:
         assert set(await editor.listed()) == {one, two}
 
 
-async def test_reconnect_load_and_go_on(connect: Connect) -> None:
+async def test_reconnect_load_and_prompt(connect: Connect) -> None:
     texts = [f"number {n}" for n in range(20)]
     async with connect() as editor:
         session = await editor.new()
@@ -82,7 +82,7 @@ async def test_reconnect_load_and_go_on(connect: Connect) -> None:
         assert await editor.prompt(session, "and more") == "end_turn"
 
 
-async def test_resume_and_go_on(connect: Connect) -> None:
+async def test_resume_and_prompt(connect: Connect) -> None:
     async with connect() as editor:
         session = await editor.new()
         await editor.prompt(session, "before")
@@ -97,7 +97,7 @@ async def test_close_and_load_again(connect: Connect) -> None:
         session = await editor.new()
         await editor.prompt(session, "before")
         await editor.call("session/close", {"sessionId": session})
-        with pytest.raises(Refused, match="not open") as refused:
+        with pytest.raises(RequestFailed, match="not open") as refused:
             await editor.prompt(session, "closed")
         assert refused.value.code == -32002
         editor.updates.clear()
@@ -128,22 +128,22 @@ async def test_the_clients_files_and_terminals(connect: Connect, portico: Runnin
         ]
 
 
-async def test_an_unknown_session_costs_its_request_only(connect: Connect) -> None:
+async def test_an_unknown_session_fails_its_request_only(connect: Connect) -> None:
     async with connect() as editor:
         session = await editor.new()
         for ask in (editor.load, editor.resume, lambda unknown: editor.prompt(unknown, "hello")):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestFailed) as refused:
                 await ask("no-such-session")
             assert refused.value.code == -32002
         assert await editor.prompt(session, "still here") == "end_turn"
 
 
-async def test_permission_is_asked_for_and_counts(connect: Connect, portico: Running, scene: Scene) -> None:
+async def test_permission_is_requested_and_obeyed(connect: Connect, portico: Running, scene: Scene) -> None:
     async with connect("script") as editor:
         session = await editor.new()
         await play(portico, session, scene(STEPS))
         assert await editor.prompt(session, "go") == "end_turn"
-        assert len(editor.asked) == 1
+        assert len(editor.permission_requests) == 1
         assert editor.received_text() == "I write it. Done: written"
         assert editor.received_text("agent_thought_chunk") == "Let me see."
         await editor.choose("reject_once")
@@ -152,7 +152,7 @@ async def test_permission_is_asked_for_and_counts(connect: Connect, portico: Run
         assert ends == ["completed", "failed"]
 
 
-async def test_cancel_at_work_and_while_asked(connect: Connect, portico: Running, scene: Scene) -> None:
+async def test_cancel_during_text_and_during_a_permission_request(connect: Connect, portico: Running, scene: Scene) -> None:
     async with connect("script") as editor:
         session = await editor.new()
         await play(portico, session, scene([{"text": "at work"}, {"hang": True}], name="hang.json"))
@@ -165,26 +165,28 @@ async def test_cancel_at_work_and_while_asked(connect: Connect, portico: Running
         await play(portico, other, scene(STEPS))
         await editor.choose("nothing")
         prompting = asyncio.create_task(editor.prompt(other, "go"))
-        await editor.until(lambda: editor.asked)
+        await editor.until(lambda: editor.permission_requests)
         await editor.notify("session/cancel", {"sessionId": other})
         assert await asyncio.wait_for(prompting, 30) == "cancelled"
 
 
-async def test_an_open_question_waits_for_the_next_connection(connect: Connect, portico: Running, scene: Scene) -> None:
+async def test_a_pending_permission_request_is_sent_to_the_next_connection(
+    connect: Connect, portico: Running, scene: Scene
+) -> None:
     async with connect("script") as editor:
         session = await editor.new()
         await play(portico, session, scene(STEPS))
         await editor.choose("nothing")
         prompting = asyncio.create_task(editor.prompt(session, "go"))
-        await editor.until(lambda: editor.asked)
+        await editor.until(lambda: editor.permission_requests)
         prompting.cancel()
     async with connect("script") as editor:
         await editor.load(session)
         await editor.until(lambda: editor.received_text().endswith("Done: written"))
-        assert len(editor.asked) == 1
+        assert len(editor.permission_requests) == 1
 
 
-async def test_each_client_sees_what_the_other_says(portico: Running) -> None:
+async def test_each_client_receives_the_messages_of_the_other(portico: Running) -> None:
     """A Python client and a TypeScript one in one session, over different transports."""
     python = editor_on("python", "http", portico.url, "echo", KEY)
     typescript = editor_on("typescript", "ws", portico.url, "echo", KEY)

@@ -25,7 +25,7 @@ async def test_python_client(tmp_path: Path) -> None:
     assert out == "> | Agent: hello\n> > | Agent: again\n> "
 
 
-async def test_a_client_that_cannot_be_asked(tmp_path: Path) -> None:
+async def test_a_client_without_permission_requests(tmp_path: Path) -> None:
     """The Python one knows nothing of permissions: its error counts as a no, and the run goes on."""
     out = await received_text(
         sys.executable, EXAMPLES / "client.py", *portico_acp(tmp_path, "script"), folder=tmp_path, stdin="go\n"

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import write_config
 from tests.daemon import Daemon, Running, gateway_on, table
 from tests.model_server.openai import OpenAIServer, model_server
-from tests.real.conftest import emptied
+from tests.real.conftest import tear_down
 
 CLIS = Path(__file__).parents[3] / ".clis"
 DUMMY_KEY = "sk-dummy-0123456789abcdef"
@@ -106,7 +106,7 @@ async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> Asyn
     }
     home = Home(path, work, tmp_path, {"driver": "codex", "cwd": str(work), "env": env})
     yield home
-    await emptied(home)
+    await tear_down(home)
 
 
 @pytest.fixture

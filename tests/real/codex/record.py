@@ -20,11 +20,11 @@ from typing import Any
 
 from drivers.codex.driver import CodexDriver
 from drivers.contract.agent import PermissionReply, Prompt, Reply, ToolReply
+from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.codec import Codec, Launch
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import AgentToken, Awaiting, OutputEvent, ToolCall
-from drivers.contract.info import ToolGrant, ToolSpec
-from drivers.contract.specs import SessionSpec, TaskSpec
 from drivers.runtime.process import Process, Spawner
 from tests.model_server.openai import model_server
 from tests.real.codex.conftest import CLIS, CONFIG, DUMMY_KEY

@@ -8,49 +8,49 @@ from typing import Any
 
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
+from tests.real.codex.aap_client import AapSession, create_session, user
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import Talk, begin, user
-from tests.real.processes import cli_of, gone, of_home, until
+from tests.real.processes import cli_of, processes_of, wait_for_exit, wait_until
 
 
-def post(talk: Talk, text: str, **fields: Any) -> asyncio.Task[Any]:
+def post(aap: AapSession, text: str, **fields: Any) -> asyncio.Task[Any]:
     body = {"messages": [user(text)], **fields}
-    return asyncio.create_task(talk.client.post(f"/session/{talk.id}", json=body))
+    return asyncio.create_task(aap.client.post(f"/session/{aap.id}", json=body))
 
 
 def sleeping(home: Home) -> list[int]:
-    return [process.pid for process in of_home(home.path, command="time.sleep(97)")]
+    return [process.pid for process in processes_of(home.path, command="time.sleep(97)")]
 
 
-async def test_a_shell_command_ends_with_its_run(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]]", own={"shell": True})
-    turn = post(talk, "[[longshell]]", stream="delta")
-    await until(lambda: sleeping(home), "a shell command at work")
+async def test_a_cancelled_run_ends_its_shell_command(portico: Running, home: Home) -> None:
+    aap = await create_session(portico.client, "[[plain]]", own={"shell": True})
+    turn = post(aap, "[[longshell]]", stream="delta")
+    await wait_until(lambda: sleeping(home), "a shell command at work")
     sleeps = sleeping(home)
     began = time.monotonic()
-    answer = await portico.client.post(f"/session/{talk.id}/cancel")
+    answer = await portico.client.post(f"/session/{aap.id}/cancel")
     took = time.monotonic() - began
-    assert answer.json() == {"sessionId": talk.id, "cancelled": True, "state": "idle"}
+    assert answer.json() == {"sessionId": aap.id, "cancelled": True, "state": "idle"}
     text = (await turn).text
     assert text.count("event: turn_stop") == 1
     for pid in sleeps:
-        await gone(pid)
+        await wait_for_exit(pid)
     assert took < 5, f"{took:.2f} s; 1 s on a machine that has nothing else to do"
-    assert await talk.send_turn("[[echo:again]]") == "again"
+    assert await aap.send_turn("[[echo:again]]") == "again"
 
 
-async def test_it_is_told_something_while_it_works(portico: Running, home: Home, model: OpenAIServer) -> None:
-    talk = await begin(portico.client, "[[plain]]")
+async def test_a_message_is_steered_into_a_running_turn(portico: Running, home: Home, model: OpenAIServer) -> None:
+    aap = await create_session(portico.client, "[[plain]]")
     cli = cli_of(home.path)
-    async with talk.saying("[[midtext]]") as frames:
+    async with aap.open_stream("[[midtext]]") as frames:
         async for name, _ in frames:
             if name == "text_delta":
                 break
-        steered = post(talk, "[[echo:steered]]", when_busy="steer")
+        steered = post(aap, "[[echo:steered]]", when_busy="steer")
         rest = [frame async for frame in frames]
     assert [name for name, _ in rest].count("turn_stop") == 1
     assert (await steered).json()["stopReason"] == "end_turn", (await steered).text
-    contents = [message["content"] for message in await talk.history()]
+    contents = [message["content"] for message in await aap.history()]
     assert contents[-2:] == ["[[echo:steered]]", "steered"]
-    assert await talk.send_turn("[[echo:next]]") == "next"
+    assert await aap.send_turn("[[echo:next]]") == "next"
     assert cli_of(home.path) == cli

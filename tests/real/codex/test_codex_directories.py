@@ -43,7 +43,7 @@ def session_body(session: str, here: Path, *directories: Path) -> dict[str, Any]
     return {"sessionId": session, "cwd": str(here), "mcpServers": [], **given}
 
 
-async def test_a_trusted_patch_there_is_not_asked_about(
+async def test_a_trusted_patch_in_an_additional_directory_needs_no_permission(
     portico: Running, folders: tuple[Path, Path, Path], model: OpenAIServer
 ) -> None:
     here, there, _ = folders
@@ -65,7 +65,7 @@ async def test_a_trusted_patch_there_is_not_asked_about(
     await connection.close()
 
 
-async def test_commands_of_the_sandbox_write_there(portico: Running, folders: tuple[Path, Path, Path]) -> None:
+async def test_sandboxed_commands_write_in_an_additional_directory(portico: Running, folders: tuple[Path, Path, Path]) -> None:
     here, there, users = folders
     client, connection = connect(portico.gateway, "codex")
     await client.initialize()
@@ -83,7 +83,9 @@ async def test_commands_of_the_sandbox_write_there(portico: Running, folders: tu
     await connection.close()
 
 
-async def test_rules_files_there_let_nothing_run(portico: Running, home: Home, folders: tuple[Path, Path, Path]) -> None:
+async def test_rules_files_in_an_additional_directory_allow_nothing(
+    portico: Running, home: Home, folders: tuple[Path, Path, Path]
+) -> None:
     here, there, _ = folders
     (there / ".codex" / "rules").mkdir(parents=True)
     (there / ".codex" / "rules" / "mine.rules").write_text('prefix_rule(pattern=["touch"], decision="allow")\n')

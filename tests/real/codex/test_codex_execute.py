@@ -8,10 +8,10 @@ import pytest
 
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
+from tests.real.aap_client import of_kind
+from tests.real.codex.aap_client import execute, received_text
 from tests.real.codex.conftest import DUMMY_KEY, Home
-from tests.real.codex.talk import execute, received_text
-from tests.real.processes import arguments, cli_of, until
-from tests.real.talk import of_kind
+from tests.real.processes import arguments, cli_of, wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 
@@ -56,7 +56,7 @@ async def test_parallel_commands(portico: Running) -> None:
     assert len({c["id"] for c in of_kind(events, "tool_call")}) == 3
 
 
-async def test_a_task_writes_files_only_where_the_sandbox_lets_it(home: Home) -> None:
+async def test_a_task_writes_files_only_if_the_sandbox_allows_it(home: Home) -> None:
     async with home.gateway() as running:
         await execute(running.client, "[[patch:one.txt]]")
         await execute(running.client, "[[run:touch two.txt]]")
@@ -118,7 +118,7 @@ async def test_errors_of_the_model(portico: Running, scenario: str, reported: st
     assert not any("Reconnecting" in e["message"] for e in of_kind(events, "error"))
 
 
-async def test_no_network_is_an_error_and_no_wait_for_ever(home: Home, model: OpenAIServer) -> None:
+async def test_an_unreachable_model_is_an_error(home: Home, model: OpenAIServer) -> None:
     config = home.codex / "config.toml"
     retries = "request_max_retries = 1\nstream_max_retries = 2\n"
     config.write_text(config.read_text().replace(model.url, "http://127.0.0.1:1") + retries)
@@ -132,6 +132,6 @@ async def test_ps_shows_neither_the_task_nor_a_key(home: Home, model: OpenAIServ
     home.agent["options"] = {"api_key": "sk-option-0123456789"}
     async with home.gateway() as running:
         async with running.client.stream("POST", "/v1/execute", json={"driver": "codex", "task": "[[slowtext]] secret-task"}):
-            await until(lambda: bool(model.requests), "the model is asked")
+            await wait_until(lambda: bool(model.requests), "the model is asked")
             shown = list(arguments(cli_of(home.path)))
         assert shown and not any("secret-task" in a or "sk-" in a for a in shown)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
+from tests.real.codex.aap_client import calls_of, create_session, grant, received_text, results_of
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import begin, calls_of, grant, received_text, results_of
 
 RULES = [
     {"tool": "shell", "when": {"command": "touch allowed*"}, "decide": "allow"},
@@ -31,28 +31,28 @@ def made(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("trust", [True, False])
-async def test_what_is_denied_does_not_run(ruled: Running, home: Home, model: OpenAIServer, trust: bool) -> None:
+async def test_denied_calls_do_not_run(ruled: Running, home: Home, model: OpenAIServer, trust: bool) -> None:
     own = {"shell": trust, "apply_patch": trust}
-    talk = await begin(ruled.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
-    (output,) = results_of(talk.first["messages"]).values()
+    aap = await create_session(ruled.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
+    (output,) = results_of(aap.first["messages"]).values()
     assert "not in this house" in output and made(home) == []
     assert any("not in this house" in text for text in received_text(model.bodies()[-1]))
-    await talk.send_turn("[[patch:secret.txt]]")
+    await aap.send_turn("[[patch:secret.txt]]")
     assert made(home) == []
-    await talk.send_turn("[[run:touch allowed.txt]]")
+    await aap.send_turn("[[run:touch allowed.txt]]")
     assert made(home) == ["allowed.txt"]
 
 
-async def test_a_rule_asks_whatever_is_trusted(ruled: Running, home: Home) -> None:
-    talk = await begin(ruled.client, "[[run:touch asked.txt]]", own={"shell": True, "apply_patch": True}, stop="tool_use")
-    (call,) = calls_of(talk.first["messages"])
+async def test_an_ask_rule_overrides_trust(ruled: Running, home: Home) -> None:
+    aap = await create_session(ruled.client, "[[run:touch asked.txt]]", own={"shell": True, "apply_patch": True}, stop="tool_use")
+    (call,) = calls_of(aap.first["messages"])
     assert made(home) == []
-    answer = await talk.send(grant(call))
+    answer = await aap.send(grant(call))
     assert (answer["stopReason"], made(home)) == ("end_turn", ["asked.txt"])
-    await talk.send_turn("[[run:touch trusted.txt]]")
+    await aap.send_turn("[[run:touch trusted.txt]]")
     assert made(home) == ["asked.txt", "trusted.txt"]
 
 
-async def test_no_task_runs_without_its_rules(ruled: Running, home: Home) -> None:
+async def test_a_task_is_rejected_if_the_agent_has_rules(ruled: Running, home: Home) -> None:
     answer = await ruled.client.post("/v1/execute", json={"driver": "codex", "task": "[[run:touch denied.txt]]"})
     assert answer.status_code == 403 and made(home) == []

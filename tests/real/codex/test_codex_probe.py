@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from tests.real.codex.conftest import Home
-from tests.real.processes import of_home
+from tests.real.processes import processes_of
 
 
-async def test_a_provider_of_the_users_own_needs_no_login(home: Home) -> None:
+async def test_a_custom_provider_needs_no_login(home: Home) -> None:
     async with home.gateway() as running:
         before = time.monotonic()
         answer = (await running.client.get("/v1/drivers")).json()
@@ -16,10 +16,10 @@ async def test_a_provider_of_the_users_own_needs_no_login(home: Home) -> None:
         assert time.monotonic() - before < 10
         assert (found["version"], found["problem"]) == ("0.169.0", None)
         assert "gpt-5.5" in found["models"]
-        assert not of_home(home.path)
+        assert not processes_of(home.path)
 
 
-async def test_without_a_login_it_is_not_offered_and_with_a_key_it_is(home: Home) -> None:
+async def test_codex_is_listed_only_with_a_login_or_a_key(home: Home) -> None:
     (home.codex / "config.toml").write_text("")
     async with home.gateway() as running:
         assert "codex" not in [agent["name"] for agent in (await running.client.get("/meta")).json()["agents"]]

@@ -16,8 +16,8 @@ from acp.schema import EnvVariable, McpServerStdio
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.model_server.openai_scenarios import SCENARIOS
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
+from tests.real.codex.aap_client import outputs
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import outputs
 from tests.real.editor import SERVER, Editor, editor_of
 
 SECRET = "tok-5up3r-s3cr3t"
@@ -43,19 +43,19 @@ async def model() -> Any:
 
 
 @pytest.mark.parametrize("mode", ["ask", "auto"])
-async def test_a_call_is_asked_about(home: Home, model: OpenAIServer, mode: str) -> None:
+async def test_a_call_needs_permission(home: Home, model: OpenAIServer, mode: str) -> None:
     async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, process):
         session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
         await agent.set_session_mode(session_id=session, mode_id=mode)
         assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
-        assert [call.title for call in editor.asked] == ["mcp__my_server__secret"]
+        assert [call.title for call in editor.permission_requests] == ["mcp__my_server__secret"]
         assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
         for child in psutil.Process(process.pid).children(recursive=True):
             assert SECRET not in " ".join(child.cmdline())
     assert not [file for file in home.base.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
 
 
-async def test_what_is_trusted_beside_it_stays_in_the_sandbox(home: Home) -> None:
+async def test_trusted_tools_stay_in_the_sandbox(home: Home) -> None:
     async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
         session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
         await agent.set_session_mode(session_id=session, mode_id="auto")
@@ -65,7 +65,7 @@ async def test_what_is_trusted_beside_it_stays_in_the_sandbox(home: Home) -> Non
             "[[patch:made.txt]]",
         ):
             await agent.prompt(session_id=session, prompt=[text_block(received_text)])
-        assert editor.asked == []
+        assert editor.permission_requests == []
     assert (home.work / "in.txt").exists() and (home.work / "made.txt").exists()
     assert not await asyncio.to_thread(Path("/usr/out.txt").exists)
 
@@ -79,12 +79,12 @@ async def test_a_denied_call_does_not_run(home: Home, model: OpenAIServer) -> No
     assert "letters" not in json.dumps(outputs(model.bodies()[-1]))
 
 
-async def test_a_call_that_is_asked_about_can_be_cancelled(home: Home, model: OpenAIServer) -> None:
+async def test_a_call_that_waits_for_permission_can_be_cancelled(home: Home, model: OpenAIServer) -> None:
     async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
         session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
         granting, editor.request_permission = editor.request_permission, never(editor)  # type: ignore[method-assign]
         prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("[[server]]")]))
-        await editor.until(lambda: editor.asked)
+        await editor.until(lambda: editor.permission_requests)
         await agent.cancel(session_id=session)
         assert (await asyncio.wait_for(prompt, 30)).stop_reason == "cancelled"
         editor.request_permission = granting  # type: ignore[method-assign]
@@ -96,23 +96,23 @@ def never(editor: Editor) -> Any:
     """A client that notes what it is asked and does not answer."""
 
     async def asked(session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
-        editor.asked.append(tool_call)
-        editor.news.set()
+        editor.permission_requests.append(tool_call)
+        editor.changed.set()
         await asyncio.Event().wait()
 
     return asked
 
 
-async def test_a_server_of_the_users_settings_does_not_answer_for_it(home: Home) -> None:
+async def test_a_server_of_the_same_name_in_the_user_settings_is_not_used(home: Home) -> None:
     config = home.codex / "config.toml"
     config.write_text(config.read_text() + OTHER)
     async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
         session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
         assert (await agent.prompt(session_id=session, prompt=[text_block("[[server2]]")])).stop_reason == "end_turn"
-        assert [call.title for call in editor.asked] == ["mcp__my_server-2__secret"]
+        assert [call.title for call in editor.permission_requests] == ["mcp__my_server-2__secret"]
 
 
-async def test_a_session_that_is_loaded_has_its_servers(home: Home) -> None:
+async def test_a_loaded_session_has_its_servers(home: Home) -> None:
     async with editor_of("codex", home.base, home.path, home.config()) as (_editor, agent, _process):
         session = (await agent.new_session(cwd=str(home.work), mcp_servers=[])).session_id
         await agent.prompt(session_id=session, prompt=[text_block("[[plain]]")])
@@ -123,4 +123,4 @@ async def test_a_session_that_is_loaded_has_its_servers(home: Home) -> None:
             assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
             assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
         # From then on it is trusted.
-        assert len(editor.asked) == 1
+        assert len(editor.permission_requests) == 1

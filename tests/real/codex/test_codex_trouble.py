@@ -14,9 +14,9 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
+from tests.real.codex.aap_client import create_session, user
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import begin, user
-from tests.real.processes import cli_of, gone, of_home, until
+from tests.real.processes import cli_of, processes_of, wait_for_exit, wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 
@@ -33,21 +33,21 @@ PLAIN = "Hello from the model, this is plain text."
     ],
 )
 async def test_errors_of_the_model(portico: Running, scenario: str, stop: str, reported: str | None, seconds: float) -> None:
-    talk = await begin(portico.client, "[[plain]]")
+    aap = await create_session(portico.client, "[[plain]]")
     before = time.monotonic()
-    answer = await talk.send(f"[[{scenario}]]")
+    answer = await aap.send(f"[[{scenario}]]")
     assert time.monotonic() - before < seconds
     assert answer["stopReason"] == stop
     assert (reported in answer["error"]) if reported else "error" not in answer
-    assert await talk.send_turn("[[plain]] again") == PLAIN
+    assert await aap.send_turn("[[plain]] again") == PLAIN
 
 
-async def test_a_stream_that_breaks_is_told_once(portico: Running) -> None:
-    talk = await begin(portico.client, "[[cutonce]]")
-    assert (await talk.history())[-1] == {"role": "assistant", "content": "Whole on the second try."}
+async def test_a_retried_stream_gives_its_text_once(portico: Running) -> None:
+    aap = await create_session(portico.client, "[[cutonce]]")
+    assert (await aap.history())[-1] == {"role": "assistant", "content": "Whole on the second try."}
 
 
-async def test_a_wrong_setting_is_told_at_the_start(home: Home) -> None:
+async def test_a_wrong_setting_fails_the_session_creation(home: Home) -> None:
     (home.codex / "config.toml").write_text('model_provider = "nowhere"\n')
     async with home.gateway() as running:
         answer = await running.client.put("/session", json={"agent": {"name": "codex"}, "messages": [user("x")]})
@@ -55,81 +55,81 @@ async def test_a_wrong_setting_is_told_at_the_start(home: Home) -> None:
 
 
 async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]]")
+    aap = await create_session(portico.client, "[[plain]]")
     process = cli_of(home.path)
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
-    async with talk.saying("[[slowtext]]") as frames:
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
+    async with aap.open_stream("[[slowtext]]") as frames:
         seen = 0
         async for name, _ in frames:
             seen += name == "text_delta"
             if seen == 3:
                 await session.run.cancel()
         assert name == "turn_stop"
-    assert (await portico.gateway.store.runs.last(talk.id)).stop_reason == "cancelled"
-    assert await talk.send_turn("[[plain]]") == PLAIN
+    assert (await portico.gateway.store.runs.last(aap.id)).stop_reason == "cancelled"
+    assert await aap.send_turn("[[plain]]") == PLAIN
     assert cli_of(home.path) == process
 
 
 async def test_an_interrupt_before_the_turn_has_begun(portico: Running) -> None:
-    talk = await begin(portico.client, "[[plain]]")
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
+    aap = await create_session(portico.client, "[[plain]]")
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
     await session.submit(Submission(message=UserMessage(content="[[slowtext]]")))
     before = time.monotonic()
     await session.run.cancel()
     assert time.monotonic() - before < 10
-    assert await talk.send_turn("[[plain]]") == PLAIN
+    assert await aap.send_turn("[[plain]]") == PLAIN
 
 
 async def test_an_interrupt_in_a_command_ends_the_command(home: Home) -> None:
     async with home.gateway(limits={"grace": 10.0}) as running:
-        talk = await begin(running.client, "[[plain]]", own={"shell": True, "apply_patch": True})
+        aap = await create_session(running.client, "[[plain]]", own={"shell": True, "apply_patch": True})
         process = cli_of(home.path)
-        session = await running.gateway.sessions.get(ADMINISTRATOR, talk.id)
-        async with talk.saying("[[longshell]]") as frames:
+        session = await running.gateway.sessions.get(ADMINISTRATOR, aap.id)
+        async with aap.open_stream("[[longshell]]") as frames:
             assert [(await anext(frames))[0] for _ in range(2)] == ["turn_start", "tool_call"]
-            await until(lambda: bool(_sleepers(home)), "the command runs")
+            await wait_until(lambda: bool(_sleepers(home)), "the command runs")
             (sleeper, *_) = _sleepers(home)
             await session.run.cancel()
             assert [name async for name, _ in frames][-1] == "turn_stop"
-        await gone(sleeper.pid)
+        await wait_for_exit(sleeper.pid)
         assert cli_of(home.path) == process
-        assert await talk.send_turn("[[plain]]") == PLAIN
-        (result,) = [m for m in await talk.history() if m["role"] == "tool"]
+        assert await aap.send_turn("[[plain]]") == PLAIN
+        (result,) = [m for m in await aap.history() if m["role"] == "tool"]
         assert result["content"] == "Tool call cancelled"
 
 
 async def test_a_cli_that_is_killed_in_the_middle_of_a_turn(portico: Running, home: Home, model: OpenAIServer) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
-    async with talk.saying("[[slowtext]]") as frames:
+    aap = await create_session(portico.client, "[[plain]] one")
+    async with aap.open_stream("[[slowtext]]") as frames:
         async for name, _ in frames:
             if name == "text_delta":
                 cli_of(home.path).kill()
                 break
         *_, (name, data) = [frame async for frame in frames]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
-    assert (await talk.send_turn("[[recall]]")).startswith("I see 3 user texts. Before this one: [[plain]] one | [[slowtext]]")
+    assert (await aap.send_turn("[[recall]]")).startswith("I see 3 user texts. Before this one: [[plain]] one | [[slowtext]]")
 
 
 async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
+    aap = await create_session(portico.client, "[[plain]] one")
     process = cli_of(home.path)
     process.kill()
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
-    await until(lambda: not session.live.alive, "its end is noticed")
-    assert await talk.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
+    await wait_until(lambda: not session.live.alive, "its end is noticed")
+    assert await aap.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
-async def test_a_native_thread_that_is_gone_is_seeded_from_the_history(portico: Running, home: Home, model: OpenAIServer) -> None:
-    talk = await begin(portico.client, "[[think]] one")
-    await talk.send_turn("[[plain]] two")
+async def test_a_deleted_native_thread_is_seeded_from_the_history(portico: Running, home: Home, model: OpenAIServer) -> None:
+    aap = await create_session(portico.client, "[[think]] one")
+    await aap.send_turn("[[plain]] two")
     process = cli_of(home.path)
     process.kill()
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
-    await until(lambda: not session.live.alive, "its end is noticed")
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
+    await wait_until(lambda: not session.live.alive, "its end is noticed")
     for found in home.codex.iterdir():
         if found.name != "config.toml":
             shutil.rmtree(found) if found.is_dir() else found.unlink()
-    assert await talk.send_turn("[[recall]]") == "I see 3 user texts. Before this one: [[think]] one | [[plain]] two"
+    assert await aap.send_turn("[[recall]]") == "I see 3 user texts. Before this one: [[think]] one | [[plain]] two"
     assert [i["role"] for i in model.bodies()[-1]["input"] if i.get("role") != "developer"].count("assistant") == 2
 
 
@@ -141,22 +141,22 @@ async def test_a_session_may_begin_with_a_history(portico: Running, model: OpenA
         {"role": "tool", "toolCallId": "c1", "content": "18 degrees"},
         {"role": "assistant", "content": "It is mild."},
     ]
-    talk = await begin(portico.client, *history, user("[[recall]]"))
-    assert talk.first["messages"][0]["content"] == "I see 2 user texts. Before this one: the weather?"
+    aap = await create_session(portico.client, *history, user("[[recall]]"))
+    assert aap.first["messages"][0]["content"] == "I see 2 user texts. Before this one: the weather?"
     sent = [(i.get("role") or i["type"]) for i in model.bodies()[-1]["input"] if "<environment_context>" not in str(i)]
     assert sent[-6:] == ["user", "assistant", "function_call", "function_call_output", "assistant", "user"]
 
 
-async def test_a_session_outlives_the_daemon(home: Home) -> None:
+async def test_a_session_is_resumed_after_the_daemon_was_killed(home: Home) -> None:
     daemon = await home.daemon()
     async with daemon.client() as client:
-        talk = await begin(client, "[[plain]] one")
+        aap = await create_session(client, "[[plain]] one")
     process = cli_of(home.path)
     await daemon.kill()
     daemon = await home.daemon()
-    await gone(process.pid)
+    await wait_for_exit(process.pid)
     async with daemon.client() as client:
-        again = talk.over(client)
+        again = aap.with_client(client)
         assert await again.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
         assert len(home.threads()) == 1
     assert await daemon.stop() == 0
@@ -164,7 +164,7 @@ async def test_a_session_outlives_the_daemon(home: Home) -> None:
 
 def _sleepers(home: Home) -> list[psutil.Process]:
     found = []
-    for process in of_home(home.path):
+    for process in processes_of(home.path):
         with suppress(psutil.Error):
             found += [process] if "time.sleep(97)" in process.cmdline()[-1] else []
     return found

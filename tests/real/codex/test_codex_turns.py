@@ -7,10 +7,10 @@ import pytest
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import Running
 from tests.model_server.openai import OpenAIServer
+from tests.real.aap_client import frames_of, joined, text_of, user
+from tests.real.codex.aap_client import create_session, received_text
 from tests.real.codex.conftest import Home
-from tests.real.codex.talk import begin, received_text
-from tests.real.processes import arguments, cli_of, until
-from tests.real.talk import frames_of, joined, text_of, user
+from tests.real.processes import arguments, cli_of, wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."
@@ -31,39 +31,39 @@ async def test_a_session_is_created_by_a_delta_stream(portico: Running) -> None:
 
 
 async def test_whole_messages_by_message_mode_and_in_the_history(portico: Running) -> None:
-    talk = await begin(portico.client, "[[plain]] hello")
-    assert await talk.streamed("[[think]] again", "message") == [
+    aap = await create_session(portico.client, "[[plain]] hello")
+    assert await aap.stream_turn("[[think]] again", "message") == [
         ("turn_start", {}),
         ("thinking", {"thinking": THOUGHT}),
         ("text", {"text": ANSWER}),
         ("turn_stop", {"stopReason": "end_turn"}),
     ]
     answer = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]}
-    assert (await talk.history())[-1] == answer
+    assert (await aap.history())[-1] == answer
 
 
 async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running, home: Home, model: OpenAIServer) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
+    aap = await create_session(portico.client, "[[plain]] one")
     first = cli_of(home.path)
-    await talk.send_turn("[[think]] two")
-    assert await talk.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
+    await aap.send_turn("[[think]] two")
+    assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
     assert cli_of(home.path) == first
     assert received_text(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
-    assert [message["role"] for message in await talk.history()] == ["user", "assistant"] * 3
+    assert [message["role"] for message in await aap.history()] == ["user", "assistant"] * 3
 
 
-async def test_an_answer_of_more_than_a_megabyte_comes_whole(portico: Running) -> None:
-    talk = await begin(portico.client, "[[bigtext]]")
-    assert text_of(talk.first["messages"]) == "X" * 1_200_000
+async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: Running) -> None:
+    aap = await create_session(portico.client, "[[bigtext]]")
+    assert text_of(aap.first["messages"]) == "X" * 1_200_000
 
 
 async def test_a_prompt_of_a_megabyte(portico: Running, model: OpenAIServer) -> None:
     prompt = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
-    talk = await begin(portico.client, prompt)
+    aap = await create_session(portico.client, prompt)
     assert received_text(model.bodies()[-1]) == [prompt]
-    answer = await talk.send(prompt + "!")
+    answer = await aap.send(prompt + "!")
     assert (answer["stopReason"], "exceeds the maximum length" in answer["error"]) == ("error", True)
-    assert await talk.send_turn("[[plain]]") == PLAIN
+    assert await aap.send_turn("[[plain]]") == PLAIN
 
 
 PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! ls [[plain]]", "$skill \u2028 [[plain]]"]
@@ -71,12 +71,12 @@ PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! l
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 async def test_a_prompt_reaches_the_model_as_it_was_written(portico: Running, model: OpenAIServer, prompt: str) -> None:
-    await begin(portico.client, prompt)
+    await create_session(portico.client, prompt)
     assert received_text(model.bodies()[-1]) == [prompt]
 
 
 async def test_an_image(portico: Running, model: OpenAIServer) -> None:
-    await begin(portico.client, user([{"type": "text", "text": "[[plain]] look"}, {"type": "image", "url": PIXEL}]))
+    await create_session(portico.client, user([{"type": "text", "text": "[[plain]] look"}, {"type": "image", "url": PIXEL}]))
     parts = [part for item in model.bodies()[-1]["input"] for part in item.get("content") or []]
     assert [part["image_url"] for part in parts if "image_url" in part] == [PIXEL]
     body = {"agent": {"name": "codex"}, "messages": [user([{"type": "image", "url": "https://example.com/x.png"}])]}
@@ -86,7 +86,7 @@ async def test_an_image(portico: Running, model: OpenAIServer) -> None:
 @pytest.mark.parametrize("how", ["append", "replace"])
 async def test_a_system_prompt(portico: Running, model: OpenAIServer, how: str) -> None:
     messages = [{"role": "system", "content": "You are Portia."}, user("[[plain]]")]
-    await begin(portico.client, *messages, system_prompt=how)
+    await create_session(portico.client, *messages, system_prompt=how)
     asked = "\n".join([str(model.bodies()[-1].get("instructions")), *received_text(model.bodies()[-1], "developer")])
     assert "You are Portia." in asked
     assert ("You are Codex" in asked) == (how == "append")
@@ -96,7 +96,7 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
     config = f'model = "gpt-5.5"\nopenai_base_url = "{model.url}/v1"\n'
     (home.codex / "config.toml").write_text(config)
     async with home.gateway() as running:
-        await begin(running.client, "[[plain]]", model="gpt-5.4-mini", effort="low", api_key="sk-option-0123456789")
+        await create_session(running.client, "[[plain]]", model="gpt-5.4-mini", effort="low", api_key="sk-option-0123456789")
     asked = model.bodies()[-1]
     assert (asked["model"], asked["reasoning"]["effort"]) == ("gpt-5.4-mini", "low")
     assert model.keys[-1] == "Bearer sk-option-0123456789"
@@ -104,42 +104,42 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
 
 
 async def test_usage_is_of_each_turn_alone(portico: Running) -> None:
-    talk = await begin(portico.client, "[[plain]] one")
-    await talk.send_turn("[[usage]] two")
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)
+    aap = await create_session(portico.client, "[[plain]] one")
+    await aap.send_turn("[[usage]] two")
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
     used = [e.event for e in await session.log.read(0) if e.event.kind == "usage"]
     assert [(u.input_tokens, u.cache_read, u.output_tokens) for u in used] == [(100, 7, 42), (1000, 200, 40)]
 
 
 async def test_ps_shows_neither_the_prompt_nor_a_key(portico: Running, home: Home, model: OpenAIServer) -> None:
     system = {"role": "system", "content": "secret-system"}
-    talk = await begin(portico.client, system, user("[[plain]]"), api_key="sk-option-0123456789")
-    async with talk.saying("[[slowtext]] secret-prompt"):
-        await until(lambda: len(model.bodies()) == 2, "the model is asked")
+    aap = await create_session(portico.client, system, user("[[plain]]"), api_key="sk-option-0123456789")
+    async with aap.open_stream("[[slowtext]] secret-prompt"):
+        await wait_until(lambda: len(model.bodies()) == 2, "the model is asked")
         shown = list(arguments(cli_of(home.path)))
     assert any("app-server" in a for a in shown) and not any("secret" in a or "sk-" in a for a in shown)
 
 
 async def test_the_native_binary_is_spawned(portico: Running, home: Home) -> None:
-    await begin(portico.client, "[[plain]]")
+    await create_session(portico.client, "[[plain]]")
     assert "/vendor/" in cli_of(home.path).exe()
 
 
-async def test_meta_tells_of_it(portico: Running) -> None:
+async def test_meta_lists_codex(portico: Running) -> None:
     (agent,) = [a for a in (await portico.client.get("/meta")).json()["agents"] if a["name"] == "codex"]
     assert agent["version"] == "0.169.0"
     assert [tool["name"] for tool in agent["tools"]] == ["shell", "apply_patch", "view_image", "web_search"]
     assert agent["capabilities"]["image"] == {"data": {}} and "tools" in agent["capabilities"]["application"]
 
 
-async def test_a_compaction_is_noticed_but_what_is_left_is_not_declared(home: Home, model: OpenAIServer) -> None:
+async def test_a_compaction_is_reported_without_a_compacted_history(home: Home, model: OpenAIServer) -> None:
     settings = home.codex / "config.toml"
     settings.write_text("model_auto_compact_token_limit = 100\n" + settings.read_text())
     async with home.gateway() as portico:
-        talk = await begin(portico.client, "[[plain]] one")
-        assert await talk.send_turn("[[recall]] two") != PLAIN
-        kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(ADMINISTRATOR, talk.id)).log.read(0)]
+        aap = await create_session(portico.client, "[[plain]] one")
+        assert await aap.send_turn("[[recall]] two") != PLAIN
+        kinds = [entry.event.kind for entry in await (await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)).log.read(0)]
         assert kinds.count("compacted") == 1
-        assert len(await talk.history()) == 4
-        answer = await portico.client.get(f"/session/{talk.id}", params={"history": "compacted"})
+        assert len(await aap.history()) == 4
+        answer = await portico.client.get(f"/session/{aap.id}", params={"history": "compacted"})
         assert answer.status_code == 404 and "declares no compacted history" in answer.json()["error"]

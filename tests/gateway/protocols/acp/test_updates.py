@@ -18,9 +18,9 @@ from drivers.acp.driver import AcpDriver
 from drivers.claude.driver import ClaudeDriver
 from drivers.codecs.json_rpc import as_json
 from drivers.codex.driver import CodexDriver
+from drivers.contract.driver_info import DriverInfo
 from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
 from drivers.contract.events import Plan as PlanEvent
-from drivers.contract.info import DriverInfo
 from drivers.contract.messages import (
     AssistantMessage,
     ImageBlock,

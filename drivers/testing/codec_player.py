@@ -9,8 +9,8 @@ from drivers.contract.agent import Prompt, ToolReply
 from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.codec import Codec
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
-from drivers.testing.outcome import Failed
-from drivers.testing.runs import kinds, refuse_odd
+from drivers.testing.check_outcome import Failed
+from drivers.testing.run_invariants import kinds, refuse_odd
 
 Interrupt = Callable[[int], bool]
 """Whether to interrupt the run before the line of this number."""

@@ -15,12 +15,12 @@ from pydantic_core import to_json
 
 from drivers.codecs.json_lines import unstructured
 from drivers.contract.agent import PermissionReply, Prompt, Reply
+from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.capabilities import SupportsClientRequests, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import Codec
 from drivers.contract.events import Awaiting, NativeSession, OutputEvent, SessionEnd, decode
-from drivers.contract.lines import parse_object
-from drivers.contract.specs import SessionSpec
+from drivers.contract.line_splitter import parse_object
 
 
 def request(kind: str, **fields: Any) -> bytes:

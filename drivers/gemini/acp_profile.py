@@ -9,8 +9,8 @@ from acp.schema import FileEditToolCallContent, TextContentBlock
 
 from drivers.acp import AgentProfile, ToolCallState, default_input, prompt_blocks, tool_output, unified_diff
 from drivers.contract.agent import Prompt
-from drivers.contract.info import ToolSpec
-from drivers.contract.lines import parse_object
+from drivers.contract.driver_info import ToolSpec
+from drivers.contract.line_splitter import parse_object
 from drivers.gemini.tools import SHELL, app_tool_name, tool_of_call
 
 ZERO_WIDTH_SPACE = "\u200b"

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.real.talk import Frames, frames_of, text_of, user
+from tests.real.aap_client import Frames, frames_of, text_of, user
 
 WEATHER = {
     "name": "get_weather",
@@ -17,7 +17,7 @@ WEATHER = {
 
 
 @dataclass
-class Talk:
+class AapSession:
     """One AAP session; `first` is the answer that made it."""
 
     client: httpx.AsyncClient
@@ -37,12 +37,12 @@ class Talk:
         assert answer["stopReason"] == stop, answer
         return text_of(answer["messages"])
 
-    def saying(self, content: Any, mode: str = "delta") -> Any:
+    def open_stream(self, content: Any, mode: str = "delta") -> Any:
         """One turn, streamed: a context that gives its frames as they come."""
         return frames_of(self.client, "POST", f"/session/{self.id}", {"messages": [user(content)], "stream": mode})
 
-    async def streamed(self, content: Any, mode: str = "delta") -> Frames:
-        async with self.saying(content, mode) as frames:
+    async def stream_turn(self, content: Any, mode: str = "delta") -> Frames:
+        async with self.open_stream(content, mode) as frames:
             return [frame async for frame in frames]
 
     async def history(self) -> list[dict[str, Any]]:
@@ -50,14 +50,14 @@ class Talk:
         assert answer.status_code == 200, answer.text
         return answer.json()["history"]["full"]
 
-    def over(self, client: httpx.AsyncClient) -> Talk:
+    def with_client(self, client: httpx.AsyncClient) -> AapSession:
         """The same session by another connection."""
-        return Talk(client, self.id, self.first)
+        return AapSession(client, self.id, self.first)
 
 
-async def begin(
+async def create_session(
     client: httpx.AsyncClient, *messages: Any, stop: str = "end_turn", own: Any = None, app: Any = None, **options: str
-) -> Talk:
+) -> AapSession:
     """A new session by `none`; messages as text are the user's. `own` are the agent's tools by name with their trust."""
     asked = [message if isinstance(message, dict) else user(message) for message in messages]
     agent: dict[str, Any] = {"name": "codex", "options": options}
@@ -68,7 +68,7 @@ async def begin(
     assert answer.status_code == 201, answer.text
     first = answer.json()
     assert first["stopReason"] == stop, first
-    return Talk(client, first["sessionId"], first)
+    return AapSession(client, first["sessionId"], first)
 
 
 async def execute(client: httpx.AsyncClient, task: str, **more: str) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field
 
 from gateway.agents.discovery import DiscoveredAgent
 from gateway.gateway import Gateway
-from gateway.protocols.authentication import authenticated_route
-from gateway.protocols.openapi import openapi_extra
+from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.route_metadata import openapi_extra
 
 EXAMPLES = openapi_extra(
     responses={

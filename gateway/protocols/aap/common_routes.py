@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway.gateway import Gateway
-from gateway.protocols.authentication import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_route
 
 AfterQuery = Annotated[str | None, Query(description="The `next` of the previous page.")]
 LimitQuery = Annotated[int, Query(ge=1, le=1000, description="Items per page.")]

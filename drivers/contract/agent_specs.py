@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drivers.contract.client_services import ClientServices
-from drivers.contract.info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message
 from drivers.contract.tool_server import ToolHost, ToolServer

@@ -16,8 +16,8 @@ from drivers.acp.codec import AcpCodec
 from drivers.acp.handshake import SessionRequest
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import Limits
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolResult
-from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process_tree import living, marked
 from tests.fork_server import forked

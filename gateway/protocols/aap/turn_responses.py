@@ -16,7 +16,7 @@ from gateway.protocols.aap.schema import CreateSessionRequest, StreamMode, Tool,
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turns import submission
 from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
-from gateway.protocols.authentication import CurrentCaller
+from gateway.protocols.authenticated_routes import CurrentCaller
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from drivers.contract.agent_specs import Limits
 from drivers.contract.codec import Phase
-from drivers.contract.specs import Limits
 
 
 class Deadline(NamedTuple):

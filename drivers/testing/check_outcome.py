@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from drivers.testing.setup import Setup
+from drivers.testing.driver_under_test import Setup
 
 Status = Literal["passed", "failed", "skipped"]
 

@@ -15,7 +15,7 @@ Frames = list[tuple[str, dict[str, Any]]]
 
 
 @dataclass
-class Talk:
+class AapSession:
     """One AAP session."""
 
     client: httpx.AsyncClient
@@ -29,12 +29,12 @@ class Talk:
         assert answer.json()["stopReason"] == stop, answer.text
         return text_of(answer.json()["messages"])
 
-    def saying(self, content: Any, mode: str = "delta") -> Any:
+    def open_stream(self, content: Any, mode: str = "delta") -> Any:
         """One turn, streamed: a context that gives its frames as they come."""
         return frames_of(self.client, "POST", f"/session/{self.id}", {"messages": [user(content)], "stream": mode})
 
-    async def streamed(self, content: Any, mode: str = "delta") -> Frames:
-        async with self.saying(content, mode) as frames:
+    async def stream_turn(self, content: Any, mode: str = "delta") -> Frames:
+        async with self.open_stream(content, mode) as frames:
             return [frame async for frame in frames]
 
     async def info(self) -> dict[str, Any]:
@@ -45,19 +45,19 @@ class Talk:
     async def history(self) -> list[dict[str, Any]]:
         return (await self.info())["history"]["full"]
 
-    def over(self, client: httpx.AsyncClient) -> Talk:
+    def with_client(self, client: httpx.AsyncClient) -> AapSession:
         """The same session by another connection."""
-        return Talk(client, self.id, self.first)
+        return AapSession(client, self.id, self.first)
 
 
-async def begin(client: httpx.AsyncClient, *messages: Any, stop: str = "end_turn", **options: str) -> Talk:
+async def create_session(client: httpx.AsyncClient, *messages: Any, stop: str = "end_turn", **options: str) -> AapSession:
     """A new session of `claude` by `none`; messages as text are the user's."""
     asked = [message if isinstance(message, dict) else user(message) for message in messages]
     answer = await client.put("/session", json={"agent": {"name": "claude", "options": options}, "messages": asked})
     assert answer.status_code == 201, answer.text
     first = answer.json()
     assert first["stopReason"] == stop, first
-    return Talk(client, first["sessionId"], first)
+    return AapSession(client, first["sessionId"], first)
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def frames_of(
         yield shown
 
 
-async def until_event(frames: AsyncIterator[tuple[str, dict[str, Any]]], name: str, kind: str | None = None) -> None:
+async def read_until_event(frames: AsyncIterator[tuple[str, dict[str, Any]]], name: str, kind: str | None = None) -> None:
     """Read the frames up to the first of this name, and of this kind if one is given."""
     async for event, data in frames:
         if event == name and kind in (None, data.get("kind")):

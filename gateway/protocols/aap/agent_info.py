@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from drivers.contract.info import Option
+from drivers.contract.driver_info import Option
 from gateway.agents.configured import ConfiguredAgent
 from gateway.agents.discovery import DiscoveredAgent
 from gateway.gateway import Gateway

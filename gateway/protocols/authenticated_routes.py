@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
-from gateway.protocols.openapi import SECURITY_REQUIREMENT
+from gateway.protocols.route_metadata import SECURITY_REQUIREMENT
 from gateway.protocols.sse import until_unauthorized
 from gateway.security.authentication import Authenticator, Caller
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.agent import Agent
+from drivers.contract.agent_specs import AgentSpec, TaskSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
-from drivers.contract.specs import AgentSpec, TaskSpec
 from gateway.agents.configured import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import decode
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
-from gateway.runs.admission import AdmissionControl
+from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.run import Run
 from gateway.shared_services import SharedServices

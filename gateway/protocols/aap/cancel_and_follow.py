@@ -12,10 +12,10 @@ from gateway.events.event_log import Entry
 from gateway.events.turn_reader import LAST
 from gateway.gateway import Gateway
 from gateway.protocols.aap import examples
-from gateway.protocols.aap.routes import version_routers
+from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import CancelResponse
 from gateway.protocols.aap.views import Position, StreamView
-from gateway.protocols.authentication import CurrentCaller
+from gateway.protocols.authenticated_routes import CurrentCaller
 from gateway.protocols.sse import event_stream
 from gateway.sessions.session import Session
 

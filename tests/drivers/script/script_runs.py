@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import Limits
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import OutputEvent, SessionEnd
-from drivers.contract.info import ToolSpec
-from drivers.contract.specs import Limits
 from drivers.runtime.cli_agent import CliAgent
 
 ROOT = Path(__file__).parents[3]

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from gateway import __version__
 from gateway.gateway import Gateway
-from gateway.protocols.authentication import authenticated_route
-from gateway.protocols.openapi import openapi_extra
+from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.route_metadata import openapi_extra
 
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
 READY = openapi_extra(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
 from drivers.contract.errors import AgentGone
 from drivers.contract.events import AwaitedCall, Awaiting, Error, Event, OutputEvent, SessionEnd, ToolCall, ToolResult, decode
-from drivers.testing.outcome import Failed
+from drivers.testing.check_outcome import Failed
 
 REFUSED = "refused by the conformance check"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from drivers.contract.agent import Agent
-from drivers.contract.info import DriverInfo
-from drivers.contract.specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.driver_info import DriverInfo
 from drivers.runtime.cli_driver import Driver
-from drivers.testing.watching import Watched
+from drivers.testing.recording_spawner import Watched
 
 PROMPT = "Answer with one word: hello."
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from drivers.contract.info import ToolSpec
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolServer
 from gateway.embedded_server import EmbeddedServer
-from gateway.mcp.endpoints import Endpoint, Endpoints
+from gateway.mcp.agent_endpoints import Endpoint, Endpoints
 from gateway.security.redaction import Redactor
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ from drivers.runtime.cli_driver import Driver
 log = logging.getLogger(__name__)
 
 GROUP = "portico.drivers"
-OUT_OF_THE_BOX = ("echo", "claude", "codex", "gemini")
-"""The drivers that are agents of the same name without any configuration, if their program is found."""
 
 
 def load() -> dict[str, Driver]:

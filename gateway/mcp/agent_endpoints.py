@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from drivers.contract.info import ToolSpec
+from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 
 SESSION_ENDED = "The session has ended; the call was not made."

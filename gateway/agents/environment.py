@@ -1,0 +1,34 @@
+"""The environment of agent processes: which variables of the gateway's own they get, and which values are secret."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+
+ALLOWED_ENV = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "XDG_*",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+)  # fmt: skip
+"""Variables of the gateway's environment that every agent gets. Its driver may name more; no other variable is passed on."""
+SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
+
+
+def process_environment(environ: Mapping[str, str], driver_patterns: Iterable[str], entry: Mapping[str, str]) -> dict[str, str]:
+    """Return an agent's complete environment.
+
+    `environ` is the gateway's own, `driver_patterns` are the variables that the driver needs (patterns of fnmatch), `entry` is
+    `env` of the agent's entry in the configuration, which has precedence. Variables of the gateway (`PORTICO_*`) are left out.
+    """
+    patterns = (*ALLOWED_ENV, *driver_patterns)
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("PORTICO_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    return {**kept, **entry}
+
+
+def secret_values(environment: Mapping[str, str]) -> list[str]:
+    """Return the values of variables whose names mark them as secret."""
+    return [v for n, v in environment.items() if any(fnmatch.fnmatch(n.upper(), p) for p in SECRET_NAMES)]
