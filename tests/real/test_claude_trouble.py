@@ -16,7 +16,7 @@ TIME_LIMIT = 20.0
 
 
 @pytest.mark.parametrize(
-    ("scenario", "told"),
+    ("scenario", "reported"),
     [
         ("e400", "bad request"),
         ("e401", "Invalid API key"),

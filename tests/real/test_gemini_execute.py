@@ -64,7 +64,7 @@ async def test_tools_with_the_argument_yolo(gemini: Gemini) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "code", "told"), [("e400", 144, "bad request"), ("e401", 145, "invalid x-api-key"), ("cut", 1, "terminated")]
+    ("scenario", "code", "reported"), [("e400", 144, "bad request"), ("e401", 145, "invalid x-api-key"), ("cut", 1, "terminated")]
 )
 async def test_model_errors(gemini: Gemini, running: Running, scenario: str, code: int, reported: str) -> None:
     began = time.monotonic()

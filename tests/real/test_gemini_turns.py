@@ -168,7 +168,7 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -
 
 
 @pytest.mark.parametrize(
-    ("scenario", "told"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
+    ("scenario", "reported"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
 )
 async def test_model_errors_are_reported_within_seconds(gemini: Gemini, running: Running, scenario: str, reported: str) -> None:
     aap = await create_session(running.client, "[[plain]]")

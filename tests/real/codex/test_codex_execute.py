@@ -101,7 +101,7 @@ async def test_the_model_and_the_effort(home: Home, model: OpenAIServer) -> None
 
 
 @pytest.mark.parametrize(
-    ("scenario", "told", "seconds"),
+    ("scenario", "reported", "seconds"),
     [
         ("e400", "bad request", 10),
         ("e401", "401 Unauthorized", 30),

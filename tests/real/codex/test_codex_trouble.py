@@ -22,7 +22,7 @@ PLAIN = "Hello from the model, this is plain text."
 
 
 @pytest.mark.parametrize(
-    ("scenario", "stop", "told", "seconds"),
+    ("scenario", "stop", "reported", "seconds"),
     [
         ("e400", "error", "bad request", 10),
         ("e401", "error", "401 Unauthorized", 5),
