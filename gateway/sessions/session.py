@@ -478,6 +478,8 @@ class Session:
         return await self._start_agent(settings, seed, resume=True)
 
     async def _start_agent(self, settings: SessionSettings, seed: Sequence[Message], *, resume: bool) -> Agent:
+        # The agent's lines are logged and recorded from its start on, before these settings are stored.
+        self._shared.redactor.register(settings.hidden)
         try:
             return await self._agent.start(settings, seed, resume=resume)
         finally:

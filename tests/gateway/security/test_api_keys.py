@@ -168,7 +168,7 @@ async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: by
     file.write_bytes(content)
     await daemon.start()
     async with client(daemon.url, phone) as mine:
-        assert "not known" in await error(mine.get("/sessions"), 401)
+        assert "is unknown" in await error(mine.get("/sessions"), 401)
     listing = await asyncio.create_subprocess_exec(
         *forked("gateway", "key", "list", "--config", str(daemon.config)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=daemon.environment(),
