@@ -25,6 +25,7 @@ from gateway.observability.metrics import RunMetrics
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import RELEVANT, PolicyEnforcer
 from gateway.runs.agent_output import STORED_FIRST, Keep, RunOutput, keep_nothing
+from gateway.runs.cancellation import completed
 from gateway.runs.pending_calls import PendingCalls, Resolution, client_results
 from gateway.security.redaction import Redactor
 from gateway.store import KeyRecord, MessageRow, RunRecord, Store
@@ -206,7 +207,7 @@ class Run:
             await self.wait()
         if self.state is not RunState.ENDED:
             # Suspended: there is no agent whose last event would end it.
-            await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
+            await completed(self._take([SessionEnd(exit_code=130, stop_reason="cancelled")]))
 
     async def fail(self, message: str) -> None:
         """End the run from the gateway's side: the log gets this error and its `session_end`."""

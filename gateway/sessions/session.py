@@ -26,6 +26,7 @@ from gateway.events.turn_reader import Turn
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.runs.admission_and_eviction import AdmissionControl
+from gateway.runs.cancellation import completed
 from gateway.runs.compaction import compacted
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
@@ -232,9 +233,9 @@ class Session:
         try:
             if key is not None:
                 # A retry after a kill must find its key, whatever the agent has done by then.
-                await storing
+                await asyncio.shield(storing)
             taken = await _prompted(agent, message)
-            await storing
+            await asyncio.shield(storing)
             if not taken:
                 # The process has ended between two turns, unnoticed; its native session is on disk.
                 run.agent = await self._ready_agent(self.config, prompted=1)
@@ -267,7 +268,7 @@ class Session:
         self, run: Run, replies: Sequence[Reply], key: IdempotencyKey | None = None, by: str = CLIENT
     ) -> Turn:
         begin, key_record = await self._turn_start(_answers(replies), key)
-        await run.answer(replies, begin, key_record, by)
+        await completed(run.answer(replies, begin, key_record, by))
         self.turn_began = begin.seq
         return self.turn_from(begin.seq)
 
@@ -280,7 +281,7 @@ class Session:
         try:
             async with self._configured(settings):
                 begin, key = await self._turn_start(_answers(request.replies), request.key)
-                await run.resume(agent, settings.tools or (), request.replies, resolution, begin, key)
+                await completed(run.resume(agent, settings.tools or (), request.replies, resolution, begin, key))
                 self.turn_began = begin.seq
                 await agent.prompt(GO_ON)
         except BaseException:
@@ -321,8 +322,10 @@ class Session:
 
         A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session.
         """
-        if config == self.config:
-            return
+        if config != self.config:
+            await completed(self._store_settings(config))
+
+    async def _store_settings(self, config: SessionSettings) -> None:
         self._shared.redactor.register(config.hidden)
         secrets = self._shared.encryption.encrypt(config.to_encrypt)
         await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
@@ -332,8 +335,8 @@ class Session:
     async def _configured(self, config: SessionSettings) -> AsyncIterator[None]:
         """Replace the settings; they are as before again where the body fails."""
         before = self.config
-        await self.configure(config)
         try:
+            await self.configure(config)
             yield
         except BaseException:
             await self.configure(before)

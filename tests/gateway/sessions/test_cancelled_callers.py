@@ -1,0 +1,95 @@
+"""A caller that is cancelled during a write, as when an ACP client disconnects: the log, the session and the store agree."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from drivers.contract.agent import ToolReply
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.session import Session, Submission
+from tests.daemon import Running
+from tests.gateway.sessions.test_submit import HELLO, faster, suspend, waiting
+from tests.gateway.talk import create, history, send_turn
+
+Scene = Callable[..., str]
+
+
+async def cancel_in_write(portico: Running, work: Coroutine[Any, Any, Any], method: str) -> None:
+    """Cancel the work while its write, by a method of a repository, waits for the thread that writes."""
+    store = portico.gateway.store
+    repository, name = method.split(".")
+    unpatched, released, writing = getattr(getattr(store, repository), name), threading.Event(), asyncio.Event()
+
+    async def write(*args: Any, **kwargs: Any) -> Any:
+        store._database._writer.submit(released.wait)
+        writing.set()
+        return await unpatched(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(getattr(store, repository), name, write)
+        task = asyncio.create_task(work)
+        await writing.wait()
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def events_agree(portico: Running, session: Session) -> None:
+    """The store has the events of the log, each once."""
+    await session.log.written()
+    rows = await portico.gateway.store.events.read(session.id, 0, rows=1000)
+    numbers = [seq for first, body in rows for seq, _ in enumerate(body.split(b"\n"), first)]
+    assert numbers == list(range(1, session.log.last + 1))
+
+
+@pytest.mark.parametrize("key", [None, IdempotencyKey("key", "digest")], ids=["no key", "key"])
+async def test_a_prompt(portico: Running, scene: Scene, key: IdempotencyKey | None) -> None:
+    name = scene([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
+    found = await create(portico.client, "script", "Go", options={"scenario": name})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
+    await cancel_in_write(portico, session.submit(Submission(message=HELLO, key=key)), "runs.start")
+    assert session.state == "idle"
+    assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
+    await events_agree(portico, session)
+
+
+@pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
+async def test_answers(portico: Running, scene: Scene, asleep: bool) -> None:
+    session = await waiting(portico, scene)
+    if asleep:
+        await suspend(session)
+    await cancel_in_write(portico, session.submit(Submission(replies=[ToolReply("sky", "sun")])), "runs.resume")
+    assert session.run is not None
+    await session.run.wait()
+    assert session.state == "idle"
+    tools = [m["content"] for m in await history(portico.client, session.id) if m["role"] == "tool"]
+    assert tools == ["sun"]
+    assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
+    await events_agree(portico, session)
+
+
+async def test_the_cancelling_of_a_suspended_run(portico: Running, scene: Scene) -> None:
+    session = await waiting(portico, scene)
+    await suspend(session)
+    await cancel_in_write(portico, session.cancel(), "runs.stop")
+    assert session.state == "idle"
+    assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
+    await events_agree(portico, session)
+
+
+async def test_new_settings(portico: Running, scene: Scene) -> None:
+    found = await create(portico.client, "script", "Go", options={"scenario": scene([{"text": "one"}])})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
+    before = session.config
+    await cancel_in_write(portico, session.submit(Submission(message=HELLO, settings=faster)), "sessions.update")
+    record = await portico.gateway.store.sessions.get(session.id)
+    assert session.config == before and record is not None and record.config == before.to_json()
