@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import fork_server
-from tests.daemon import Daemon, Running, gateway_on, table
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 pytest_plugins = ["tests.time_limit"]
 
@@ -30,7 +30,7 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Callable[..., str]:
+def write_scenario(tmp_path: Path) -> Callable[..., str]:
     """Write a scenario of these turns for the `script` agent; its name, for the option `scenario`."""
 
     def write(*turns: Any, name: str = "scene.json") -> str:
@@ -43,16 +43,16 @@ def scene(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-async def portico(tmp_path: Path) -> AsyncIterator[Running]:
+async def portico(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     """A gateway in this process with the agents `echo` and `script`."""
-    async with gateway_on(table(tmp_path)) as running:
+    async with run_gateway(gateway_config(tmp_path)) as running:
         yield running
 
 
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     """A daemon as a process of its own, not started yet, with the agents `echo` and `script`."""
-    found = Daemon(write_config(tmp_path, table(tmp_path)), tmp_path)
+    found = Daemon(write_config(tmp_path, gateway_config(tmp_path)), tmp_path)
     yield found
     if found.process is not None and found.process.returncode is None:
         await found.stop()

@@ -1,4 +1,4 @@
-"""A gateway for tests: in this process (`gateway_on`), or as a real daemon (`Daemon`) that can be killed and started again."""
+"""A gateway for tests: in this process (`run_gateway`), or as a real daemon (`Daemon`) that can be killed and started again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
-from tests.fork_server import forked
+from tests.fork_server import forked_command
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 
-def table(data_dir: Path, **tables: Any) -> dict[str, Any]:
+def gateway_config(data_dir: Path, **tables: Any) -> dict[str, Any]:
     """A configuration with a `script` agent over the scenarios of `data_dir`/scenes, merged with the given tables."""
     scenes = data_dir / "scenes"
     scenes.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def table(data_dir: Path, **tables: Any) -> dict[str, Any]:
 
 
 @dataclass
-class Running:
+class RunningGateway:
     """A gateway that listens; `client` has the key."""
 
     url: str
@@ -45,15 +45,15 @@ class Running:
 
 
 @asynccontextmanager
-async def gateway_on(config: Mapping[str, Any]) -> AsyncIterator[Running]:
+async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]:
     """Run a gateway in this loop, on a free port of 127.0.0.1."""
     settings = parse(config)
-    async with serving(Gateway(settings, settings.auth.keys, Redactor())) as running:
+    async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor())) as running:
         yield running
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway) -> AsyncIterator[Running]:
+async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
     """Serve a gateway in this loop, on a free port of 127.0.0.1."""
     server = _Quiet(uvicorn_config(gateway, "127.0.0.1", 0))
     task = asyncio.create_task(server.serve())
@@ -65,15 +65,15 @@ async def serving(gateway: Gateway) -> AsyncIterator[Running]:
     _, port = listening_address(server)
     url = f"http://127.0.0.1:{port}"
     try:
-        async with client_of(url) as client:
-            yield Running(url, gateway, client)
+        async with http_client(url) as client:
+            yield RunningGateway(url, gateway, client)
     finally:
         await gateway.stop_runs()
         server.should_exit = True
         await task
 
 
-def client_of(url: str) -> httpx.AsyncClient:
+def http_client(url: str) -> httpx.AsyncClient:
     """A client that has the key. Without certificates, whose loading takes longer than many a test."""
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=False)
 
@@ -119,7 +119,11 @@ class Daemon:
     async def _spawn(self, log: IO[bytes]) -> None:
         arguments = ("serve", "--config", str(self.config))
         reading, writing = os.pipe()
-        command = forked("gateway", *arguments, pid_fd=writing) if self.forked else (sys.executable, "-m", "gateway", *arguments)
+        command = (
+            forked_command("gateway", *arguments, pid_fd=writing)
+            if self.forked
+            else (sys.executable, "-m", "gateway", *arguments)
+        )
         try:
             self.process = await asyncio.create_subprocess_exec(
                 *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=self.environment(), pass_fds=(writing,)
@@ -139,7 +143,7 @@ class Daemon:
         return {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", **self.env}
 
     def client(self) -> httpx.AsyncClient:
-        return client_of(self.url)
+        return http_client(self.url)
 
     async def kill(self) -> None:
         assert self.process is not None

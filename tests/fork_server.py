@@ -48,7 +48,7 @@ LARGEST = 1 << 18
 _at_end: list[Callable[[], None]] = []
 
 
-def forked(module: str, *arguments: str, pid_fd: int | None = None) -> tuple[str, ...]:
+def forked_command(module: str, *arguments: str, pid_fd: int | None = None) -> tuple[str, ...]:
     """The command for `python -m MODULE ARGUMENTS` in a forked process, whose id is written to `pid_fd`."""
     return (sys.executable, "-I", "-S", str(LAUNCHER), _address(), "" if pid_fd is None else str(pid_fd), module, *arguments)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import KEY, Running
+from tests.daemon import KEY, RunningGateway
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/protocols/aap.md", "docs/protocols/execute.md")
@@ -21,7 +21,7 @@ def commands(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_every_curl_of_the_page_is_answered(page: str, portico: Running) -> None:
+async def test_every_curl_of_the_page_is_answered(page: str, portico: RunningGateway) -> None:
     assert commands(page)
     await portico.client.put("/session", json={"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "first"}]})
     for block in commands(page):

@@ -16,8 +16,8 @@ import pytest
 
 import drivers
 from tests.conftest import write_config
-from tests.daemon import Daemon, table
-from tests.gateway.talk import create, execute, send_turn, until
+from tests.daemon import Daemon, gateway_config
+from tests.gateway.requests import create_session, execute, send_turn, wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
@@ -94,7 +94,7 @@ async def daemon(tmp_path: Path, environment: dict[str, str]) -> AsyncIterator[D
     work = tmp_path / "work"
     work.mkdir()
     agents = {"tom": {"driver": "cat"}, "opencode": {"driver": "opencode", "cwd": str(work), "env": {"HOME": str(tmp_path)}}}
-    config = write_config(tmp_path, table(tmp_path, agents=agents))
+    config = write_config(tmp_path, gateway_config(tmp_path, agents=agents))
     found = await Daemon(config, tmp_path, environment, forked=False).start()
     yield found
     if found.process is not None and found.process.returncode is None:
@@ -134,7 +134,7 @@ async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon
     async with daemon.client() as client:
         agents = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
         assert agents["tom"]["title"] == "Cat"
-        made = await create(client, "tom", "hello")
+        made = await create_session(client, "tom", "hello")
         assert made["messages"] == [{"role": "assistant", "content": "hello"}]
         again = await send_turn(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")
         assert again["messages"] == [{"role": "assistant", "content": "two\nlines, \u00fc and \U0001f600"}]
@@ -149,15 +149,15 @@ async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon
 
 async def test_a_session_of_turn_processes_goes_on_after_interrupts_crashes_and_restarts(daemon: Daemon) -> None:
     async with daemon.client() as client:
-        made = await create(client, "opencode", "one", options={"model": "a/b"})
+        made = await create_session(client, "opencode", "one", options={"model": "a/b"})
         session = made["sessionId"]
         assert made["messages"] == [{"role": "assistant", "content": "a/b: one"}]
         assert (await send_turn(client, session, "two"))["messages"][-1]["content"] == "a/b: one | two"
         turn = asyncio.create_task(send_turn(client, session, "sleep"))
-        await until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / "fake-opencode").iterdir()))
+        await wait_until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / "fake-opencode").iterdir()))
         await client.post(f"/session/{session}/cancel")
         await turn
-        await until(lambda: not _is_running(daemon.pid, "opencode"))
+        await wait_until(lambda: not _is_running(daemon.pid, "opencode"))
         assert (await send_turn(client, session, "three"))["messages"][-1]["content"] == "a/b: one | two | sleep | three"
     await daemon.kill()
     await daemon.start()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon import Running
-from tests.gateway.aap_client import BASES, Aap, Base
+from tests.daemon import RunningGateway
+from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 
 
-@pytest.fixture(params=BASES, ids=str)
-def base(request: pytest.FixtureRequest) -> Base:
+@pytest.fixture(params=BASE_URLS, ids=str)
+def base(request: pytest.FixtureRequest) -> BaseUrl:
     """Each base URL of AAP in turn."""
-    found: Base = request.param
+    found: BaseUrl = request.param
     return found
 
 
 @pytest.fixture
-def aap(portico: Running, base: Base) -> Aap:
+def aap(portico: RunningGateway, base: BaseUrl) -> AapClient:
     """A client at each base URL in turn."""
-    return Aap(portico.client, base)
+    return AapClient(portico.client, base)

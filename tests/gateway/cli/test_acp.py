@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import Running, gateway_on, table
-from tests.fork_server import forked
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.fork_server import forked_command
 
 ROOT = Path(__file__).parents[3]
 GRANT = {"name": "execute", "trust": False}
@@ -21,15 +21,15 @@ def small_agent(folder: Path, **more: Any) -> dict[str, Any]:
     for name in ("work", "sessions"):
         (folder / name).mkdir(exist_ok=True)
     env = {"PYTHONPATH": str(ROOT), "ACP_AGENT_SESSIONS": str(folder / "sessions")}
-    program, *arguments = forked("tests.acp_agent")
+    program, *arguments = forked_command("tests.acp_agent")
     agent = {"driver": "acp", "program": program, "args": arguments, "env": env}
     return {**agent, "cwd": str(folder / "work"), **more}
 
 
 @pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[Running]:
+async def small(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     """A gateway in this process with the small agent as `small`."""
-    async with gateway_on(table(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
+    async with run_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
         yield running
 
 
@@ -41,7 +41,7 @@ def user(content: str) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-async def test_a_conversation(small: Running) -> None:
+async def test_a_conversation(small: RunningGateway) -> None:
     answer = await create(small.client, user("say hello"))
     assert answer.status_code == 201, answer.text
     received_text = answer.json()["messages"][0]["content"]
@@ -51,7 +51,7 @@ async def test_a_conversation(small: Running) -> None:
     assert answer.json()["messages"] == [{"role": "assistant", "content": "say hello | recall"}]
 
 
-async def test_what_it_cannot_be_given_is_refused(small: Running) -> None:
+async def test_what_it_cannot_be_given_is_refused(small: RunningGateway) -> None:
     history = [user("one"), {"role": "assistant", "content": "two"}, user("three")]
     answer = await create(small.client, *history)
     assert (answer.status_code, "cannot be given a history" in answer.text) == (400, True)
@@ -60,7 +60,7 @@ async def test_what_it_cannot_be_given_is_refused(small: Running) -> None:
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_a_permission_over_two_requests(small: Running, tmp_path: Path, granted: bool) -> None:
+async def test_a_permission_over_two_requests(small: RunningGateway, tmp_path: Path, granted: bool) -> None:
     answer = await create(small.client, user("run touch made.txt"), tools=[GRANT])
     assert answer.json()["stopReason"] == "tool_use", answer.text
     session, (message,) = answer.json()["sessionId"], answer.json()["messages"]
@@ -74,7 +74,7 @@ async def test_a_permission_over_two_requests(small: Running, tmp_path: Path, gr
     assert (tmp_path / "work" / "made.txt").exists() is granted
 
 
-async def test_two_permissions_are_two_turns(small: Running) -> None:
+async def test_two_permissions_are_two_turns(small: RunningGateway) -> None:
     answer = await create(small.client, user("both"), tools=[GRANT])
     session = answer.json()["sessionId"]
     for _ in range(2):
@@ -87,7 +87,7 @@ async def test_two_permissions_are_two_turns(small: Running) -> None:
     assert [message["role"] for message in history].count("tool") == 2
 
 
-async def test_a_task(small: Running) -> None:
+async def test_a_task(small: RunningGateway) -> None:
     answer = await small.client.post("/v1/execute", json={"driver": "small", "task": "say -hello"})
     assert '"kind":"agent_token","text":"-hello"' in answer.text
     assert '"kind":"session_end","exit_code":0' in answer.text
@@ -100,7 +100,7 @@ async def test_images_are_offered_and_taken_as_the_agent_itself_says(tmp_path: P
     image = {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}
     message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "look"}, image]}
     for _ in range(2):
-        async with gateway_on(table(tmp_path, agents={"small": agent})) as running:
+        async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running:
             (offered,) = [a for a in (await running.client.get("/meta")).json()["agents"] if a["name"] == "small"]
             assert offered["capabilities"].get("image") == (None if flags else {"data": {}})
             answer = await create(running.client, message)

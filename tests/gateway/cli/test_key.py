@@ -16,7 +16,7 @@ from gateway.security.authentication import ADMINISTRATOR, Authenticator
 from gateway.security.loopback import is_loopback
 from gateway.security.secret_files import read_or_create
 from tests.conftest import write_config
-from tests.gateway.command import Command
+from tests.gateway.portico_command import PorticoCommand
 
 
 @pytest.fixture(autouse=True)
@@ -100,8 +100,8 @@ def test_loopback_addresses(host: str) -> None:
 
 
 async def test_the_daemon_takes_the_key_that_the_command_prints(tmp_path: Path) -> None:
-    async with Command(tmp_path, "serve", "--port", "0", config=False).serving() as daemon:
-        _, printed, _ = await Command(tmp_path, "key", config=False).run()
+    async with PorticoCommand(tmp_path, "serve", "--port", "0", config=False).serving() as daemon:
+        _, printed, _ = await PorticoCommand(tmp_path, "key", config=False).run()
         async with httpx.AsyncClient(base_url=daemon.url) as client:
             answers = [await client.get("/sessions", headers={"Authorization": f"Bearer {k}"}) for k in (printed.strip(), "x")]
     assert [answer.status_code for answer in answers] == [200, 401]

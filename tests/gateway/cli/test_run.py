@@ -15,43 +15,43 @@ import psutil
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import table
-from tests.gateway.command import Command
-from tests.gateway.talk import agents_of, alive, pid_in, until
+from tests.daemon import gateway_config
+from tests.gateway.portico_command import PorticoCommand
+from tests.gateway.requests import agent_processes, is_alive, read_pid, wait_until
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[..., Command]:
+def play(tmp_path: Path) -> Callable[..., PorticoCommand]:
     """`portico run demo PROMPT` on a scenario of these steps."""
 
-    def command(*steps: Any, prompt: str = "hi", start: Any = (), own: bool = False, **options: str) -> Command:
+    def command(*steps: Any, prompt: str = "hi", start: Any = (), own: bool = False, **options: str) -> PorticoCommand:
         scenes = tmp_path / "scenes"
         scenes.mkdir(exist_ok=True)
         (scenes / "scene.json").write_text(json.dumps({"start": [*start], "turns": [{"steps": [*steps]}]}))
         entry = {"driver": "script", "cwd": str(scenes), "options": {"scenario": "scene.json", **options}}
-        write_config(tmp_path, table(tmp_path, agents={"demo": entry}))
-        return Command(tmp_path, "run", "demo", prompt, own=own)
+        write_config(tmp_path, gateway_config(tmp_path, agents={"demo": entry}))
+        return PorticoCommand(tmp_path, "run", "demo", prompt, own=own)
 
     return command
 
 
 async def test_the_answer_and_nothing_else_is_on_standard_output(tmp_path: Path) -> None:
-    assert await Command(tmp_path, "run", "echo", "hi").run() == (0, "hi\n", "")
+    assert await PorticoCommand(tmp_path, "run", "echo", "hi").run() == (0, "hi\n", "")
     assert not (tmp_path / "data").exists(), "no daemon, no data"
 
 
 async def test_a_dash_reads_standard_input(tmp_path: Path) -> None:
-    code, out, _ = await Command(tmp_path, "run", "echo", "-").run("from stdin\näöü\n".encode())
+    code, out, _ = await PorticoCommand(tmp_path, "run", "echo", "-").run("from stdin\näöü\n".encode())
     assert (code, out) == (0, "from stdin\näöü\n")
     big = "x" * 1_000_000
-    assert (await Command(tmp_path, "run", "echo", "-").run(big.encode()))[:2] == (0, big + "\n")
+    assert (await PorticoCommand(tmp_path, "run", "echo", "-").run(big.encode()))[:2] == (0, big + "\n")
 
 
 async def test_a_prompt_may_begin_with_a_dash(tmp_path: Path) -> None:
-    assert await Command(tmp_path, "run", "echo", "--", "--help").run() == (0, "--help\n", "")
+    assert await PorticoCommand(tmp_path, "run", "echo", "--", "--help").run() == (0, "--help\n", "")
 
 
-async def test_calls_errors_and_raw_lines_are_on_standard_error(play: Callable[..., Command]) -> None:
+async def test_calls_errors_and_raw_lines_are_on_standard_error(play: Callable[..., PorticoCommand]) -> None:
     call = {"tool_call": {"name": "own", "detail": "[bold]a[/bold] file"}}
     end = {"stop": {"reason": "error", "message": "the model said [/no] to {options.token}"}}
     code, out, err = await play({"text": "a"}, call, {"text": "b"}, end, token="tok-1234").run()
@@ -61,7 +61,7 @@ async def test_calls_errors_and_raw_lines_are_on_standard_error(play: Callable[.
     assert "tok-1234" not in err
 
 
-async def test_a_crash_shows_what_the_agent_complained_of(play: Callable[..., Command]) -> None:
+async def test_a_crash_shows_what_the_agent_complained_of(play: Callable[..., PorticoCommand]) -> None:
     code, out, err = await play({"text": "a"}, {"stderr": "[/] no memory"}, {"exit": 7}).run()
     assert (code, out) == (7, "a\n")
     assert "[/] no memory" in err
@@ -69,30 +69,30 @@ async def test_a_crash_shows_what_the_agent_complained_of(play: Callable[..., Co
 
 
 @pytest.mark.parametrize("steps", [[{"text": "said"}, {"hang": True}], [{"text": "said"}, {"hang": {"ignore_interrupt": True}}]])
-async def test_ctrl_c_interrupts_the_turn(play: Callable[..., Command], tmp_path: Path, steps: Any) -> None:
+async def test_ctrl_c_interrupts_the_turn(play: Callable[..., PorticoCommand], tmp_path: Path, steps: Any) -> None:
     stray = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}
     process = await play(stray, *steps, own=True).start()
     assert process.stdout is not None
     assert await process.stdout.read(4) == b"said"
-    (agent,) = agents_of(process.pid)
-    left = await pid_in(tmp_path / "scenes" / "stray")
+    (agent,) = agent_processes(process.pid)
+    left = await read_pid(tmp_path / "scenes" / "stray")
     process.send_signal(signal.SIGINT)
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert not alive(agent.pid)
-    assert not alive(left)
+    assert not is_alive(agent.pid)
+    assert not is_alive(left)
 
 
-async def test_ctrl_c_while_the_agent_starts(play: Callable[..., Command], tmp_path: Path) -> None:
+async def test_ctrl_c_while_the_agent_starts(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
     process = await play(start=[{"write_file": {"path": "started", "text": "x"}}, {"delay": 300}], own=True).start()
-    await until((tmp_path / "scenes" / "started").exists)
-    (agent,) = agents_of(process.pid)
+    await wait_until((tmp_path / "scenes" / "started").exists)
+    (agent,) = agent_processes(process.pid)
     process.send_signal(signal.SIGINT)
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert not alive(agent.pid)
+    assert not is_alive(agent.pid)
 
 
 @pytest.mark.parametrize(
@@ -104,21 +104,21 @@ async def test_ctrl_c_while_the_agent_starts(play: Callable[..., Command], tmp_p
     ],
 )
 async def test_an_agent_that_cannot_be_used_is_named(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
-    write_config(tmp_path, table(tmp_path, agents={"missing": {"driver": "claude", "program": "no-such-program"}}))
-    code, out, err = await Command(tmp_path, "run", *arguments).run()
+    write_config(tmp_path, gateway_config(tmp_path, agents={"missing": {"driver": "claude", "program": "no-such-program"}}))
+    code, out, err = await PorticoCommand(tmp_path, "run", *arguments).run()
     assert (code != 0, out) == (True, "")
     assert all(word in err for word in named), err
     assert "Traceback" not in err
 
 
-async def test_an_agent_that_does_not_start_says_why(play: Callable[..., Command]) -> None:
+async def test_an_agent_that_does_not_start_says_why(play: Callable[..., PorticoCommand]) -> None:
     code, out, err = await play(start=[{"stderr": "no login with {options.token}"}, {"exit": 2}], token="tok-1234").run()
     assert (code != 0, out) == (True, "")
     assert "no login with ***" in err
     assert "Traceback" not in err
 
 
-async def test_who_looks_sees_a_spinner(play: Callable[..., Command], tmp_path: Path) -> None:
+async def test_who_looks_sees_a_spinner(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
     master, slave = pty.openpty()
     try:
         command = play({"write_file": {"path": "begun", "text": "x"}}, {"delay": 0.4}, {"text": "said"})
@@ -134,7 +134,9 @@ async def test_who_looks_sees_a_spinner(play: Callable[..., Command], tmp_path: 
     assert b"said" not in shown
 
 
-async def test_nobody_sees_the_prompt_in_the_process_list_of_the_agent(play: Callable[..., Command], tmp_path: Path) -> None:
+async def test_nobody_sees_the_prompt_in_the_process_list_of_the_agent(
+    play: Callable[..., PorticoCommand], tmp_path: Path
+) -> None:
     process = await play({"text": "said"}, {"hang": True}, prompt="words-of-mine", own=True).start()
     assert process.stdout is not None
     await process.stdout.read(4)

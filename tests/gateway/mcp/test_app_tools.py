@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 
 LOOKUP = {
@@ -24,21 +24,21 @@ PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAD
 
 
 @pytest.fixture(params=["http", "bridge"])
-async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunningGateway]:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "http" if request.param == "http" else ""
-    async with gateway_on(table(tmp_path, agents={"small": agent})) as found:
+    async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as found:
         yield found
 
 
 class Talk:
     """One session; `last` is the newest answer."""
 
-    def __init__(self, running: Running, made: dict[str, Any]) -> None:
+    def __init__(self, running: RunningGateway, made: dict[str, Any]) -> None:
         self.client, self.id, self.last = running.client, made["sessionId"], made
 
     @classmethod
-    async def begin(cls, running: Running, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> Talk:
+    async def begin(cls, running: RunningGateway, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> Talk:
         agent = {"name": "small", "tools": list(own)}
         body = {"agent": agent, "tools": list(tools), "messages": [{"role": "user", "content": text}]}
         answer = await running.client.put("/session", json=body)
@@ -79,14 +79,14 @@ def permission(call: dict[str, Any], granted: bool) -> dict[str, Any]:
     return {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted}
 
 
-async def test_the_tools_are_listed(running: Running) -> None:
+async def test_the_tools_are_listed(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "tools", [LOOKUP, CLOCK])
     assert json.loads(talk.text) == [[tool["name"], tool["description"], tool["inputSchema"]] for tool in (LOOKUP, CLOCK)]
     # None are offered to a session that has none.
     assert (await Talk.begin(running, "tools", [])).text == "[]"
 
 
-async def test_a_call_and_its_result(running: Running) -> None:
+async def test_a_call_and_its_result(running: RunningGateway) -> None:
     talk = await Talk.begin(running, 'call look_up {"n": 5}')
     (call,) = talk.open
     assert (call["name"], call["input"], talk.text) == ("look_up", {"n": 5}, "Calling. ")
@@ -99,14 +99,14 @@ async def test_a_call_and_its_result(running: Running) -> None:
     assert talk.text == f"a map, image of {len(PIXEL.partition(',')[2])}"
 
 
-async def test_a_result_of_five_megabytes(running: Running) -> None:
+async def test_a_result_of_five_megabytes(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "call look_up")
     await talk.post(result(talk.open[0], "x" * 5_000_000))
     assert talk.text == "5000000 long"
 
 
 @pytest.mark.parametrize("how", ["reported", "made"])
-async def test_twenty_calls_are_one_stop_and_one_answer(running: Running, how: str) -> None:
+async def test_twenty_calls_are_one_stop_and_one_answer(running: RunningGateway, how: str) -> None:
     """Made at once, or one after the other but reported beforehand."""
     talk = await Talk.begin(running, f"many 20 look_up {how}")
     calls = talk.open
@@ -118,14 +118,14 @@ async def test_twenty_calls_are_one_stop_and_one_answer(running: Running, how: s
     assert len(set(call["toolCallId"] for call in calls)) == 20
 
 
-async def test_an_agent_that_tells_nothing_of_its_calls(running: Running) -> None:
+async def test_an_agent_that_tells_nothing_of_its_calls(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "silent look_up")
     await talk.post(result(talk.open[0], "quiet"))
     assert talk.text == "quiet"
     assert await talk.roles() == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_nobody_is_asked_for_leave(running: Running) -> None:
+async def test_nobody_is_asked_for_leave(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "ask look_up")
     (call,) = talk.open
     assert (call["name"], call["input"]) == ("look_up", {"a": 1})
@@ -135,7 +135,7 @@ async def test_nobody_is_asked_for_leave(running: Running) -> None:
     assert await talk.send_turn("ask no_such_tool") == "not called"
 
 
-async def test_beside_a_call_of_its_own(running: Running) -> None:
+async def test_beside_a_call_of_its_own(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "mixed look_up", own=[{"name": "execute"}])
     answers = 0
     while talk.last["stopReason"] == "tool_use":
@@ -145,37 +145,37 @@ async def test_beside_a_call_of_its_own(running: Running) -> None:
     assert talk.text == "five True"
 
 
-async def test_a_denied_call_is_an_error_to_the_model(running: Running) -> None:
+async def test_a_denied_call_is_an_error_to_the_model(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "call look_up")
     await talk.post({**permission(talk.open[0], False), "reason": "not today"})
     assert talk.text == "error: Tool call denied: not today"
 
 
-async def test_a_user_message_in_place_of_a_result(running: Running) -> None:
+async def test_a_user_message_in_place_of_a_result(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "call look_up")
     assert await talk.send_turn("say else") == "else"
     assert await talk.roles() == ["user", "assistant", "tool", "user", "assistant"]
 
 
-async def test_other_tools_from_the_next_message_on(running: Running) -> None:
+async def test_other_tools_from_the_next_message_on(running: RunningGateway) -> None:
     talk = await Talk.begin(running, "say one")
     assert [tool[0] for tool in json.loads(await talk.send_turn("tools", tools=[CLOCK]))] == ["get_time"]
     assert await talk.send_turn("recall") == "say one | tools | recall"
     assert await talk.send_turn("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
 
 
-async def test_meta_says_so(running: Running) -> None:
+async def test_meta_says_so(running: RunningGateway) -> None:
     agents = {agent["name"]: agent for agent in (await running.client.get("/meta")).json()["agents"]}
     assert "application" in agents["small"]["capabilities"]
 
 
 async def test_the_daemon_ends_while_a_call_is_open(tmp_path: Path) -> None:
     """The agent's processes and the listener end with it, and the answer comes too late for this agent, which says so."""
-    config = table(tmp_path, agents={"small": small_agent(tmp_path)})
-    async with gateway_on(config) as running:
+    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
+    async with run_gateway(config) as running:
         talk = await Talk.begin(running, "call look_up")
         call = talk.open[0]
-    async with gateway_on(config) as running:
+    async with run_gateway(config) as running:
         answer = await running.client.post(f"/session/{talk.id}", json={"messages": [result(call, "late")]})
         assert (answer.status_code, "cannot be given a history" in answer.text) == (503, True)
         assert (await running.client.get(f"/session/{talk.id}")).json()["state"] == "waiting"

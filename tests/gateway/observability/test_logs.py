@@ -16,10 +16,10 @@ import pytest
 from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatter, bind_session_id, request_id
 from gateway.security.redaction import HIDDEN, Redactor, redact_patterns
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, Running, table
-from tests.gateway.talk import create, execute, send_turn, session_body, user
+from tests.daemon import KEY, Daemon, RunningGateway, gateway_config
+from tests.gateway.requests import create_session, execute, send_turn, session_body, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 SECRET = "registered-secret-1"
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ \[\S+ \S+\]: .+")
 
@@ -112,7 +112,7 @@ def test_a_text_cannot_look_like_a_line() -> None:
     assert all(row.startswith("    ") for row in trace[1:])
 
 
-async def test_every_answer_has_the_id_of_its_request(portico: Running) -> None:
+async def test_every_answer_has_the_id_of_its_request(portico: RunningGateway) -> None:
     for path in ("/healthz", "/nothing", "/session/none", "/sessions?limit=x"):
         made = (await portico.client.get(path)).headers["x-request-id"]
         assert re.fullmatch(r"req_[0-9a-f]{16}", made)
@@ -124,7 +124,7 @@ async def test_every_answer_has_the_id_of_its_request(portico: Running) -> None:
 
 
 async def test_a_failure_of_the_gateway_is_logged_once_with_its_ids(
-    portico: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("out of order")
@@ -138,18 +138,20 @@ async def test_a_failure_of_the_gateway_is_logged_once_with_its_ids(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-async def test_a_daemon_logs_in_one_form(daemon: Daemon, tmp_path: Path, scene: Scene, form: str) -> None:
-    name = scene({"when": "fail", "steps": [{"stop": {"reason": "error", "message": "bad {options.token}"}}]}, [{"text": "ok"}])
-    write_config(tmp_path, table(tmp_path, server={"log_format": form, "log_level": "debug"}))
+async def test_a_daemon_logs_in_one_form(daemon: Daemon, tmp_path: Path, write_scenario: WriteScenario, form: str) -> None:
+    name = write_scenario(
+        {"when": "fail", "steps": [{"stop": {"reason": "error", "message": "bad {options.token}"}}]}, [{"text": "ok"}]
+    )
+    write_config(tmp_path, gateway_config(tmp_path, server={"log_format": form, "log_level": "debug"}))
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": name, "token": SECRET}))["sessionId"]
+        session = (await create_session(client, options={"scenario": name, "token": SECRET}))["sessionId"]
         await send_turn(client, session, "fail", agent={"options": {"token": "later-secret-22"}})
         await send_turn(client, session, "x", headers={})
         await execute(client, "x", "echo")
         await client.get(f"/session/{session}?api_key=in-the-query-333", headers={"Authorization": "Bearer unknown-key-4444"})
         await client.put("/session", json=session_body(options={"scenario": "later-secret-22"}))
-        await client.post(f"/session/{session}", json={"messages": [user("x")]}, headers={"X-Request-Id": "mine-5"})
+        await client.post(f"/session/{session}", json={"messages": [user_message("x")]}, headers={"X-Request-Id": "mine-5"})
     # Not HTTP at all: what the server itself says of it.
     _, writer = await asyncio.open_connection("127.0.0.1", int(daemon.url.rsplit(":", 1)[1]))
     writer.write(b"\x00\x01 nonsense\r\n\r\n")

@@ -27,13 +27,22 @@ from gateway.security.redaction import Redactor
 from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
-from tests.gateway.talk import agents_of, alive, create, look, pid_in, send_turn, until, user
+from tests.gateway.requests import (
+    agent_processes,
+    create_session,
+    get_session,
+    is_alive,
+    read_pid,
+    send_turn,
+    user_message,
+    wait_until,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))
 
 
-async def _kill_in_mid_turn(daemon: Daemon, scene: Scene, folder: Path) -> tuple[str, list[int]]:
+async def _kill_in_mid_turn(daemon: Daemon, write_scenario: WriteScenario, folder: Path) -> tuple[str, list[int]]:
     """A session whose daemon is killed while it hangs after much text; the agent and a stray of its own session are left."""
     long = [
         {"text": "first message"},
@@ -43,68 +52,70 @@ async def _kill_in_mid_turn(daemon: Daemon, scene: Scene, folder: Path) -> tuple
         {"text": "last words"},
         {"hang": {"ignore_term": True}},
     ]
-    name = scene({"when": "long", "steps": long}, [{"text": "{turn} "}, {"remember": True}])
+    name = write_scenario({"when": "long", "steps": long}, [{"text": "{turn} "}, {"remember": True}])
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, "script", "one", options={"scenario": name, "token": "tok-1234"}))["sessionId"]
-        body = {"messages": [user("long")], "stream": "delta"}
+        session = (await create_session(client, "script", "one", options={"scenario": name, "token": "tok-1234"}))["sessionId"]
+        body = {"messages": [user_message("long")], "stream": "delta"}
         async with client.stream("POST", f"/session/{session}", json=body) as answer:
             seen = ""
             async for chunk in answer.aiter_text():
                 seen += chunk
                 if "last words" in seen:
                     break
-            stray = await pid_in(folder / "scenes" / "stray")
-            (agent,) = agents_of(daemon.pid)
-            await until(lambda: any(b"last words" in f.read_bytes() for f in (folder / "data").glob("portico.db*")))
+            stray = await read_pid(folder / "scenes" / "stray")
+            (agent,) = agent_processes(daemon.pid)
+            await wait_until(lambda: any(b"last words" in f.read_bytes() for f in (folder / "data").glob("portico.db*")))
             await daemon.kill()
-    assert alive(agent.pid) and alive(stray)
+    assert is_alive(agent.pid) and is_alive(stray)
     return session, [agent.pid, stray]
 
 
-async def test_a_killed_turn_keeps_its_text_and_ends_with_an_error(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    session, left = await _kill_in_mid_turn(daemon, scene, tmp_path)
+async def test_a_killed_turn_keeps_its_text_and_ends_with_an_error(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    session, left = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
     await daemon.start()
-    assert not [pid for pid in left if alive(pid)]
+    assert not [pid for pid in left if is_alive(pid)]
     async with daemon.client() as client:
-        found = await look(client, session)
+        found = await get_session(client, session)
         assert (found["state"], found["stopReason"]) == ("idle", "error")
         assert found["history"]["full"] == [
-            user("one"),
+            user_message("one"),
             {"role": "assistant", "content": "1 []"},
-            user("long"),
+            user_message("long"),
             {"role": "assistant", "content": "first message"},
             {"role": "assistant", "content": f"{LONG_TEXT}last words"},
         ]
         answer = await send_turn(client, session, "two")
         assert answer["stopReason"] == "end_turn"
         assert answer["messages"][0]["content"] == '3 ["one", "long"]'
-        assert (await look(client, session))["stopReason"] == "end_turn"
+        assert (await get_session(client, session))["stopReason"] == "end_turn"
     assert await daemon.stop() == 0
     assert "left behind" in daemon.stderr.decode()
 
 
-async def test_a_second_start_finds_nothing_to_do(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    session, _ = await _kill_in_mid_turn(daemon, scene, tmp_path)
+async def test_a_second_start_finds_nothing_to_do(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+    session, _ = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
     await daemon.start()
     async with daemon.client() as client:
-        before = await look(client, session)
+        before = await get_session(client, session)
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        assert await look(client, session) == before
+        assert await get_session(client, session) == before
     await daemon.stop()
     assert b"left behind" not in daemon.stderr
     assert b"under way" not in daemon.stderr
 
 
-async def test_strays_are_found_by_their_marker_alone(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    _, (agent, stray) = await _kill_in_mid_turn(daemon, scene, tmp_path)
+async def test_strays_are_found_by_their_marker_alone(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+    _, (agent, stray) = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
     psutil.Process(agent).kill()
-    await until(lambda: not alive(agent))
-    assert alive(stray)
+    await wait_until(lambda: not is_alive(agent))
+    assert is_alive(stray)
     await daemon.start()
-    assert not alive(stray)
+    assert not is_alive(stray)
 
 
 async def test_other_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> None:
@@ -120,7 +131,7 @@ async def test_other_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> 
     await store.close()
     try:
         await daemon.start()
-        assert all(alive(process.pid) for process in others)
+        assert all(is_alive(process.pid) for process in others)
         store = await Store.open(sqlite_url(tmp_path / "data"))
         assert await store.processes.all() == []
         await store.close()
@@ -130,20 +141,22 @@ async def test_other_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> 
             await process.wait()
 
 
-async def test_the_agent_of_a_daemon_that_stops_well_is_gone(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+async def test_the_agent_of_a_daemon_that_stops_well_is_gone(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     steps = [{"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}, {"text": "x"}]
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": scene(steps)}))["sessionId"]
-        (agent,) = agents_of(daemon.pid)
-        stray = await pid_in(tmp_path / "scenes" / "stray")
-        before = await look(client, session)
+        session = (await create_session(client, options={"scenario": write_scenario(steps)}))["sessionId"]
+        (agent,) = agent_processes(daemon.pid)
+        stray = await read_pid(tmp_path / "scenes" / "stray")
+        before = await get_session(client, session)
     assert await daemon.stop() == 0
-    assert not alive(agent.pid)
-    assert not alive(stray)
+    assert not is_alive(agent.pid)
+    assert not is_alive(stray)
     await daemon.start()
     async with daemon.client() as client:
-        assert await look(client, session) == before
+        assert await get_session(client, session) == before
         assert before["stopReason"] == "end_turn"
 
 

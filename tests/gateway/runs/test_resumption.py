@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Daemon, Running
-from tests.gateway.aap_client import Aap, Base
+from tests.daemon import Daemon, RunningGateway
+from tests.gateway.aap_client import AapClient, BaseUrl
 
 Json = dict[str, Any]
 
@@ -38,30 +38,30 @@ ALL = [
 ]
 DENIED = [ALL[0], {"role": "tool_permission", "toolCallId": "note", "granted": False, "reason": "no"}]
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 
 @asynccontextmanager
-async def aap_of(daemon: Daemon, base: Base) -> AsyncIterator[Aap]:
+async def aap_of(daemon: Daemon, base: BaseUrl) -> AsyncIterator[AapClient]:
     async with daemon.client() as client:
-        yield Aap(client, base)
+        yield AapClient(client, base)
 
 
-async def begin(aap: Aap, scenario: str) -> str:
+async def begin(aap: AapClient, scenario: str) -> str:
     """A session that waits for the weather and for a permission."""
     grants = [{"name": "lookup", "trust": True}, {"name": "write_note"}]
-    answer = await aap.create("script", "Go", grants=grants, options={"scenario": scenario}, tools=[WEATHER])
+    answer = await aap.create_session("script", "Go", grants=grants, options={"scenario": scenario}, tools=[WEATHER])
     assert answer["stopReason"] == "tool_use", answer
     return str(answer["sessionId"])
 
 
-async def post(aap: Aap, session: str, messages: list[Json]) -> httpx.Response:
+async def post(aap: AapClient, session: str, messages: list[Json]) -> httpx.Response:
     return await aap.post(session, {"messages": messages})
 
 
-async def went_on(aap: Aap, session: str, folder: Path) -> None:
+async def went_on(aap: AapClient, session: str, folder: Path) -> None:
     """The answers are taken; the call that was granted is made again, and runs without asking."""
-    assert (await aap.look(session))["state"] == "waiting"
+    assert (await aap.get_session(session))["state"] == "waiting"
     assert not (folder / "note.txt").exists()
     response = await post(aap, session, ALL)
     answer = response.json()
@@ -72,20 +72,22 @@ async def went_on(aap: Aap, session: str, folder: Path) -> None:
     assert again["content"][0] == {"type": "tool_use", "toolCallId": "note_again", "name": "write_note", "input": NOTE}
     assert written == {"role": "tool", "toolCallId": "note_again", "content": "written"}
     assert last == {"role": "assistant", "content": "Weather: rain. Note: written."}
-    history = await aap.history(session)
+    history = await aap.get_history(session)
     assert [message["role"] for message in history] == [
         "user", "assistant", "tool", "tool", "tool", "assistant", "tool", "assistant",
     ]  # fmt: skip
     twice = await post(aap, session, ALL)
     assert twice.status_code == 400 and "'note', 'weather' is answered already" in twice.json()["error"]
-    assert await aap.history(session) == history
+    assert await aap.get_history(session) == history
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_the_gateway_goes_away(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path, how: signal.Signals) -> None:
+async def test_the_gateway_goes_away(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path, how: signal.Signals
+) -> None:
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+        session = await begin(aap, write_scenario(STEPS))
     await (daemon.kill() if how == signal.SIGKILL else daemon.stop())
     await daemon.start()
     async with aap_of(daemon, base) as aap:
@@ -94,11 +96,11 @@ async def test_the_gateway_goes_away(daemon: Daemon, base: Base, scene: Scene, t
         assert later["stopReason"] == "tool_use"
 
 
-async def test_it_goes_away_twice(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+async def test_it_goes_away_twice(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path) -> None:
     steps = [*STEPS, {"app_tool": {"id": "more", "name": "get_weather"}}, {"text": "{results.more} {results.note}"}]
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(steps))
+        session = await begin(aap, write_scenario(steps))
     await daemon.kill()
     await daemon.start()
     async with aap_of(daemon, base) as aap:
@@ -110,8 +112,10 @@ async def test_it_goes_away_twice(daemon: Daemon, base: Base, scene: Scene, tmp_
         assert answer["messages"] == [{"role": "assistant", "content": "sun written"}], answer
 
 
-async def test_the_agent_goes_away(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
-    session = await begin(aap, scene(STEPS))
+async def test_the_agent_goes_away(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    session = await begin(aap, write_scenario(STEPS))
     live = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).live
     assert live is not None
     process = psutil.Process(live.pid)  # type: ignore[attr-defined]
@@ -122,8 +126,10 @@ async def test_the_agent_goes_away(portico: Running, aap: Aap, scene: Scene, tmp
     await went_on(aap, session, tmp_path / "scenes")
 
 
-async def test_answers_that_come_twice_while_the_run_goes_on(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
-    session = await begin(aap, scene([*STEPS, {"hang": {}}]))
+async def test_answers_that_come_twice_while_the_run_goes_on(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    session = await begin(aap, write_scenario([*STEPS, {"hang": {}}]))
     async with aap.stream(session, *ALL) as response:
         async for line in response.aiter_lines():
             if "Weather" in line:
@@ -135,10 +141,12 @@ async def test_answers_that_come_twice_while_the_run_goes_on(portico: Running, a
     await aap.delete(session)
 
 
-async def test_a_denied_call_is_not_made_again(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+async def test_a_denied_call_is_not_made_again(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
     async with aap_of(daemon, base) as aap:
@@ -150,40 +158,40 @@ async def test_a_denied_call_is_not_made_again(daemon: Daemon, base: Base, scene
     assert not (tmp_path / "scenes" / "note.txt").exists()
 
 
-async def test_a_user_message_gives_the_calls_up(daemon: Daemon, base: Base, scene: Scene) -> None:
+async def test_a_user_message_gives_the_calls_up(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario) -> None:
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS, [{"text": "Well."}]))
+        session = await begin(aap, write_scenario(STEPS, [{"text": "Well."}]))
     await daemon.kill()
     await daemon.start()
     async with aap_of(daemon, base) as aap:
         answer = (await post(aap, session, [{"role": "user", "content": "Stop"}])).json()
         assert answer["messages"] == [{"role": "assistant", "content": "Well."}]
-        history = await aap.history(session)
+        history = await aap.get_history(session)
         assert [m["content"] for m in history if m["role"] == "tool"] == ["3 hits", *["Tool call cancelled"] * 2]
 
 
-async def test_wrong_answers_change_nothing(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+async def test_wrong_answers_change_nothing(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path) -> None:
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        before = await aap.look(session)
+        before = await aap.get_session(session)
         for wrong, named in (ALL[:1], "'note' is still pending"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not a pending"):
             refused = await post(aap, session, wrong)
             assert refused.status_code == 400 and named in refused.json()["error"]
-        assert await aap.look(session) == before
+        assert await aap.get_session(session) == before
         await went_on(aap, session, tmp_path / "scenes")
 
 
 async def test_an_agent_that_does_not_start_leaves_the_calls_open(
-    daemon: Daemon, base: Base, scene: Scene, tmp_path: Path
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     scenario = tmp_path / "scenes" / "scene.json"
     kept = scenario.read_text()
@@ -195,10 +203,10 @@ async def test_an_agent_that_does_not_start_leaves_the_calls_open(
         await went_on(aap, session, tmp_path / "scenes")
 
 
-async def test_a_session_that_waits_can_be_deleted(daemon: Daemon, base: Base, scene: Scene) -> None:
+async def test_a_session_that_waits_can_be_deleted(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario) -> None:
     await daemon.start()
     async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
     async with aap_of(daemon, base) as aap:

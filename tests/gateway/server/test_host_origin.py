@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.daemon import KEY, Daemon, Running, gateway_on, table
-from tests.gateway.talk import create, error, frames, session_body
-from tests.gateway.wire import answer
+from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
+from tests.gateway.raw_http import send_raw
+from tests.gateway.requests import create_session, expect_error, parse_frames, session_body
 
 PATHS = [
     ("GET", "/healthz"),
@@ -26,24 +26,26 @@ PATHS = [
 UIS = ["http://localhost:*", "tauri://localhost", "app://portico", "https://ui.example.org", "vscode-webview://*"]
 
 
-async def _nothing_happened(portico: Running) -> None:
+async def _nothing_happened(portico: RunningGateway) -> None:
     assert (await portico.client.get("/sessions")).json() == {"sessions": []}
     assert not await portico.gateway.store.runs.unfinished()
 
 
-async def test_another_host_is_refused(portico: Running) -> None:
+async def test_another_host_is_refused(portico: RunningGateway) -> None:
     port = urlsplit(portico.url).port
     for host in (
         "evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example",
         "10.0.0.1", "0.0.0.0", "[::]", "[2001:db8::1]:80", "evil.example@localhost", "localhost:80:80", "", "[::1", "localhost/x",
     ):  # fmt: skip
         for method, path in PATHS:
-            text = await error(portico.client.request(method, path, headers={"Host": host}, json=session_body("echo")), 403)
+            text = await expect_error(
+                portico.client.request(method, path, headers={"Host": host}, json=session_body("echo")), 403
+            )
             assert "server.hosts" in text or "Host header" in text
     await _nothing_happened(portico)
 
 
-async def test_its_own_names_are_let_in(portico: Running) -> None:
+async def test_its_own_names_are_let_in(portico: RunningGateway) -> None:
     port = urlsplit(portico.url).port
     names = [
         "127.0.0.1",
@@ -59,18 +61,18 @@ async def test_its_own_names_are_let_in(portico: Running) -> None:
         assert (await portico.client.get("/sessions", headers={"Host": host})).status_code == 200, host
 
 
-async def test_no_host_and_two_hosts_are_refused(portico: Running) -> None:
+async def test_no_host_and_two_hosts_are_refused(portico: RunningGateway) -> None:
     for head in (
         b"GET /meta HTTP/1.0\r\n\r\n",
         b"GET /meta HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n",
     ):
-        status, received_text = await answer(portico.url, head)
+        status, received_text = await send_raw(portico.url, head)
         assert status == 403
         assert b"Host header" in received_text
 
 
 async def test_hosts_of_the_configuration_are_let_in(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, server={"hosts": ["Gateway.lan", "*.example.org", "10.0.0.7"]})) as portico:
+    async with run_gateway(gateway_config(tmp_path, server={"hosts": ["Gateway.lan", "*.example.org", "10.0.0.7"]})) as portico:
         for host, status in (
             ("gateway.lan", 200), ("GATEWAY.LAN:7700", 200), ("a.example.org", 200), ("10.0.0.7", 200),
             ("a.b.example.org:1", 200), ("example.org", 403), ("evilexample.org", 403), ("sub.gateway.lan", 403),
@@ -80,16 +82,16 @@ async def test_hosts_of_the_configuration_are_let_in(tmp_path: Path) -> None:
 
 
 async def test_a_daemon_on_all_interfaces_is_known_by_any_address(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, server={"host": "0.0.0.0"})) as portico:
+    async with run_gateway(gateway_config(tmp_path, server={"host": "0.0.0.0"})) as portico:
         for host, status in (("192.168.7.7:7700", 200), ("[2001:db8::1]", 200), ("localhost", 200), ("evil.example", 403)):
             assert (await portico.client.get("/meta", headers={"Host": host})).status_code == status, host
 
 
-async def test_pages_are_refused_out_of_the_box(portico: Running) -> None:
+async def test_pages_are_refused_out_of_the_box(portico: RunningGateway) -> None:
     for origin in ("https://evil.example", "http://localhost:3000", portico.url, "null", "", "file://", "tauri://localhost"):
         headers = {"Origin": origin}
         for method, path in PATHS:
-            text = await error(portico.client.request(method, path, headers=headers, json=session_body("echo")), 403)
+            text = await expect_error(portico.client.request(method, path, headers=headers, json=session_body("echo")), 403)
             assert "server.origins" in text
         asked = {**headers, "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "authorization"}
         refused = await portico.client.options("/session", headers=asked)
@@ -98,7 +100,7 @@ async def test_pages_are_refused_out_of_the_box(portico: Running) -> None:
     await _nothing_happened(portico)
 
 
-async def test_what_a_page_loads_without_asking_is_refused(portico: Running) -> None:
+async def test_what_a_page_loads_without_asking_is_refused(portico: RunningGateway) -> None:
     for site, mode, status in (
         ("cross-site", "no-cors", 403), ("same-site", "no-cors", 403), ("cross-site", "cors", 403),
         ("cross-site", "websocket", 403), ("cross-site", "navigate", 200), ("none", "navigate", 200),
@@ -110,7 +112,7 @@ async def test_what_a_page_loads_without_asking_is_refused(portico: Running) -> 
         assert found.headers["cross-origin-resource-policy"] == "same-origin"
 
 
-async def test_a_page_cannot_open_a_websocket(portico: Running) -> None:
+async def test_a_page_cannot_open_a_websocket(portico: RunningGateway) -> None:
     for who in (b"Host: localhost\r\nOrigin: https://evil.example", b"Host: evil.example"):
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         upgrade += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -122,10 +124,10 @@ async def test_a_page_cannot_open_a_websocket(portico: Running) -> None:
             writer.close()
 
 
-async def test_a_form_is_refused(portico: Running) -> None:
+async def test_a_form_is_refused(portico: RunningGateway) -> None:
     """What a page can post without a preflight, should its browser leave the Origin out."""
     body = '{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x"}], "driver": "echo", "task": "x"}'
-    session = (await create(portico.client, "echo"))["sessionId"]
+    session = (await create_session(portico.client, "echo"))["sessionId"]
     before = (await portico.client.get(f"/session/{session}")).json()
     for kind in (
         "text/plain",
@@ -137,7 +139,7 @@ async def test_a_form_is_refused(portico: Running) -> None:
     ):
         headers = {} if kind is None else {"Content-Type": kind}
         for method, path in (("PUT", "/session"), ("POST", f"/session/{session}"), ("POST", "/v1/execute")):
-            text = await error(portico.client.request(method, path, content=body, headers=headers), 415)
+            text = await expect_error(portico.client.request(method, path, content=body, headers=headers), 415)
             assert "Content-Type: application/json" in text
     assert (await portico.client.get(f"/session/{session}")).json() == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
@@ -147,7 +149,7 @@ async def test_a_form_is_refused(portico: Running) -> None:
 
 @pytest.fixture
 async def with_uis(tmp_path: Path) -> Any:
-    async with gateway_on(table(tmp_path, server={"origins": UIS})) as portico:
+    async with run_gateway(gateway_config(tmp_path, server={"origins": UIS})) as portico:
         yield portico
 
 
@@ -167,7 +169,7 @@ BAD = [
 ]  # fmt: skip
 
 
-async def test_origins_of_the_configuration_are_let_in(with_uis: Running) -> None:
+async def test_origins_of_the_configuration_are_let_in(with_uis: RunningGateway) -> None:
     for origin in GOOD:
         found = await with_uis.client.get("/sessions", headers={"Origin": origin})
         assert found.status_code == 200, origin
@@ -182,7 +184,7 @@ async def test_origins_of_the_configuration_are_let_in(with_uis: Running) -> Non
         assert (await with_uis.client.get("/meta")).status_code == 200, "no browser is no page"
 
 
-async def test_a_ui_can_read_why_it_was_refused(with_uis: Running) -> None:
+async def test_a_ui_can_read_why_it_was_refused(with_uis: RunningGateway) -> None:
     for request, status in (
         (with_uis.client.get("/sessions", headers={"Origin": GOOD[1], "Authorization": "Bearer no"}), 401),
         (with_uis.client.get("/session/none", headers={"Origin": GOOD[1]}), 404),
@@ -192,7 +194,7 @@ async def test_a_ui_can_read_why_it_was_refused(with_uis: Running) -> None:
         assert (found.status_code, found.headers["access-control-allow-origin"]) == (status, GOOD[1])
 
 
-async def test_a_preflight_needs_no_key(with_uis: Running) -> None:
+async def test_a_preflight_needs_no_key(with_uis: RunningGateway) -> None:
     wanted = "authorization,content-type,last-event-id,idempotency-key,x-request-id,acp-connection-id"
     headers = {"Access-Control-Request-Headers": wanted, "Access-Control-Request-Private-Network": "true"}
     async with httpx.AsyncClient(base_url=with_uis.url, verify=False) as stranger:
@@ -212,10 +214,10 @@ async def test_a_preflight_needs_no_key(with_uis: Running) -> None:
             assert (await stranger.options(path, headers={**asked, "Origin": "https://evil.example"})).status_code == 403
 
 
-async def test_a_stream_reaches_a_ui_as_it_comes(tmp_path: Path, scene: Callable[..., str]) -> None:
+async def test_a_stream_reaches_a_ui_as_it_comes(tmp_path: Path, write_scenario: Callable[..., str]) -> None:
     """No middleware gathers it, and nothing in between is to."""
-    name = scene([{"text": "first"}, {"hang": True}])
-    async with gateway_on(table(tmp_path, server={"origins": UIS, "keep_alive": 0.1})) as portico:
+    name = write_scenario([{"text": "first"}, {"hang": True}])
+    async with run_gateway(gateway_config(tmp_path, server={"origins": UIS, "keep_alive": 0.1})) as portico:
         body = session_body(options={"scenario": name}, stream="delta")
         async with portico.client.stream("PUT", "/session", json=body, headers={"Origin": "http://localhost:9"}) as stream:
             assert stream.headers["access-control-allow-origin"] == "http://localhost:9"
@@ -226,17 +228,17 @@ async def test_a_stream_reaches_a_ui_as_it_comes(tmp_path: Path, scene: Callable
                 seen += text
                 if "first" in seen and ": keep-alive" in seen:
                     break
-        assert [event for event, _ in frames(seen)][:2] == ["session_start", "turn_start"]
-        await portico.client.delete(f"/session/{frames(seen)[0][1]['sessionId']}")
+        assert [event for event, _ in parse_frames(seen)][:2] == ["session_start", "turn_start"]
+        await portico.client.delete(f"/session/{parse_frames(seen)[0][1]['sessionId']}")
 
 
 async def test_a_refused_page_is_in_the_log_once(daemon: Daemon) -> None:
     await daemon.start()
     async with daemon.client() as client:
         for _ in range(3):
-            await error(client.get("/meta", headers={"Origin": "https://evil.example"}), 403)
+            await expect_error(client.get("/meta", headers={"Origin": "https://evil.example"}), 403)
         for number in range(300):
-            await error(client.get("/meta", headers={"Host": f"evil{number}.example"}), 403)
+            await expect_error(client.get("/meta", headers={"Host": f"evil{number}.example"}), 403)
     await daemon.stop()
     received_text = daemon.stderr.decode()
     assert received_text.count("https://evil.example") == 1

@@ -13,16 +13,16 @@ import httpx
 import jsonschema
 import pytest
 
-from tests.daemon import KEY, Running
-from tests.gateway.aap_client import BASES
-from tests.gateway.talk import create
+from tests.daemon import KEY, RunningGateway
+from tests.gateway.aap_client import BASE_URLS
+from tests.gateway.requests import create_session
 
 Document = dict[str, Any]
-SECRET_FREE = {"get /healthz", "get /readyz", *(f"get {base.url}/meta" for base in BASES)}
+SECRET_FREE = {"get /healthz", "get /readyz", *(f"get {base.url}/meta" for base in BASE_URLS)}
 
 
 @pytest.fixture
-async def document(portico: Running) -> Document:
+async def document(portico: RunningGateway) -> Document:
     return dict((await portico.client.get("/openapi.json")).json())
 
 
@@ -77,9 +77,9 @@ async def test_examples_are_of_the_shapes_that_they_show(document: Document) -> 
     assert shown >= 15
 
 
-async def test_every_request_that_is_shown_is_taken(portico: Running, document: Document) -> None:
+async def test_every_request_that_is_shown_is_taken(portico: RunningGateway, document: Document) -> None:
     """But for answers to calls that nobody has made."""
-    session = (await create(portico.client, "echo"))["sessionId"]
+    session = (await create_session(portico.client, "echo"))["sessionId"]
     for method, path, operation in operations(document):
         for example in (
             operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("examples", {}).values()
@@ -94,7 +94,7 @@ async def test_every_request_that_is_shown_is_taken(portico: Running, document: 
             assert answer.headers["content-type"].split(";")[0] in described, (method, path)
 
 
-async def test_the_key_is_described_where_it_is_asked_for(portico: Running, document: Document) -> None:
+async def test_the_key_is_described_where_it_is_asked_for(portico: RunningGateway, document: Document) -> None:
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     async with httpx.AsyncClient(base_url=portico.url) as anybody:
         for method, path, operation in operations(document):
@@ -120,7 +120,7 @@ async def test_refusals_are_described_in_the_one_form(document: Document) -> Non
 
 
 async def test_a_client_is_generated_from_it_and_talks_to_the_gateway(
-    portico: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "openapi.json").write_text((await portico.client.get("/openapi.json")).text)
     command = ("generate", "--path", str(tmp_path / "openapi.json"), "--output-path", str(tmp_path / "portico_client"))

@@ -18,8 +18,8 @@ import pytest
 import requests
 
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, table
-from tests.gateway.talk import create
+from tests.daemon import KEY, Daemon, gateway_config
+from tests.gateway.requests import create_session
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -106,10 +106,10 @@ class Fuzz:
 
 @pytest.mark.slow
 async def test_no_request_breaks_the_gateway(daemon: Daemon, tmp_path: Path) -> None:
-    write_config(tmp_path, table(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
+    write_config(tmp_path, gateway_config(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
     await daemon.start()
     async with daemon.client() as client:
-        fuzz = Fuzz(daemon.url, (await create(client, "echo"))["sessionId"])
+        fuzz = Fuzz(daemon.url, (await create_session(client, "echo"))["sessionId"])
     await asyncio.to_thread(fuzz.run)
     assert fuzz.answers.total() >= AT_LEAST, fuzz.answers
     assert not [status for status in fuzz.answers if status >= 500 and status not in (501, 503)]

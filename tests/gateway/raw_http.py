@@ -11,7 +11,7 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     return await asyncio.open_connection(where.hostname, where.port)
 
 
-async def answer(url: str, *pieces: bytes) -> tuple[int, bytes]:
+async def send_raw(url: str, *pieces: bytes) -> tuple[int, bytes]:
     """The status and the rest of what comes back for these bytes, up to the end of the connection."""
     reader, writer = await connect(url)
     try:

@@ -21,7 +21,7 @@ Frame = tuple[str, dict[str, Any]]
 """An SSE event: its name and its data."""
 
 
-def user(content: Any = "hello") -> dict[str, Any]:
+def user_message(content: Any = "hello") -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
@@ -30,11 +30,11 @@ def session_body(agent: str = "script", *messages: Any, options: dict[str, str] 
     config = {"name": agent, **({"options": options} if options else {})}
     if "grants" in fields:
         config["tools"] = fields.pop("grants")
-    received_text = [message if isinstance(message, dict) else user(message) for message in messages or ("hello",)]
+    received_text = [message if isinstance(message, dict) else user_message(message) for message in messages or ("hello",)]
     return {"agent": config, "messages": received_text, **fields}
 
 
-async def create(client: httpx.AsyncClient, agent: str = "script", *messages: Any, **fields: Any) -> dict[str, Any]:
+async def create_session(client: httpx.AsyncClient, agent: str = "script", *messages: Any, **fields: Any) -> dict[str, Any]:
     """A new session's first turn, as JSON."""
     answer = await client.put("/session", json=session_body(agent, *messages, **fields))
     assert answer.status_code == 201, answer.text
@@ -43,24 +43,24 @@ async def create(client: httpx.AsyncClient, agent: str = "script", *messages: An
 
 async def send_turn(client: httpx.AsyncClient, session: str, *messages: Any, **fields: Any) -> dict[str, Any]:
     """A turn of a session, as JSON."""
-    received_text = [message if isinstance(message, dict) else user(message) for message in messages]
+    received_text = [message if isinstance(message, dict) else user_message(message) for message in messages]
     answer = await client.post(f"/session/{session}", json={"messages": received_text, **fields})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-async def look(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+async def get_session(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
     """What `GET /session/:id` says."""
     answer = await client.get(f"/session/{session}")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-async def history(client: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:
-    return list((await look(client, session))["history"]["full"])
+async def get_history(client: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:
+    return list((await get_session(client, session))["history"]["full"])
 
 
-async def error(awaited: Awaitable[httpx.Response], status: int) -> str:
+async def expect_error(awaited: Awaitable[httpx.Response], status: int) -> str:
     """The text of a refusal, which must have this status and the one form of all errors."""
     answer = await awaited
     assert answer.status_code == status, (answer.status_code, answer.text)
@@ -71,7 +71,7 @@ async def error(awaited: Awaitable[httpx.Response], status: int) -> str:
     return str(body["error"])
 
 
-def frames(text: str) -> list[Frame]:
+def parse_frames(text: str) -> list[Frame]:
     """The events of a whole AAP stream; nothing else than `event: NAME`, `data: JSON` and comments may stand in it."""
     assert text.endswith("\n\n")
     found: list[Frame] = []
@@ -84,19 +84,19 @@ def frames(text: str) -> list[Frame]:
     return found
 
 
-async def streamed(client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]) -> list[Frame]:
+async def stream_turn(client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]) -> list[Frame]:
     """All events of a streamed turn."""
     answer = await client.request(method, path, json=body)
     assert answer.status_code == 200, answer.text
-    return frames(answer.text)
+    return parse_frames(answer.text)
 
 
-def joined(events: Iterable[Frame], name: str) -> str:
+def joined_text(events: Iterable[Frame], name: str) -> str:
     """The texts of all events of one name, put together."""
     return "".join(next(iter(data.values())) for event, data in events if event == name)
 
 
-def kinds(text: str) -> list[dict[str, Any]]:
+def parse_output_events(text: str) -> list[dict[str, Any]]:
     """The frames of a whole stream of `/v1/execute`."""
     assert text.endswith("\n\n")
     blocks = [block for block in text.split("\n\n")[:-1] if not block.startswith(":")]
@@ -107,10 +107,10 @@ def kinds(text: str) -> list[dict[str, Any]]:
 async def execute(client: httpx.AsyncClient, task: str = "do it", driver: str = "script", **fields: Any) -> list[dict[str, Any]]:
     answer = await client.post("/v1/execute", json={"driver": driver, "task": task, **fields})
     assert answer.status_code == 200, answer.text
-    return kinds(answer.text)
+    return parse_output_events(answer.text)
 
 
-async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What the condition gives as soon as that is true; it may be async. Only for what nothing announces."""
     deadline = time.monotonic() + seconds
     while True:
@@ -123,29 +123,29 @@ async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         await asyncio.sleep(0.02)
 
 
-async def idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
     """The session once its run is over."""
 
     async def over() -> dict[str, Any] | None:
-        found = await look(client, session)
+        found = await get_session(client, session)
         return found if found["state"] == "idle" else None
 
-    return dict(await until(over))
+    return dict(await wait_until(over))
 
 
-async def pid_in(file: Path) -> int:
+async def read_pid(file: Path) -> int:
     """The process id that an agent's `spawn` step writes."""
-    return int(await until(lambda: file.exists() and file.read_text()))
+    return int(await wait_until(lambda: file.exists() and file.read_text()))
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def agents_of(pid: int) -> list[psutil.Process]:
+def agent_processes(pid: int) -> list[psutil.Process]:
     """The processes of `echo` and `script` agents that a daemon has."""
     found = []
     for child in psutil.Process(pid).children():

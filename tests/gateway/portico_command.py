@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import write_config
-from tests.daemon import table
-from tests.fork_server import forked
+from tests.daemon import gateway_config
+from tests.fork_server import forked_command
 
 
 @dataclass
-class Serving:
+class RunningServer:
     """A daemon that listens; what else it printed, and its exit code, once it has stopped."""
 
     line: str
@@ -29,7 +29,7 @@ class Serving:
         return self.line.split()[-1]
 
 
-class Command:
+class PorticoCommand:
     """`portico ARGUMENTS` with a configuration of `echo` and `script` and an empty home.
 
     The fork server forks it; with `own` it is a process of its own, whose children a test can look at.
@@ -39,8 +39,8 @@ class Command:
         self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None, config: bool = True, own: bool = False
     ) -> None:
         if config and not (folder / "config.toml").exists():
-            write_config(folder, table(folder))
-        self._argv = [*((sys.executable, "-m", "gateway") if own else forked("gateway")), arguments[0]]
+            write_config(folder, gateway_config(folder))
+        self._argv = [*((sys.executable, "-m", "gateway") if own else forked_command("gateway")), arguments[0]]
         self._argv += ["--config", str(folder / "config.toml")] if config else []
         self._argv += arguments[1:]
         self._env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
@@ -54,11 +54,11 @@ class Command:
         )
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Serving]:
+    async def serving(self) -> AsyncIterator[RunningServer]:
         """`portico serve` once it listens; it is stopped in the end."""
         process = await self.start()
         assert process.stdout is not None
-        serving = Serving((await asyncio.wait_for(process.stdout.readline(), 60)).decode())
+        serving = RunningServer((await asyncio.wait_for(process.stdout.readline(), 60)).decode())
         try:
             yield serving
         finally:
