@@ -1,4 +1,4 @@
-"""The whole way through, once: a daemon, an agent, both protocols."""
+"""One request through each protocol, to an in-process gateway and to a daemon."""
 
 from __future__ import annotations
 

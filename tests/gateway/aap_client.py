@@ -1,4 +1,4 @@
-"""A client of AAP for each base URL, so that one test asks them all. Tests speak version 1; each version is on the wire."""
+"""An AAP client for all protocol versions, so that one test covers every base URL. Tests use the shapes of version 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class BaseUrl:
-    """One row of the table of base URLs."""
+    """A base URL of AAP, and the protocol version it serves."""
 
     url: str
     version: int
@@ -30,7 +30,7 @@ BASE_URLS = (BaseUrl("", 1), BaseUrl("/aap/v1", 1), BaseUrl("/aap/v2", 2), BaseU
 
 @dataclass
 class AapClient:
-    """A client at one base URL. Bodies and answers are as of version 1, with every history in `look`."""
+    """A client of one base URL. Request and response bodies are those of version 1; `get_session` includes the full history."""
 
     http: httpx.AsyncClient
     base: BaseUrl
@@ -41,7 +41,7 @@ class AapClient:
 
     @property
     def schema(self) -> str:
-        """The schema's name in a tool."""
+        """The name of the input schema in a tool."""
         return "parameters" if self.is_version_3 else "inputSchema"
 
     def path(self, session: str = "") -> str:
@@ -49,28 +49,28 @@ class AapClient:
         return f"{self.base.url}/{'sessions' if self.is_version_3 else 'session'}/{session}"
 
     def turns(self, session: str) -> str:
-        """The path that takes its turns."""
+        """The path to which the turns of a session are posted."""
         return self.path(session) + ("/turns" if self.is_version_3 else "")
 
     async def put(self, body: Json) -> httpx.Response:
-        """Make a session and answer the last message: one request, in version 3 two."""
+        """Create a session and run a turn with the last message: one request, or two in version 3."""
         if not self.is_version_3:
-            return await self.http.put(self.base.url + "/session", json=self._out(body))
-        made = await self.post_sessions(**{**body, "messages": body["messages"][:-1]})
-        if made.status_code != 201:
-            return made
+            return await self.http.put(self.base.url + "/session", json=self._to_version(body))
+        created = await self.post_sessions(**{**body, "messages": body["messages"][:-1]})
+        if created.status_code != 201:
+            return created
         turn = {"messages": body["messages"][-1:], "stream": body.get("stream", "none")}
-        answer = await self.post(made.json()["sessionId"], turn)
-        answer.extensions["session"] = made.json()["sessionId"]
+        answer = await self.post(created.json()["sessionId"], turn)
+        answer.extensions["session"] = created.json()["sessionId"]
         return answer
 
     async def post_sessions(self, **body: Any) -> httpx.Response:
-        """Version 3's way to make a session."""
+        """Create a session without a turn (version 3)."""
         body.pop("stream", None)
-        return await self.http.post(self.base.url + "/sessions", json=self._out(body))
+        return await self.http.post(self.base.url + "/sessions", json=self._to_version(body))
 
     async def post(self, session: str, body: Json) -> httpx.Response:
-        return await self.http.post(self.turns(session), json=self._out(body))
+        return await self.http.post(self.turns(session), json=self._to_version(body))
 
     @asynccontextmanager
     async def stream(self, session: str, *messages: Any) -> AsyncIterator[httpx.Response]:
@@ -85,7 +85,7 @@ class AapClient:
         return await self.http.delete(self.path(session))
 
     async def create_session(self, agent: str = "script", *messages: Any, **fields: Any) -> Json:
-        """A new session's first turn, as JSON, with its id."""
+        """Create a session and return the result of its first turn, with the session id."""
         answer = await self.put(session_body(agent, *messages, **fields))
         assert answer.status_code == (200 if self.is_version_3 else 201), answer.text
         if self.is_version_3:
@@ -94,7 +94,7 @@ class AapClient:
         return dict(answer.json())
 
     async def create_streamed(self, agent: str = "script", *messages: Any, **fields: Any) -> tuple[str, list[Frame]]:
-        """A new session, and the events of its first turn from `turn_start` on."""
+        """Create a session and return its id and the events of its first turn, from `turn_start` on."""
         answer = await self.put(session_body(agent, *messages, **fields))
         assert answer.status_code == 200, answer.text
         events = parse_frames(answer.text)
@@ -104,23 +104,23 @@ class AapClient:
         return events[0][1]["sessionId"], events[1:]
 
     async def send_turn(self, session: str, *messages: Any, **fields: Any) -> Json:
-        """A turn of a session, as JSON."""
-        received_text = [message if isinstance(message, dict) else user_message(message) for message in messages]
-        answer = await self.post(session, {"messages": received_text, **fields})
+        """Run a turn and return its result."""
+        body = {"messages": [message if isinstance(message, dict) else user_message(message) for message in messages], **fields}
+        answer = await self.post(session, body)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
     async def stream_turn(self, session: str, *messages: Any, **fields: Any) -> list[Frame]:
-        """All events of a streamed turn."""
+        """Run a streamed turn and return its events."""
         answer = await self.post(session, {"messages": [*messages], **fields})
         assert answer.status_code == 200, answer.text
         return parse_frames(answer.text)
 
     async def get_session(self, session: str) -> Json:
-        """The session with its full history."""
+        """Return the session with its full history."""
         answer = await self.get(session)
         assert answer.status_code == 200, answer.text
-        found = self._in(answer.json())
+        found = self._from_version(answer.json())
         assert ("history" in found) == (self.base.version == 1)
         return {**found, "history": {"full": found["history"]["full"] if "history" in found else await self.get_history(session)}}
 
@@ -137,7 +137,7 @@ class AapClient:
         return list(body["history"]["full"])
 
     async def list_sessions(self, **query: Any) -> Json:
-        """A page of the list; its sessions are ids."""
+        """Return a page of the session list; `sessions` are ids."""
         answer = await self.http.get(self.base.url + "/sessions", params=query)
         assert answer.status_code == 200, answer.text
         body = dict(answer.json())
@@ -146,7 +146,7 @@ class AapClient:
         return body
 
     async def wait_until_idle(self, session: str) -> Json:
-        """The session once its run is over."""
+        """Wait until no run is active and return the session."""
 
         async def over() -> Json | None:
             found = await self.get_session(session)
@@ -154,10 +154,10 @@ class AapClient:
 
         return dict(await wait_until(over))
 
-    def _out(self, body: Json) -> Json:
+    def _to_version(self, body: Json) -> Json:
         return {**body, "tools": self._tools(body["tools"], "inputSchema", self.schema)} if "tools" in body else body
 
-    def _in(self, body: Json) -> Json:
+    def _from_version(self, body: Json) -> Json:
         return {**body, "tools": self._tools(body["tools"], self.schema, "inputSchema")} if "tools" in body else body
 
     def _tools(self, tools: Any, old: str, new: str) -> Any:

@@ -1,4 +1,4 @@
-"""Fixtures of the gateway's tests."""
+"""Fixtures for the tests of the gateway."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 
 @pytest.fixture(params=BASE_URLS, ids=str)
 def base(request: pytest.FixtureRequest) -> BaseUrl:
-    """Each base URL of AAP in turn."""
+    """Each base URL of AAP, as parameters."""
     found: BaseUrl = request.param
     return found
 
 
 @pytest.fixture
 def aap(portico: RunningGateway, base: BaseUrl) -> AapClient:
-    """A client at each base URL in turn."""
+    """An AAP client for each base URL."""
     return AapClient(portico.client, base)

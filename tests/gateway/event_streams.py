@@ -1,4 +1,4 @@
-"""Readers of AAP streams with their ids: whole streams, and readers that drop off at will and come back."""
+"""Parsers and readers of AAP event streams with event ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NumberedEvent = tuple[str, str, Any]
 
 
 def parse_events(text: str) -> list[NumberedEvent]:
-    """The events of a stream as it was received; the last one may be cut off. Each must have its id."""
+    """Return the complete events of a stream, whose last event may be cut off. Each must have an id."""
     found: list[NumberedEvent] = []
     for block in text.split("\n\n")[:-1]:
         if block.startswith(":"):
@@ -28,7 +28,7 @@ def parse_events(text: str) -> list[NumberedEvent]:
 
 @asynccontextmanager
 async def follow_events(client: httpx.AsyncClient, session: str, **query: str) -> AsyncIterator[AsyncIterator[NumberedEvent]]:
-    """The events of a session as they come."""
+    """Open the event stream of a session and yield its events."""
 
     async def events() -> AsyncIterator[NumberedEvent]:
         async for event in source.aiter_sse():
@@ -40,7 +40,7 @@ async def follow_events(client: httpx.AsyncClient, session: str, **query: str) -
 
 
 async def read_until(events: AsyncIterator[NumberedEvent], until: str) -> list[NumberedEvent]:
-    """Events up to the first of that name."""
+    """Read events up to the first with the name `until`, and return them."""
     found: list[NumberedEvent] = []
     async for event in events:
         found.append(event)
@@ -50,7 +50,7 @@ async def read_until(events: AsyncIterator[NumberedEvent], until: str) -> list[N
 
 
 async def replay_events(client: httpx.AsyncClient, session: str, after: str = "0", **query: str) -> list[NumberedEvent]:
-    """The events of an idle session behind an id, up to its last."""
+    """Return all events of an idle session after the id `after`."""
     found: list[NumberedEvent] = []
     while True:
         position = {"after": found[-1][0] if found else after}

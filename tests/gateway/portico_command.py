@@ -1,4 +1,4 @@
-"""`portico` as a process, for tests of the command line."""
+"""Runs `portico` in its own process, for tests of the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fork_server import forked_command
 
 @dataclass
 class RunningServer:
-    """A daemon that listens; what else it printed, and its exit code, once it has stopped."""
+    """A daemon that accepts connections. Its further output and its exit code are set when it has stopped."""
 
     line: str
     out: str = ""
@@ -32,7 +32,7 @@ class RunningServer:
 class PorticoCommand:
     """`portico ARGUMENTS` with a configuration of `echo` and `script` and an empty home.
 
-    The fork server forks it; with `own` it is a process of its own, whose children a test can look at.
+    The fork server forks it. With `own` it is a child of the test process, so that its own children can be examined.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PorticoCommand:
         self._folder = folder
 
     async def start(self, stderr: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
-        """The process, in a session of its own, with its standard streams to talk to."""
+        """Start the process in its own process session, with pipes for its standard streams."""
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
             *self._argv, stdin=pipe, stdout=pipe, stderr=stderr, env=self._env, cwd=self._folder, start_new_session=True
@@ -55,7 +55,7 @@ class PorticoCommand:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[RunningServer]:
-        """`portico serve` once it listens; it is stopped in the end."""
+        """Run `portico serve` and yield when it listens. It is stopped afterwards."""
         process = await self.start()
         assert process.stdout is not None
         serving = RunningServer((await asyncio.wait_for(process.stdout.readline(), 60)).decode())
@@ -67,7 +67,7 @@ class PorticoCommand:
             serving.out, serving.err, serving.code = out.decode(), err.decode(), process.returncode
 
     async def run(self, stdin: bytes = b"") -> tuple[int, str, str]:
-        """Its exit code, standard output and standard error."""
+        """Run the command and return its exit code, standard output and standard error."""
         process = await self.start()
         out, err = await asyncio.wait_for(process.communicate(stdin), 60)
         return process.returncode or 0, out.decode(), err.decode()

@@ -1,4 +1,4 @@
-"""`portico audit`, beside a gateway that runs."""
+"""`portico audit`, while a gateway runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.gateway.requests import create_session
 WriteScenario = Callable[..., str]
 
 
-async def test_it_prints_what_was_decided(portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path) -> None:
+async def test_audit_prints_the_decisions_of_sessions(
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     call = {"id": "c", "name": "shell", "input": {"command": "two\nlines"}}
     options = {"scenario": write_scenario([{"tool_call": call}, {"text": "done"}])}
     sessions = [
@@ -31,6 +33,6 @@ async def test_it_prints_what_was_decided(portico: RunningGateway, write_scenari
     assert out.splitlines() == [line]
 
 
-async def test_before_the_first_session_there_is_nothing(tmp_path: Path) -> None:
+async def test_audit_without_data_prints_nothing_and_creates_no_data(tmp_path: Path) -> None:
     assert await PorticoCommand(tmp_path, "audit").run() == (0, "", "")
     assert not (tmp_path / "data").exists()

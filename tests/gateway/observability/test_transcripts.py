@@ -1,4 +1,4 @@
-"""Transcripts of CLIs: off by default, both directions, without secrets, bounded, and gone with their session."""
+"""Transcripts of CLIs: both directions, redaction, size limit, and deletion."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def lines(found: list[dict[str, Any]], direction: str) -> str:
     return "\n".join(row["line"] for row in found if row["direction"] == direction)
 
 
-async def test_nothing_is_recorded_unless_it_is_wanted(portico: RunningGateway) -> None:
+async def test_transcripts_are_off_by_default(portico: RunningGateway) -> None:
     await create_session(portico.client, "echo")
     await execute(portico.client, driver="echo")
     assert not (portico.gateway.settings.data_dir / "transcripts").exists()
 
 
-async def test_both_directions_of_a_session_are_recorded_without_secrets(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_session_transcript_has_both_directions_without_secrets(tmp_path: Path, write_scenario: WriteScenario) -> None:
     name = write_scenario(
         {"when": "crash", "steps": [{"stderr": f"no login with {{options.token}} or {SHAPE}"}, {"exit": 3}]},
         [{"line": "junk {options.token}"}, {"env": "VENDOR_BASE_URL"}, {"env": "MODE"}],
@@ -77,7 +77,7 @@ async def test_both_directions_of_a_session_are_recorded_without_secrets(tmp_pat
         assert secret not in json.dumps(found)
 
 
-async def test_a_task_is_recorded_and_forgotten_with_its_stream(tmp_path: Path) -> None:
+async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path) -> None:
     config = recording(tmp_path, echo={"driver": "echo", "record": True})
     async with run_gateway(config) as running:
         await execute(running.client, "a task", "echo")
@@ -91,7 +91,7 @@ async def test_a_task_is_recorded_and_forgotten_with_its_stream(tmp_path: Path) 
         assert not file.exists()
 
 
-def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transcript_size_is_limited_and_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcripts, "FILE_BYTES", 5000)
     monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
     transcript = Transcript(tmp_path / "x.jsonl", [Redactor()])
@@ -106,7 +106,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows(tmp_path / "x.jsonl")[-1]["line"] == "y" * 100 + " … and 400 more characters"
 
 
-def test_a_secret_at_the_cut_is_hidden_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_redacted_before_a_long_line_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
     redactor = Redactor()
     redactor.register([OF_SESSION])
@@ -114,7 +114,7 @@ def test_a_secret_at_the_cut_is_hidden_before_it(tmp_path: Path, monkeypatch: py
     assert OF_SESSION[:5] not in (tmp_path / "x.jsonl").read_text()
 
 
-async def test_a_transcript_that_cannot_be_written_costs_no_turn(
+async def test_turn_succeeds_when_the_transcript_cannot_be_written(
     tmp_path: Path, write_scenario: WriteScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with run_gateway(recording(tmp_path)) as running:

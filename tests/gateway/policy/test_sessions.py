@@ -1,4 +1,4 @@
-"""Rules in force: sessions of the `script` agent, whose calls write files when they really run."""
+"""Policy rules in sessions of the `script` agent, whose tool calls write a file when they run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def audit(tmp_path: Path) -> list[tuple[str, str, str, str | None]]:
 
 
 async def turn(running: RunningGateway, mode: str, scenario: str, grants: list[Json]) -> tuple[str, Json, str]:
-    """The first turn of a session: its id, its results by call, and how it stops."""
+    """Run the first turn of a new session. Return the session id, the tool results by call id, and the stop reason."""
     body = session_body(options={"scenario": scenario}, grants=grants, stream=mode)
     answer = await running.client.put("/session", json=body)
     assert answer.is_success, answer.text
@@ -62,9 +62,9 @@ async def turn(running: RunningGateway, mode: str, scenario: str, grants: list[J
         found = answer.json()
         return found["sessionId"], results(found["messages"]), found["stopReason"]
     events = parse_frames(answer.text)
-    shown = {data["toolCallId"]: data["content"] for name, data in events if name == "tool_result"}
+    sent_results = {data["toolCallId"]: data["content"] for name, data in events if name == "tool_result"}
     assert [name for name, _ in events].count("turn_stop") == 1 and events[-1][0] == "turn_stop"
-    return events[0][1]["sessionId"], shown, events[-1][1]["stopReason"]
+    return events[0][1]["sessionId"], sent_results, events[-1][1]["stopReason"]
 
 
 @pytest.mark.parametrize("mode", ["delta", "message", "none"])
@@ -78,7 +78,7 @@ async def turn(running: RunningGateway, mode: str, scenario: str, grants: list[J
         ("git status; ls", "by trust", None),
     ],
 )
-async def test_each_decision(
+async def test_decision_for_one_call(
     ruled: RunningGateway,
     write_scenario: WriteScenario,
     tmp_path: Path,
@@ -92,8 +92,8 @@ async def test_each_decision(
     if reported == "by trust":
         reported = "ran" if grants is FREE else None
         outcome = ("trusted", "trust", None) if grants is FREE else ("asked", "default", None)
-    session, shown, stop = await turn(ruled, mode, scenario, [grants])
-    assert (shown, stop) == (({"one": reported}, "end_turn") if reported else ({}, "tool_use"))
+    session, sent_results, stop = await turn(ruled, mode, scenario, [grants])
+    assert (sent_results, stop) == (({"one": reported}, "end_turn") if reported else ({}, "tool_use"))
     assert made(tmp_path) == (["one"] if reported == "ran" else [])
     assert audit(tmp_path) == [("one", *outcome)]
     if reported is None:
@@ -105,16 +105,16 @@ async def test_each_decision(
 
 
 @pytest.mark.parametrize("mode", ["delta", "message", "none"])
-async def test_decisions_of_all_kinds_in_one_message(
+async def test_parallel_calls_with_different_decisions(
     ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, mode: str
 ) -> None:
     calls = [shell("allowed", "git a"), shell("denied", "rm a"), shell("asked", "push a"), shell("open", "make")]
     scenario = write_scenario(
         [{"parallel": calls}, {"text": "{results.allowed} {results.denied} {results.asked} {results.open}"}]
     )
-    session, shown, stop = await turn(ruled, mode, scenario, [CAREFUL])
+    session, sent_results, stop = await turn(ruled, mode, scenario, [CAREFUL])
     denied = "Tool call denied: nothing is removed here"
-    assert (shown, stop, made(tmp_path)) == ({"denied": denied}, "tool_use", [])
+    assert (sent_results, stop, made(tmp_path)) == ({"denied": denied}, "tool_use", [])
     assert "'open' is still pending" in await expect_error(
         ruled.client.post(f"/session/{session}", json={"messages": [grant("asked")]}), 400
     )
@@ -130,7 +130,7 @@ async def test_decisions_of_all_kinds_in_one_message(
     assert roles == ["user", "assistant", "tool", "tool", "tool", "tool", "assistant"]
 
 
-async def test_answers_that_could_not_be_stored_are_taken_whole_the_next_time(
+async def test_replies_that_could_not_be_stored_can_be_sent_again(
     ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = write_scenario([{"parallel": [shell("allowed", "git a"), shell("asked", "push a")]}, {"text": "done"}])
@@ -153,7 +153,7 @@ async def test_answers_that_could_not_be_stored_are_taken_whole_the_next_time(
     assert made(tmp_path) == ["allowed", "asked"]
 
 
-async def test_an_application_side_tool_can_be_denied(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_application_side_tool_is_denied_by_a_rule(tmp_path: Path, write_scenario: WriteScenario) -> None:
     rule = {"tool": "ask_*", "when": {"who.name": "boss"}, "decide": "deny", "reason": "not him"}
     agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": [rule]}
     call = {"app_tool": {"id": "c", "name": "ask_him", "input": {"who": {"name": "boss"}}}}
@@ -164,7 +164,7 @@ async def test_an_application_side_tool_can_be_denied(tmp_path: Path, write_scen
     assert answer["messages"][-1]["content"] == "Tool call denied: not him" and answer["stopReason"] == "end_turn"
 
 
-async def test_a_one_shot_task_is_refused_where_it_could_not_keep_the_rules(
+async def test_execute_is_rejected_for_an_agent_with_restricting_rules(
     ruled: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     refused = await expect_error(ruled.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 403)
@@ -172,12 +172,12 @@ async def test_a_one_shot_task_is_refused_where_it_could_not_keep_the_rules(
     assert (await execute(ruled.client, driver="free"))[-1]["kind"] == "session_end"
 
 
-async def test_the_audit_holds_no_secret_and_outlives_the_session(
+async def test_audit_records_have_no_secrets_and_remain_after_the_session_is_deleted(
     ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     options = {
-        "scenario": write_scenario([shell("one", "git sesame-open-1 " + "x" * 1000), {"text": "done"}]),
-        "token": "sesame-open-1",
+        "scenario": write_scenario([shell("one", "git secret-value-1 " + "x" * 1000), {"text": "done"}]),
+        "token": "secret-value-1",
     }
     session = (await create_session(ruled.client, options=options, grants=[CAREFUL]))["sessionId"]
     assert (await ruled.client.delete(f"/session/{session}")).status_code == 204
@@ -188,7 +188,7 @@ async def test_the_audit_holds_no_secret_and_outlives_the_session(
     assert await ruled.gateway.store.audit.newest(10) == []
 
 
-async def test_every_decision_is_in_the_log(
+async def test_decisions_are_logged(
     ruled: RunningGateway, write_scenario: WriteScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "gateway.observability.audit")
@@ -199,7 +199,9 @@ async def test_every_decision_is_in_the_log(
     assert line.endswith("""by policy[1] because 'nothing is removed here': {"command": "rm a"}""")
 
 
-async def test_a_message_instead_of_answers_cancels(ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path) -> None:
+async def test_user_message_instead_of_replies_cancels_the_calls(
+    ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     options = {"scenario": write_scenario([shell("one", "push it"), {"text": "done"}], {"steps": [{"text": "again"}]})}
     session = (await create_session(ruled.client, options=options, grants=[FREE]))["sessionId"]
     await send_turn(ruled.client, session, "Never mind")
@@ -207,7 +209,7 @@ async def test_a_message_instead_of_answers_cancels(ruled: RunningGateway, write
     assert made(tmp_path) == []
 
 
-async def test_the_audit_names_the_key_that_decided(ruled: RunningGateway, tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_audit_names_the_api_key_that_decided(ruled: RunningGateway, tmp_path: Path, write_scenario: WriteScenario) -> None:
     phone = NamedKeys(ruled.gateway.settings.data_dir).add("phone")
     scenario = write_scenario([shell("first", "push 1"), shell("second", "push 2"), shell("third", "push 3")])
     opened = session_body(options={"scenario": scenario}, grants=[FREE])

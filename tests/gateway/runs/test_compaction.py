@@ -17,7 +17,9 @@ def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-async def test_it_is_the_whole_history_until_the_cli_compacts_it(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_compacted_history_equals_the_full_history_until_the_cli_compacts_it(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     name = write_scenario([{"text": "one"}], [{"compact": "So far: a, b."}, {"text": "two"}], [{"text": "three"}])
     client = portico.client
     seed = {"role": "system", "content": "Be brief."}
@@ -33,7 +35,7 @@ async def test_it_is_the_whole_history_until_the_cli_compacts_it(portico: Runnin
     assert found["full"] == [seed, user_message("a"), assistant("one"), user_message("b"), *after]
 
 
-async def test_messages_that_the_cli_keeps_follow_the_summary(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_kept_messages_follow_the_summary(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "one"}], [{"compact": {"summary": "So far: a, b.", "kept": 2}}, {"text": "two"}])
     session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
     await send_turn(portico.client, session, "b")
@@ -41,7 +43,7 @@ async def test_messages_that_the_cli_keeps_follow_the_summary(portico: RunningGa
     assert found["compacted"] == [SUMMARY, assistant("one"), user_message("b"), assistant("two")]
 
 
-async def test_the_last_compaction_counts_and_more_is_kept_than_there_is(
+async def test_last_compaction_counts_and_may_keep_more_messages_than_exist(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     name = write_scenario(
@@ -55,7 +57,7 @@ async def test_the_last_compaction_counts_and_more_is_kept_than_there_is(
     ]
 
 
-async def test_one_history_can_be_asked_for(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_request_for_one_kind_of_history(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = (await create_session(portico.client, "script", "a"))["sessionId"]
     for kind in ("compacted", "full"):
         answer = await portico.client.get(f"/session/{session}", params={"history": kind})
@@ -68,7 +70,7 @@ async def test_one_history_can_be_asked_for(portico: RunningGateway, write_scena
     assert declared["echo"] == {"full": {}} and declared["script"] == {"compacted": {}, "full": {}}
 
 
-async def test_it_outlives_the_daemon_and_a_fresh_agent_is_given_it(daemon: Daemon, write_scenario: WriteScenario) -> None:
+async def test_compacted_history_is_seeded_to_a_new_agent_after_a_restart(daemon: Daemon, write_scenario: WriteScenario) -> None:
     name = write_scenario({"when": "b", "steps": [{"compact": {"summary": "So far: a, b."}}]}, [{"remember": True}])
     await daemon.start()
     async with daemon.client() as client:
@@ -83,14 +85,14 @@ async def test_it_outlives_the_daemon_and_a_fresh_agent_is_given_it(daemon: Daem
         assert (await client.delete(f"/session/{session}")).status_code == 204
 
 
-async def test_a_task_has_no_history_to_compact(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_compaction_in_a_task_is_ignored(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     write_scenario([{"compact": "nothing"}, {"text": "done"}], name="task.json")
     portico.gateway.agents.get("script").settings.options["scenario"] = "task.json"
     events = await execute(portico.client)
     assert [event["kind"] for event in events] == ["agent_token", "session_end"]
 
 
-def test_a_result_is_not_kept_without_its_call() -> None:
+def test_result_without_its_call_is_dropped_from_the_compacted_history() -> None:
     call = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="t", input={}),))
     history: list[Message] = [SystemMessage(content="s"), UserMessage(content="a"), call]
     history += [ToolMessage(tool_call_id="1", content="x"), ToolMessage(tool_call_id="2", content="y")]

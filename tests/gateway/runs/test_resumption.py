@@ -1,4 +1,4 @@
-"""Pending calls, and a gateway or an agent that goes away while they wait: the same answers are taken afterwards."""
+"""Pending calls can be answered after the gateway or the agent has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 NOTE = {"path": "note.txt", "text": "Tokyo"}
 STEPS = [
-    {"text": "I ask around."},
+    {"text": "I will check."},
     {
         "parallel": [
             {"app_tool": {"id": "weather", "name": "get_weather", "input": {"location": "Tokyo"}}},
@@ -42,13 +42,13 @@ WriteScenario = Callable[..., str]
 
 
 @asynccontextmanager
-async def aap_of(daemon: Daemon, base: BaseUrl) -> AsyncIterator[AapClient]:
+async def aap_client(daemon: Daemon, base: BaseUrl) -> AsyncIterator[AapClient]:
     async with daemon.client() as client:
         yield AapClient(client, base)
 
 
 async def begin(aap: AapClient, scenario: str) -> str:
-    """A session that waits for the weather and for a permission."""
+    """Create a session that waits for a result (`weather`) and a permission (`note`), and return its id."""
     grants = [{"name": "lookup", "trust": True}, {"name": "write_note"}]
     answer = await aap.create_session("script", "Go", grants=grants, options={"scenario": scenario}, tools=[WEATHER])
     assert answer["stopReason"] == "tool_use", answer
@@ -59,8 +59,8 @@ async def post(aap: AapClient, session: str, messages: list[Json]) -> httpx.Resp
     return await aap.post(session, {"messages": messages})
 
 
-async def went_on(aap: AapClient, session: str, folder: Path) -> None:
-    """The answers are taken; the call that was granted is made again, and runs without asking."""
+async def assert_resumes(aap: AapClient, session: str, folder: Path) -> None:
+    """Send the replies. The agent repeats the granted call, which runs without another permission request."""
     assert (await aap.get_session(session))["state"] == "waiting"
     assert not (folder / "note.txt").exists()
     response = await post(aap, session, ALL)
@@ -82,37 +82,39 @@ async def went_on(aap: AapClient, session: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_the_gateway_goes_away(
+async def test_calls_can_be_answered_after_the_gateway_was_restarted(
     daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path, how: signal.Signals
 ) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         session = await begin(aap, write_scenario(STEPS))
     await (daemon.kill() if how == signal.SIGKILL else daemon.stop())
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        await went_on(aap, session, tmp_path / "scenes")
+    async with aap_client(daemon, base) as aap:
+        await assert_resumes(aap, session, tmp_path / "scenes")
         later = (await post(aap, session, [{"role": "user", "content": "And?"}])).json()
         assert later["stopReason"] == "tool_use"
 
 
-async def test_it_goes_away_twice(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path) -> None:
+async def test_calls_can_be_answered_after_two_restarts(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     steps = [*STEPS, {"app_tool": {"id": "more", "name": "get_weather"}}, {"text": "{results.more} {results.note}"}]
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         session = await begin(aap, write_scenario(steps))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         assert (await post(aap, session, ALL)).json()["stopReason"] == "tool_use"
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         answer = (await post(aap, session, [{"role": "tool", "toolCallId": "more", "content": "sun"}])).json()
         assert answer["messages"] == [{"role": "assistant", "content": "sun written"}], answer
 
 
-async def test_the_agent_goes_away(
+async def test_calls_can_be_answered_after_the_agent_ended(
     portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     session = await begin(aap, write_scenario(STEPS))
@@ -123,10 +125,10 @@ async def test_the_agent_goes_away(
     run = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).run
     assert run is not None
     await run.wait()
-    await went_on(aap, session, tmp_path / "scenes")
+    await assert_resumes(aap, session, tmp_path / "scenes")
 
 
-async def test_answers_that_come_twice_while_the_run_goes_on(
+async def test_repeated_replies_are_rejected_while_the_run_continues(
     portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     session = await begin(aap, write_scenario([*STEPS, {"hang": {}}]))
@@ -141,15 +143,15 @@ async def test_answers_that_come_twice_while_the_run_goes_on(
     await aap.delete(session)
 
 
-async def test_a_denied_call_is_not_made_again(
+async def test_denied_call_is_not_repeated_after_a_restart(
     daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         answer = (await post(aap, session, DENIED)).json()
     assert [message["content"] for message in answer["messages"]] == [
         "Tool call denied: no",
@@ -158,57 +160,63 @@ async def test_a_denied_call_is_not_made_again(
     assert not (tmp_path / "scenes" / "note.txt").exists()
 
 
-async def test_a_user_message_gives_the_calls_up(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario) -> None:
+async def test_user_message_cancels_the_pending_calls_after_a_restart(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         session = await begin(aap, write_scenario(STEPS, [{"text": "Well."}]))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         answer = (await post(aap, session, [{"role": "user", "content": "Stop"}])).json()
         assert answer["messages"] == [{"role": "assistant", "content": "Well."}]
         history = await aap.get_history(session)
         assert [m["content"] for m in history if m["role"] == "tool"] == ["3 hits", *["Tool call cancelled"] * 2]
 
 
-async def test_wrong_answers_change_nothing(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path) -> None:
+async def test_invalid_replies_are_rejected_without_effect(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         before = await aap.get_session(session)
         for wrong, named in (ALL[:1], "'note' is still pending"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not a pending"):
             refused = await post(aap, session, wrong)
             assert refused.status_code == 400 and named in refused.json()["error"]
         assert await aap.get_session(session) == before
-        await went_on(aap, session, tmp_path / "scenes")
+        await assert_resumes(aap, session, tmp_path / "scenes")
 
 
-async def test_an_agent_that_does_not_start_leaves_the_calls_open(
+async def test_calls_stay_pending_when_the_agent_does_not_start(
     daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     scenario = tmp_path / "scenes" / "scene.json"
     kept = scenario.read_text()
     scenario.write_text(json.dumps({"turns": []}))
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         assert (await post(aap, session, ALL)).status_code == 503
         scenario.write_text(kept)
-        await went_on(aap, session, tmp_path / "scenes")
+        await assert_resumes(aap, session, tmp_path / "scenes")
 
 
-async def test_a_session_that_waits_can_be_deleted(daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario) -> None:
+async def test_waiting_session_can_be_deleted_after_a_restart(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         assert (await aap.delete(session)).status_code == 204
         assert (await aap.get(session)).status_code == 404

@@ -1,4 +1,4 @@
-"""A key for each client: made and taken back beside a running daemon, with sessions of its own."""
+"""Named API keys: created and removed while the daemon runs, each with its own sessions."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def client(url: str, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, verify=False)
 
 
-async def test_a_key_is_in_force_from_its_making_to_its_removal(daemon: Daemon, tmp_path: Path) -> None:
+async def test_key_is_valid_from_its_creation_to_its_removal(daemon: Daemon, tmp_path: Path) -> None:
     await daemon.start()
     phone = made(daemon, "phone")
     async with client(daemon.url, phone) as mine:
         assert (await mine.get("/sessions")).status_code == 200
         task = {"driver": "echo", "task": "x"}
         assert (await mine.post("/v1/execute", json=task)).status_code == 200
-        async with httpx.AsyncClient(base_url=daemon.url, verify=False, timeout=60) as nobody:
-            assert (await nobody.post("/v1/execute", json={**task, "auth_token": phone})).status_code == 200
+        async with httpx.AsyncClient(base_url=daemon.url, verify=False, timeout=60) as anonymous:
+            assert (await anonymous.post("/v1/execute", json={**task, "auth_token": phone})).status_code == 200
             assert key(daemon, "remove", "phone").exit_code == 0
-            await expect_error(nobody.post("/v1/execute", json={**task, "auth_token": phone}), 401)
+            await expect_error(anonymous.post("/v1/execute", json={**task, "auth_token": phone}), 401)
         await expect_error(mine.get("/sessions"), 401)
         await expect_error(mine.put("/session", json=session_body("echo")), 401)
         await expect_error(mine.post("/v1/execute", json=task), 401)
@@ -69,12 +69,12 @@ async def test_a_key_is_in_force_from_its_making_to_its_removal(daemon: Daemon, 
         await expect_error(mine.get("/sessions"), 401)
         assert (await mine.get("/sessions", headers={"Authorization": f"Bearer {other}"})).status_code == 200
     async with daemon.client() as default:
-        assert (await default.get("/sessions")).status_code == 200, "the key of the configuration is as it was"
+        assert (await default.get("/sessions")).status_code == 200, "the key of the configuration is still valid"
     await daemon.stop()
     assert phone not in daemon.stderr.decode()
 
 
-async def test_a_stream_ends_before_the_next_event_when_its_key_is_taken_back(
+async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     name = write_scenario([{"text": "first"}, {"delay": 5.0}, {"text": "secret"}])
@@ -96,10 +96,10 @@ async def test_a_stream_ends_before_the_next_event_when_its_key_is_taken_back(
             assert "secret" not in seen
         (session,) = (await default.get("/sessions")).json()["sessions"]
         await wait_until_idle(default, session)
-        assert "secret" in str((await get_history(default, session))[-1]), "the run went on"
+        assert "secret" in str((await get_history(default, session))[-1]), "the run continued"
 
 
-async def test_a_key_outlives_the_daemon_and_is_kept_as_its_hash(daemon: Daemon, tmp_path: Path) -> None:
+async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
     phone = made(daemon, "phone")
     await daemon.start()
     async with client(daemon.url, phone) as mine:
@@ -116,7 +116,7 @@ async def test_a_key_outlives_the_daemon_and_is_kept_as_its_hash(daemon: Daemon,
     assert (tmp_path / "data" / "keys").stat().st_mode & 0o077 == 0
 
 
-async def test_the_list_says_when_a_key_was_used(daemon: Daemon) -> None:
+async def test_key_list_shows_the_last_use(daemon: Daemon) -> None:
     assert key(daemon, "list").stdout == ""
     laptop = made(daemon, "laptop")
     made(daemon, "phone")
@@ -132,9 +132,9 @@ async def test_the_list_says_when_a_key_was_used(daemon: Daemon) -> None:
     assert laptop not in used
 
 
-async def test_what_the_command_refuses(daemon: Daemon) -> None:
+async def test_invalid_key_commands_are_rejected(daemon: Daemon) -> None:
     made(daemon, "phone")
-    for arguments, received_text in (
+    for arguments, message in (
         (("add", "phone"), "already"),
         (("add", "a b"), "letters, digits"),
         (("add", "../x"), "letters, digits"),
@@ -143,13 +143,13 @@ async def test_what_the_command_refuses(daemon: Daemon) -> None:
     ):
         result = key(daemon, *arguments)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert received_text in result.stderr
+        assert message in result.stderr
     assert key(daemon).stdout == f"{KEY}\n", "the command alone prints the default key"
     behind = CliRunner().invoke(main, ["key", "list", "--config", str(daemon.config)])
-    assert behind.stdout.startswith("phone\t"), "the options may stand behind the command"
+    assert behind.stdout.startswith("phone\t"), "options may follow the subcommand"
 
 
-async def test_of_two_that_make_one_name_one_is_refused(tmp_path: Path) -> None:
+async def test_concurrent_creation_of_one_name_succeeds_once(tmp_path: Path) -> None:
     async def add() -> bool:
         try:
             return bool(await asyncio.to_thread(NamedKeys(tmp_path).add, "phone"))
@@ -159,20 +159,20 @@ async def test_of_two_that_make_one_name_one_is_refused(tmp_path: Path) -> None:
     assert sorted(await asyncio.gather(*(add() for _ in range(8)))) == [False] * 7 + [True]
 
 
-def test_no_file_of_the_folder_is_a_key(tmp_path: Path) -> None:
+def test_file_names_in_the_key_folder_are_not_valid_keys(tmp_path: Path) -> None:
     keys = NamedKeys(tmp_path)
-    for offered in ("", "x", ".lock", "../api-key", "a" * 64):
-        assert keys.name_of(offered) is None
+    for invalid in ("", "x", ".lock", "../api-key", "a" * 64):
+        assert keys.name_of(invalid) is None
     phone = keys.add("phone")
     (file,) = [file for file in (tmp_path / "keys").iterdir() if not file.name.startswith(".")]
     assert keys.name_of(phone) == "phone"
-    assert keys.name_of(file.name) is None, "its hash is no key"
+    assert keys.name_of(file.name) is None, "the hash is not a valid key"
 
 
 @pytest.mark.parametrize(
     "content", [b"", b'{"name": "pho', b"[]", b"null", b"{}", b'{"name": "x", "created_at": null}', b"\xff\xfe"]
 )
-async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
+async def test_damaged_key_file_is_ignored_and_reported(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
     phone = made(daemon, "phone")
     (file,) = [file for file in (tmp_path / "data" / "keys").iterdir() if not file.name.startswith(".")]
     made(daemon, "laptop")
@@ -184,11 +184,11 @@ async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: by
         *forked_command("gateway", "key", "list", "--config", str(daemon.config)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=daemon.environment(),
     )  # fmt: skip
-    listed, received_text = await listing.communicate()
+    listed, errors = await listing.communicate()
     assert (listing.returncode, listed.decode().split("\t")[0], len(listed.splitlines())) == (0, "laptop", 1)
     await daemon.stop()
-    for reported in (received_text, daemon.stderr):
-        assert f"the key file {file} is damaged" in reported.decode()
+    for output in (errors, daemon.stderr):
+        assert f"the key file {file} is damaged" in output.decode()
 
 
 Two = tuple[RunningGateway, httpx.AsyncClient, httpx.AsyncClient]
@@ -196,21 +196,21 @@ Two = tuple[RunningGateway, httpx.AsyncClient, httpx.AsyncClient]
 
 @pytest.fixture
 async def two(portico: RunningGateway) -> AsyncIterator[Two]:
-    """Two clients with keys of their own."""
+    """A gateway and two clients, each with its own key."""
     keys = NamedKeys(portico.gateway.settings.data_dir)
     async with client(portico.url, keys.add("a")) as a, client(portico.url, keys.add("b")) as b:
         yield portico, a, b
 
 
-async def test_what_is_not_a_session_s_is_for_every_key(two: Two) -> None:
+async def test_metrics_and_drivers_are_available_to_every_key(two: Two) -> None:
     _, a, b = two
     session = (await create_session(a, "echo"))["sessionId"]
     for path in ("/metrics", "/v1/drivers"):
-        shown = await b.get(path)
-        assert (shown.status_code, session in shown.text) == (200, False)
+        response = await b.get(path)
+        assert (response.status_code, session in response.text) == (200, False)
 
 
-async def test_sessions_are_their_key_s(two: Two) -> None:
+async def test_sessions_belong_to_the_key_that_created_them(two: Two) -> None:
     portico, a, b = two
     of_a, of_b = [(await create_session(one, "echo"))["sessionId"] for one in (a, b)]
     default = (await create_session(portico.client, "echo"))["sessionId"]
@@ -224,17 +224,19 @@ async def test_sessions_are_their_key_s(two: Two) -> None:
             lambda s: b.post(f"/session/{s}", json={"messages": [user_message()]}),
             lambda s: b.delete(f"/session/{s}"),
         ):
-            # The same words as for one that is not there.
+            # The same error as for a session that does not exist.
             assert (await expect_error(request(session), 404)).replace(session, absent) == await expect_error(
                 request(absent), 404
             )
     assert await get_session(a, of_a) == before
-    assert (await send_turn(portico.client, of_a, "x"))["stopReason"] == "end_turn", "the default key is the householder's"
+    assert (await send_turn(portico.client, of_a, "x"))["stopReason"] == "end_turn", (
+        "the default key belongs to the administrator"
+    )
     assert (await a.delete(f"/session/{of_a}")).status_code == 204
     assert (await a.get("/sessions")).json() == {"sessions": []}
 
 
-async def test_pages_of_the_list_are_the_key_s_too(two: Two) -> None:
+async def test_session_list_pages_have_only_sessions_of_the_key(two: Two) -> None:
     _, a, b = two
     mine = []
     for _ in range(3):
@@ -248,7 +250,7 @@ async def test_pages_of_the_list_are_the_key_s_too(two: Two) -> None:
     assert (seen, mark) == (mine, None)
 
 
-async def test_a_session_that_is_not_in_memory_is_its_key_s_all_the_same(daemon: Daemon) -> None:
+async def test_session_belongs_to_its_key_after_a_restart(daemon: Daemon) -> None:
     keys = [made(daemon, name) for name in "ab"]
     await daemon.start()
     async with client(daemon.url, keys[0]) as a:
@@ -261,7 +263,7 @@ async def test_a_session_that_is_not_in_memory_is_its_key_s_all_the_same(daemon:
         await expect_error(b.get(f"/session/{session}"), 404)
 
 
-async def test_sessions_may_be_shared(tmp_path: Path) -> None:
+async def test_share_sessions_gives_every_key_access(tmp_path: Path) -> None:
     async with run_gateway({**gateway_config(tmp_path), "auth": {"keys": [KEY], "share_sessions": True}}) as portico:
         keys = NamedKeys(portico.gateway.settings.data_dir)
         async with client(portico.url, keys.add("a")) as a, client(portico.url, keys.add("b")) as b:
@@ -270,7 +272,7 @@ async def test_sessions_may_be_shared(tmp_path: Path) -> None:
             assert (await send_turn(b, session, "x"))["stopReason"] == "end_turn"
 
 
-async def test_idempotency_keys_are_their_key_s(two: Two) -> None:
+async def test_idempotency_keys_are_separate_for_each_api_key(two: Two) -> None:
     portico, a, b = two
     await execute(a, "the task of a", "echo", idempotency_key="job")
     of_b = await execute(b, "the task of b", "echo", idempotency_key="job")
@@ -283,8 +285,8 @@ async def test_idempotency_keys_are_their_key_s(two: Two) -> None:
     await expect_error(a.post("/v1/execute", json=refused), 409)
 
 
-async def test_without_keys_everything_is_everybody_s(tmp_path: Path) -> None:
-    """`--no-auth`: a key that is sent all the same does not matter."""
+async def test_without_authentication_sessions_are_shared(tmp_path: Path) -> None:
+    """With `--no-auth`, an Authorization header is ignored."""
     NamedKeys(tmp_path / "data").add("a")
     async with (
         serve_gateway(Gateway(parse(gateway_config(tmp_path)), (), Redactor())) as portico,

@@ -1,4 +1,4 @@
-"""Secrets stay secret: in answers, errors, logs, the store's files and process lists."""
+"""Secrets are redacted or encrypted in responses, errors, logs, the files of the store and process lists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAIN = [{"text": "ok"}]
 SCENES = (LEAK, FAIL, CRASH, HANG, PLAIN)
 
 
-async def test_errors_of_the_agent_hide_the_secret(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_errors_of_the_agent_are_redacted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     options = {"scenario": write_scenario(*SCENES), "token": OF_SESSION}
     answer = await create_session(portico.client, "script", "fail", options=options)
     assert answer["error"] == f"bad key {HIDDEN}"
@@ -48,7 +48,7 @@ async def test_errors_of_the_agent_hide_the_secret(portico: RunningGateway, writ
     assert OF_SESSION not in (await portico.client.get(f"/session/{session}")).text
 
 
-async def test_a_secret_in_the_wrong_place_is_not_said_back(portico: RunningGateway) -> None:
+async def test_secret_in_another_option_is_redacted_in_the_error(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, options={"pace": "fast", "token": OF_SESSION}))["sessionId"]
     for wrong in ({"pace": OF_SESSION}, {"cwd": OF_SESSION}, {OF_SESSION: "x"}):
         body = {"messages": [user_message()], "agent": {"options": wrong}}
@@ -57,7 +57,7 @@ async def test_a_secret_in_the_wrong_place_is_not_said_back(portico: RunningGate
         assert OF_SESSION not in text
 
 
-async def test_a_start_that_fails_hides_the_secret(portico: RunningGateway, tmp_path: Path) -> None:
+async def test_error_of_a_failed_start_is_redacted(portico: RunningGateway, tmp_path: Path) -> None:
     start = {"start": [{"stderr": "no login with {options.token}"}, {"exit": 2}], "turns": [{"steps": []}]}
     (tmp_path / "scenes" / "start.json").write_text(json.dumps(start))
     options = {"scenario": "start.json", "token": OF_SESSION}
@@ -65,7 +65,7 @@ async def test_a_start_that_fails_hides_the_secret(portico: RunningGateway, tmp_
     assert f"no login with {HIDDEN}" in text
 
 
-async def test_raw_lines_hide_the_secret(tmp_path: Path, write_scenario: WriteScenario, daemon: Daemon) -> None:
+async def test_raw_output_lines_are_redacted(tmp_path: Path, write_scenario: WriteScenario, daemon: Daemon) -> None:
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
@@ -80,7 +80,9 @@ async def test_raw_lines_hide_the_secret(tmp_path: Path, write_scenario: WriteSc
     assert crashed[0] == {"kind": "stderr", "line": f"err {HIDDEN}"}
 
 
-async def test_no_secret_is_written_anywhere(tmp_path: Path, write_scenario: WriteScenario, daemon: Daemon) -> None:
+async def test_secrets_are_not_in_files_logs_or_process_lists(
+    tmp_path: Path, write_scenario: WriteScenario, daemon: Daemon
+) -> None:
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
@@ -109,9 +111,9 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, write_scenario: Wri
         async with client.stream("POST", f"/session/{session}", json=body) as answer:
             await anext(answer.aiter_bytes())
             (agent,) = agent_processes(daemon.pid)
-            shown = " ".join([*agent.cmdline(), *psutil.Process(daemon.pid).cmdline()])
+            arguments = " ".join([*agent.cmdline(), *psutil.Process(daemon.pid).cmdline()])
             for secret in ALL:
-                assert secret not in shown
+                assert secret not in arguments
             for file in (tmp_path / "data").glob("portico.db*"):
                 for secret in ALL:
                     assert secret.encode() not in file.read_bytes(), (file, secret)
@@ -130,7 +132,7 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, write_scenario: Wri
     assert (tmp_path / "data").stat().st_mode & 0o077 == 0
 
 
-async def test_prompts_do_not_stand_in_process_lists(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_prompts_and_secrets_are_not_in_process_arguments(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"argv": True}])
     prompt = "prompt-of-mine"
     answer = await create_session(portico.client, "script", prompt, options={"scenario": name, "token": OF_SESSION})
@@ -140,7 +142,7 @@ async def test_prompts_do_not_stand_in_process_lists(portico: RunningGateway, wr
         assert text not in answer["messages"][0]["content"]
 
 
-async def test_a_lost_vault_key_costs_the_secrets_and_not_the_sessions(
+async def test_lost_encryption_key_loses_the_secrets_but_not_the_sessions(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     await daemon.start()
@@ -156,13 +158,13 @@ async def test_a_lost_vault_key_costs_the_secrets_and_not_the_sessions(
         assert again["messages"][0]["content"] == "[another-one]"
 
 
-def test_the_longest_secret_is_hidden_first() -> None:
+def test_longest_secret_is_redacted_first() -> None:
     redactor = Redactor()
     redactor.register(["abcd", "abcdefgh", "abc", ""])
     assert redactor.clean("abcdefgh abcd abc") == f"{HIDDEN} {HIDDEN} abc"
 
 
-async def test_secrets_are_hidden_as_they_stand_in_json(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_json_escaped_secrets_are_redacted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     secret = 'quote" back\\slash'
     options = {
         "scenario": write_scenario([{"line": "{options.token}"}, {"stop": {"reason": "error", "message": "{options.token}"}}])

@@ -1,4 +1,4 @@
-"""`portico serve`: its one line, its refusals, and how it ends."""
+"""`portico serve`: output, startup errors and shutdown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.gateway.requests import (
 WriteScenario = Callable[..., str]
 
 
-async def test_it_prints_one_line_and_nothing_else(daemon: Daemon) -> None:
+async def test_serve_prints_one_line_to_standard_output(daemon: Daemon) -> None:
     daemon.forked = False
     await daemon.start()
     assert daemon.process is not None and daemon.process.stdout is not None
@@ -55,11 +55,11 @@ async def test_it_prints_one_line_and_nothing_else(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_running_turns_cleanly(
+async def test_signal_ends_running_turns_and_agents(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path, number: signal.Signals
 ) -> None:
     stray = {"seconds": 300, "new_session": True, "pid_file": "stray"}
-    hang = [{"text": "said"}, {"spawn": stray}, {"hang": {"ignore_term": True, "ignore_interrupt": True}}]
+    hang = [{"text": "output"}, {"spawn": stray}, {"hang": {"ignore_term": True, "ignore_interrupt": True}}]
     name = write_scenario({"when": "hang", "steps": hang}, [{"remember": True}])
     entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": name}}
     write_config(tmp_path, gateway_config(tmp_path, agents={"script": entry}))
@@ -76,7 +76,7 @@ async def test_a_signal_ends_running_turns_cleanly(
         pid = await read_pid(tmp_path / "scenes" / "stray")
         await requests[3]
         agents = agent_processes(daemon.pid)
-        await wait_until(lambda: _said(tmp_path) == 3)
+        await wait_until(lambda: _runs_with_stored_output(tmp_path) == 3)
         assert await daemon.stop(number) == 0
         streamed, whole, task, _ = await asyncio.gather(*requests)
     events = parse_frames(streamed.text)
@@ -84,7 +84,7 @@ async def test_a_signal_ends_running_turns_cleanly(
     assert events[-1][1]["stopReason"] == "error"
     assert "shut down" in events[-1][1]["error"]
     assert (whole.status_code, whole.json()["stopReason"]) == (201, "error")
-    assert whole.json()["messages"] == [{"role": "assistant", "content": "said"}]
+    assert whole.json()["messages"] == [{"role": "assistant", "content": "output"}]
     assert [frame["kind"] for frame in parse_output_events(task.text)] == ["agent_token", "error", "session_end"]
     assert parse_output_events(task.text)[-1]["exit_code"] != 0
     assert not [process.pid for process in agents if is_alive(process.pid)]
@@ -92,19 +92,19 @@ async def test_a_signal_ends_running_turns_cleanly(
     await daemon.start()
     async with daemon.client() as client:
         session = events[0][1]["sessionId"]
-        assert await get_history(client, session) == [user_message("hang"), {"role": "assistant", "content": "said"}]
+        assert await get_history(client, session) == [user_message("hang"), {"role": "assistant", "content": "output"}]
         assert (await send_turn(client, session, "x"))["messages"][0]["content"] == '["hang"]'
     await daemon.stop()
     assert b"left behind" not in daemon.stderr
 
 
-def _said(folder: Path) -> int:
-    """How many runs have said their word, as far as it is stored."""
+def _runs_with_stored_output(folder: Path) -> int:
+    """Return the number of runs whose text is stored."""
     with closing(sqlite3.connect(folder / "data" / "portico.db")) as store:
-        return int(store.execute("SELECT count(*) FROM events WHERE instr(CAST(body AS TEXT), 'said')").fetchone()[0])
+        return int(store.execute("SELECT count(*) FROM events WHERE instr(CAST(body AS TEXT), 'output')").fetchone()[0])
 
 
-async def test_a_second_daemon_on_the_same_data_is_refused(daemon: Daemon, tmp_path: Path) -> None:
+async def test_second_daemon_on_the_same_data_directory_is_rejected(daemon: Daemon, tmp_path: Path) -> None:
     await daemon.start()
     code, out, err = await PorticoCommand(tmp_path, "serve", "--port", "0").run()
     assert (code != 0, out) == (True, "")
@@ -117,7 +117,7 @@ async def test_a_second_daemon_on_the_same_data_is_refused(daemon: Daemon, tmp_p
         assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_an_open_door_for_everybody_is_refused(tmp_path: Path) -> None:
+async def test_no_auth_on_a_public_address_is_rejected(tmp_path: Path) -> None:
     code, out, err = await PorticoCommand(tmp_path, "serve", "--port", "0", "--no-auth", "--host", "0.0.0.0").run()
     assert (code != 0, out) == (True, "")
     assert "--no-auth" in err and "0.0.0.0" in err and "127.0.0.1" in err
@@ -125,20 +125,20 @@ async def test_an_open_door_for_everybody_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.example.org"])
-def test_only_this_machine_may_come_without_a_key(host: str) -> None:
+def test_check_no_auth_rejects_hosts_that_are_not_loopback(host: str) -> None:
     check_no_auth(host, no_auth=False)
     with pytest.raises(ConfigError, match="--no-auth"):
         check_no_auth(host, no_auth=True)
 
 
-async def test_an_open_door_for_everybody_in_the_configuration_is_refused(tmp_path: Path) -> None:
+async def test_no_auth_with_a_configured_public_address_is_rejected(tmp_path: Path) -> None:
     write_config(tmp_path, gateway_config(tmp_path, server={"host": "0.0.0.0"}))
     code, _, err = await PorticoCommand(tmp_path, "serve", "--no-auth").run()
     assert code != 0
     assert "0.0.0.0" in err
 
 
-async def test_without_auth_nobody_is_asked(tmp_path: Path) -> None:
+async def test_no_auth_accepts_requests_without_and_with_a_key(tmp_path: Path) -> None:
     async with (
         PorticoCommand(tmp_path, "serve", "--no-auth").serving() as daemon,
         httpx.AsyncClient(base_url=daemon.url) as client,
@@ -150,7 +150,7 @@ async def test_without_auth_nobody_is_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "api-key").exists()
 
 
-async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+async def test_port_in_use_is_named_in_the_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, out, err = await PorticoCommand(tmp_path, "serve", "--port", str(port)).run()
@@ -158,7 +158,7 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert str(port) in err
 
 
-async def test_hints_are_for_people_and_go_to_standard_error(tmp_path: Path) -> None:
+async def test_hints_are_printed_to_standard_error(tmp_path: Path) -> None:
     async with PorticoCommand(tmp_path, "serve", "--port", "0", "--hints").serving() as daemon:
         pass
     assert daemon.out == ""

@@ -1,4 +1,4 @@
-"""Request heads that are too large, too slow or none at all."""
+"""Limits of request headers: size, number and time; and data that is not HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _text(got: bytes) -> str:
     return str(json.loads(body)["error"])
 
 
-async def test_too_large_a_head_is_refused(daemon: Daemon) -> None:
+async def test_too_large_headers_are_rejected(daemon: Daemon) -> None:
     await daemon.start()
     size, count = limits.MAX_HEAD_BYTES, limits.MAX_HEADERS
     for pieces in (
@@ -44,7 +44,7 @@ async def test_too_large_a_head_is_refused(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00\x01", b"junk\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
-async def test_what_is_no_request_gets_the_one_form_of_errors(daemon: Daemon, junk: bytes) -> None:
+async def test_invalid_http_gets_a_json_error(daemon: Daemon, junk: bytes) -> None:
     await daemon.start()
     status, got = await send_raw(daemon.url, junk)
     assert status == 400
@@ -52,14 +52,16 @@ async def test_what_is_no_request_gets_the_one_form_of_errors(daemon: Daemon, ju
 
 
 @pytest.mark.parametrize("pieces", [[], [b"\r\n"], [b"GET /meta HT"], [HEAD]])
-async def test_too_slow_a_head_is_refused(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]) -> None:
+async def test_too_slow_headers_are_rejected(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
+) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
     status, got = await send_raw(portico.url, *pieces)
     assert status == 408
     assert "seconds" in _text(got)
 
 
-async def test_the_second_head_of_a_connection_may_not_be_slow_either(
+async def test_too_slow_headers_of_a_second_request_are_rejected(
     portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
@@ -71,8 +73,10 @@ async def test_the_second_head_of_a_connection_may_not_be_slow_either(
     writer.close()
 
 
-async def test_quick_heads_have_all_time(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a body, nor an answer, nor the pause before the next request on the connection is a head."""
+async def test_header_timeout_does_not_apply_to_bodies_and_idle_connections(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit ends with the headers: a slow body and a pause between two requests are accepted."""
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
     reader, writer = await connect(portico.url)
     writer.write(HEAD + b"\r\n")

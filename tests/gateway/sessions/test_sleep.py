@@ -1,4 +1,4 @@
-"""Warm agents: they stay between turns, sleep when idle for long or when others need the slot, and wake with all they knew."""
+"""Live agents between turns: they are kept, ended when idle or evicted, and restored with their context."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ async def agents(portico: RunningGateway) -> list[tuple[str, int, float]]:
 
 
 def scenario(write_scenario: WriteScenario) -> dict[str, str]:
-    """The option for a scenario that hangs when asked to, and otherwise remembers."""
+    """Return the options of a scenario that hangs on the prompt `hang` and otherwise outputs the earlier prompts."""
     return {"scenario": write_scenario({"when": "hang", "steps": [{"text": "x"}, {"hang": True}]}, REMEMBER)}
 
 
-async def test_an_agent_stays_warm_between_turns(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_agent_process_is_kept_between_turns(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = (await create_session(portico.client, "script", "one", options=scenario(write_scenario)))["sessionId"]
     warm = await agents(portico)
     assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
     assert await agents(portico) == warm
 
 
-async def test_an_idle_agent_sleeps_and_wakes_with_its_context(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_idle_agent_is_ended_and_restored_with_its_context(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.1})) as portico:
         answer = await create_session(portico.client, "script", "one", options=scenario(write_scenario))
         session = answer["sessionId"]
@@ -57,13 +57,13 @@ async def _asleep(portico: RunningGateway) -> bool:
     return not await agents(portico)
 
 
-async def test_a_running_agent_does_not_sleep(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_agent_is_not_ended_during_a_turn(tmp_path: Path, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
     async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.05})) as portico:
         assert (await create_session(portico.client, options={"scenario": name}))["messages"][0]["content"] == "ab"
 
 
-async def test_an_agent_that_waits_for_the_client_does_not_sleep(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_agent_with_a_pending_call_is_not_ended_when_idle(tmp_path: Path, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"app_tool": {"id": "c", "name": "ask"}}, {"text": "{last_result}"}])
     tool = {"name": "ask", "description": "Asks.", "inputSchema": {}}
     async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.05, "total": 5.0, "idle": 5.0})) as portico:
@@ -79,7 +79,7 @@ async def _one_is_left(portico: RunningGateway) -> bool:
     return len(await agents(portico)) == 1
 
 
-async def test_the_one_that_was_idle_for_the_longest_makes_room(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_session_that_was_idle_for_the_longest_is_evicted(tmp_path: Path, write_scenario: WriteScenario) -> None:
     options = scenario(write_scenario)
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
         first, second = [(await create_session(portico.client, "script", text, options=options))["sessionId"] for text in "ab"]
@@ -98,40 +98,40 @@ async def _gone(portico: RunningGateway, agent: tuple[str, int, float]) -> bool:
     return agent not in await agents(portico)
 
 
-async def test_when_all_are_at_work_a_newcomer_is_refused(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_request_is_rejected_while_all_agents_are_running(tmp_path: Path, write_scenario: WriteScenario) -> None:
     options = scenario(write_scenario)
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
-        sleeper = (await create_session(portico.client, "script", "one", options=options))["sessionId"]
+        idle = (await create_session(portico.client, "script", "one", options=options))["sessionId"]
         async with asyncio.TaskGroup() as group:
             body = session_body("script", "hang", options=options)
             hanging = [group.create_task(portico.client.put("/session", json=body)) for _ in range(2)]
-            sessions = await wait_until(lambda: _at_work(portico, 2))
-            before = await get_session(portico.client, sleeper)
-            wish = {"messages": [user_message()], "agent": {"options": {"pace": "fast"}}}
+            sessions = await wait_until(lambda: _running_sessions(portico, 2))
+            before = await get_session(portico.client, idle)
+            turn = {"messages": [user_message()], "agent": {"options": {"pace": "fast"}}}
             for request in (
                 portico.client.put("/session", json=session_body(options=options)),
-                portico.client.post(f"/session/{sleeper}", json=wish),
+                portico.client.post(f"/session/{idle}", json=turn),
             ):
                 answer = await request
                 assert answer.status_code == 429, answer.text
                 assert int(answer.headers["retry-after"]) > 0
                 assert "limits.live_agents" in answer.json()["error"]
-            assert await get_session(portico.client, sleeper) == before
+            assert await get_session(portico.client, idle) == before
             assert len((await portico.client.get("/sessions")).json()["sessions"]) == 3
             await portico.client.delete(f"/session/{sessions[0]}")
-            assert (await send_turn(portico.client, sleeper, "two"))["messages"][0]["content"] == '["one"]'
+            assert (await send_turn(portico.client, idle, "two"))["messages"][0]["content"] == '["one"]'
             await portico.client.delete(f"/session/{sessions[1]}")
         assert [task.result().json()["stopReason"] for task in hanging] == ["error", "error"]
 
 
-async def _at_work(portico: RunningGateway, count: int) -> list[str]:
+async def _running_sessions(portico: RunningGateway, count: int) -> list[str]:
     sessions = (await portico.client.get("/sessions")).json()["sessions"]
     found = [session for session in sessions if (await get_session(portico.client, session))["state"] == "running"]
     return found if len(found) == count else []
 
 
-async def test_the_limit_holds_for_many_at_once(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    """Starting an agent takes its time: its slot is taken when it begins to start."""
+async def test_agent_limit_holds_for_concurrent_requests(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    """The slot is taken before the agent starts, which takes time."""
     body = session_body("script", "hang", options=scenario(write_scenario), stream="delta")
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
         requests = [asyncio.create_task(portico.client.put("/session", json=body)) for _ in range(8)]
@@ -152,14 +152,14 @@ async def _live(portico: RunningGateway, count: int) -> bool:
     return len(await agents(portico)) == count
 
 
-async def test_a_slot_is_free_again_after_a_start_that_failed(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_slot_is_released_after_a_failed_start(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as portico:
         for _ in range(3):
             await expect_error(portico.client.put("/session", json=session_body(options={"scenario": "missing.json"})), 503)
         assert (await create_session(portico.client, options=scenario(write_scenario)))["stopReason"] == "end_turn"
 
 
-async def test_an_agent_that_ended_between_turns_is_started_anew(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_agent_that_ended_is_started_again(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario({"when": "one", "steps": [{"text": "a"}, {"exit": 0}]}, REMEMBER)
     answer = await create_session(portico.client, "script", "one", options={"scenario": name})
     assert answer["stopReason"] == "error", "it ended in the middle of its turn"
@@ -171,11 +171,11 @@ async def test_an_agent_that_ended_between_turns_is_started_anew(portico: Runnin
     ("limits", "named"),
     [({"idle": 1.5}, "limits.idle"), ({"total": 3.0, "idle": 0}, "limits.total")],
 )
-async def test_time_limits_end_a_turn_with_their_name(
+async def test_turn_over_a_time_limit_ends_with_the_name_of_the_limit(
     tmp_path: Path, write_scenario: WriteScenario, limits: dict[str, float], named: str
 ) -> None:
-    chatter = [{"text": {"text": "x" * 600, "chunk": 1, "every": 0.05}}] if "total" in limits else [{"text": "x"}, {"hang": True}]
-    name = write_scenario({"when": "long", "steps": chatter}, REMEMBER)
+    steps = [{"text": {"text": "x" * 600, "chunk": 1, "every": 0.05}}] if "total" in limits else [{"text": "x"}, {"hang": True}]
+    name = write_scenario({"when": "long", "steps": steps}, REMEMBER)
     async with run_gateway(gateway_config(tmp_path, limits=limits)) as portico:
         answer = await create_session(portico.client, "script", "long", options={"scenario": name})
         assert answer["stopReason"] == "error"
@@ -184,7 +184,7 @@ async def test_time_limits_end_a_turn_with_their_name(
         assert (await send_turn(portico.client, answer["sessionId"], "on"))["messages"][0]["content"] == '["long"]'
 
 
-async def test_an_agent_that_does_not_get_ready_is_given_up(tmp_path: Path) -> None:
+async def test_agent_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
     slow = {"start": [{"delay": 60}], "turns": [{"steps": []}]}
     async with run_gateway(gateway_config(tmp_path, limits={"start": 0.3})) as portico:
         (tmp_path / "scenes" / "slow.json").write_text(json.dumps(slow))

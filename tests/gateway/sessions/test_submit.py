@@ -1,4 +1,4 @@
-"""A turn that is refused changes nothing: settings are as before, also in the store, and pending calls can still be answered."""
+"""A rejected turn has no effect: settings are unchanged, in memory and in the store, and calls stay pending."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HELLO = UserMessage(content="hello")
 
 
 async def waiting(portico: RunningGateway, write_scenario: WriteScenario) -> Session:
-    """A session that waits for the result of `sky`."""
+    """Create a session that waits for the result of the call `sky`."""
     name = write_scenario({"when": "And?", "steps": [{"text": "here"}]}, [CALL, {"text": "{results.sky}"}])
     answer = await create_session(portico.client, "script", "Go", options={"scenario": name}, tools=[WEATHER])
     assert answer["stopReason"] == "tool_use"
@@ -40,7 +40,7 @@ async def waiting(portico: RunningGateway, write_scenario: WriteScenario) -> Ses
 
 
 async def suspend(session: Session) -> None:
-    """End the agent behind the gateway's back."""
+    """Kill the agent process, so that the run is suspended."""
     assert session.live is not None and session.run is not None
     psutil.Process(session.live.pid).kill()  # type: ignore[attr-defined]
     await session.run.wait()
@@ -48,14 +48,14 @@ async def suspend(session: Session) -> None:
 
 
 async def stored(portico: RunningGateway, session: Session) -> tuple[Any, ...]:
-    """All that a refused request must leave as it is."""
+    """Return the state that a rejected request must not change."""
     record = await portico.gateway.store.sessions.get(session.id)
     assert record is not None
     return session.config, record.config, session.state, session.log.last, await get_session(portico.client, session.id)
 
 
 @pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
-async def test_calls_are_pending_where_the_agent_for_a_message_cannot_start(
+async def test_calls_stay_pending_when_the_agent_for_a_message_cannot_start(
     portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, asleep: bool
 ) -> None:
     session = await waiting(portico, write_scenario)
@@ -75,7 +75,7 @@ async def test_calls_are_pending_where_the_agent_for_a_message_cannot_start(
     assert (answer["stopReason"], answer["messages"][-1]["content"]) == ("end_turn", "sun")
 
 
-async def test_a_message_with_new_settings_cancels_what_its_agent_has_not_seen(
+async def test_message_with_new_settings_cancels_the_pending_calls(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     session = await waiting(portico, write_scenario)
@@ -87,7 +87,7 @@ async def test_a_message_with_new_settings_cancels_what_its_agent_has_not_seen(
     assert session.config.options["pace"] == "fast"
 
 
-async def test_a_message_to_a_suspended_run_cancels_its_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_message_to_a_suspended_run_cancels_its_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = await waiting(portico, write_scenario)
     await suspend(session)
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
@@ -95,7 +95,7 @@ async def test_a_message_to_a_suspended_run_cancels_its_calls(portico: RunningGa
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
 
 
-async def test_settings_of_answers_that_are_refused(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_settings_of_rejected_replies_are_not_stored(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = await waiting(portico, write_scenario)
     await suspend(session)
     before = await stored(portico, session)
@@ -107,7 +107,7 @@ async def test_settings_of_answers_that_are_refused(portico: RunningGateway, wri
 
 
 @pytest.mark.parametrize("choice", ["allow_always", "reject_always"])
-async def test_a_permission_of_an_agent_that_cannot_start_changes_no_settings(
+async def test_permission_option_changes_no_settings_when_the_agent_cannot_start(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, choice: str
 ) -> None:
     client = await acp()
@@ -128,7 +128,7 @@ async def test_a_permission_of_an_agent_that_cannot_start_changes_no_settings(
     assert (await send_turn(portico.client, session.id, reply))["stopReason"] == "end_turn"
 
 
-async def test_a_permission_that_is_not_admitted_changes_no_settings(
+async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await acp()
@@ -148,7 +148,7 @@ async def test_a_permission_that_is_not_admitted_changes_no_settings(
     assert await stored(portico, session) == before
 
 
-async def test_what_is_not_admitted_changes_nothing(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_turn_that_is_not_admitted_has_no_effect(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as portico:
         session = await waiting(portico, write_scenario)
         await suspend(session)
@@ -180,42 +180,42 @@ def unknown(config: SessionSettings) -> SessionSettings:
     raise BadRequest("no such option")
 
 
-async def test_refusals_of_the_core_operation(
+async def test_rejected_submissions_have_no_effect(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await waiting(portico, write_scenario)
     services = session.services.client = SessionServices()
     before = await stored(portico, session)
 
-    async def refused(kind: type[Exception], submission: Submission) -> None:
+    async def expect_rejected(kind: type[Exception], submission: Submission) -> None:
         with pytest.raises(kind):
             await session.submit(submission)
         assert await stored(portico, session) == before
         assert session.services.client is services
 
-    await refused(BadRequest, Submission(message=HELLO, settings=unknown))
-    await refused(BadRequest, Submission(replies=[], settings=faster))
-    await refused(BadRequest, Submission(replies=[], settings=faster, run_id="another run"))
-    await refused(Conflict, Submission(message=HELLO, settings=faster, cancel_pending=False))
+    await expect_rejected(BadRequest, Submission(message=HELLO, settings=unknown))
+    await expect_rejected(BadRequest, Submission(replies=[], settings=faster))
+    await expect_rejected(BadRequest, Submission(replies=[], settings=faster, run_id="another run"))
+    await expect_rejected(Conflict, Submission(message=HELLO, settings=faster, cancel_pending=False))
     with monkeypatch.context() as patch:
         patch.setattr(session._admission, "_closing", True)
-        await refused(ShuttingDown, Submission(message=HELLO, settings=faster))
+        await expect_rejected(ShuttingDown, Submission(message=HELLO, settings=faster))
     with monkeypatch.context() as patch:
 
         async def failing(*_: Any, **__: Any) -> None:
             raise AgentProblem("no")
 
         patch.setattr(session._agent, "start", failing)
-        await refused(AgentProblem, Submission(message=HELLO, settings=faster))
+        await expect_rejected(AgentProblem, Submission(message=HELLO, settings=faster))
         assert session.run is not None and session.run.suspended
-        await refused(AgentProblem, Submission(message=HELLO, services=SessionServices()))
+        await expect_rejected(AgentProblem, Submission(message=HELLO, services=SessionServices()))
     session.deleted = True
-    await refused(NotFound, Submission(message=HELLO, settings=faster))
+    await expect_rejected(NotFound, Submission(message=HELLO, settings=faster))
     session.deleted = False
     assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
-async def test_settings_are_as_before_where_the_run_cannot_be_stored(
+async def test_settings_are_unchanged_when_the_run_cannot_be_stored(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = write_scenario([{"text": "here"}])
@@ -234,7 +234,7 @@ async def test_settings_are_as_before_where_the_run_cannot_be_stored(
     assert session.config == before and record is not None and record.config == before.to_json()
 
 
-async def test_a_new_session_does_not_wait_for_calls_before_its_first_message(
+async def test_new_session_does_not_wait_for_calls_of_its_given_history(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     call = {"type": "tool_use", "toolCallId": "sky", "name": "weather", "input": {}}

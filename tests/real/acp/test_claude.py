@@ -22,8 +22,11 @@ async def portico(unstarted_bench: Bench) -> AsyncIterator[RunningGateway]:  # n
 @pytest.mark.parametrize("transport", ["ws", "http"])
 @pytest.mark.parametrize("language", ["python", "typescript"])
 async def test_permission_denial_cancel_and_reload(
-    unstarted_bench: Bench, portico: RunningGateway, language: str, transport: str
-) -> None:  # noqa: F811
+    unstarted_bench: Bench,  # noqa: F811
+    portico: RunningGateway,
+    language: str,
+    transport: str,
+) -> None:
     """A command by permission and one denied, a cancelled one, a reconnect, and a prompt on the loaded session."""
     made = unstarted_bench.work / "made.txt"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
