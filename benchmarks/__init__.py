@@ -1,1 +1,1 @@
-"""The figures of this gateway, each against a floor that is measured in the same run: `python -m benchmarks`."""
+"""Benchmarks of the gateway. Each is compared with a baseline, the floor, of the same run: `python -m benchmarks`."""

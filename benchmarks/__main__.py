@@ -26,15 +26,15 @@ MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
     "slow_reader": slow_reader,
     "soak": soak,
 }
-LONGEST = 300.0
-"""Seconds that one measurement may take."""
+TIMEOUT = 300.0
+"""Maximum time of one measurement, in seconds."""
 
 
 def main() -> int:
-    """Measure what is named, or everything."""
+    """Run the named measurements, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MEASUREMENTS)}; all if none is given")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions: for a look, not for numbers to keep")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, for less precise results")
     given = parser.parse_args()
     if unknown := set(given.names) - set(MEASUREMENTS):
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
@@ -50,7 +50,7 @@ def main() -> int:
 async def _measure(name: str, quick: bool, results: Results) -> None:
     sys.stderr.write(f"{name}: {MEASUREMENTS[name].__doc__}\n")
     try:
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(TIMEOUT):
             results.figures[name] = await MEASUREMENTS[name](quick)
     except Exception as error:
         results.failures[name] = f"{type(error).__name__}: {error}"

@@ -150,7 +150,7 @@ def _sent() -> None:
 
 
 async def _serve(side: str) -> None:
-    """Serve until the process is ended; print the port first. `GET /sent` is the number of updates that the agent has sent."""
+    """Print the port and serve until the process is ended. `GET /sent` returns the number of updates that the agent has sent."""
     if side == "gateway":
         inner, _ = await _gateway_side()
     else:
@@ -181,7 +181,7 @@ async def _serve_stdio(side: str) -> None:
     from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
     from gateway.protocols.acp.transport.stdio import StandardLines
 
-    # As gateway/cli/acp.py does.
+    # gateway/cli/acp.py does the same.
     _, new_connection = await _gateway_side()
     lines = StandardLines()
     await lines.open()
@@ -216,7 +216,7 @@ async def _server(side: str) -> AsyncIterator[tuple[int, psutil.Process]]:
 
 
 class Client:
-    """Sends requests and waits for answers. A subclass moves the messages."""
+    """Sends requests and waits for responses. A subclass transports the messages."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -234,18 +234,18 @@ class Client:
             future.set_result({"error": {"code": status}})
         return self._last, future
 
-    async def ask(self, method: str, params: Any, session: str | None = None, seconds: float = 60.0) -> Any:
+    async def request(self, method: str, params: Any, session: str | None = None, seconds: float = 60.0) -> Any:
         _, future = await self.start(method, params, session)
         return await asyncio.wait_for(future, seconds)
 
     async def prompt(self, session: str, text: str, seconds: float = 60.0) -> Any:
         params = {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
-        return await self.ask("session/prompt", params, session, seconds)
+        return await self.request("session/prompt", params, session, seconds)
 
     async def begin(self) -> str:
         """Initialize, and return a new session's id."""
-        await self.ask("initialize", INITIALIZE)
-        return (await self.ask("session/new", NEW))["result"]["sessionId"]
+        await self.request("initialize", INITIALIZE)
+        return (await self.request("session/new", NEW))["result"]["sessionId"]
 
     def take(self, data: str | bytes) -> None:
         message = json.loads(data)
@@ -264,7 +264,7 @@ class WebSocketClient(Client):
         self._port = port
 
     async def __aenter__(self) -> Self:
-        # A small queue, so that a client that stops reading does not buffer itself.
+        # A small queue, so that data that is not read is not buffered in the client.
         self.socket: ClientConnection = await connect(
             f"ws://127.0.0.1:{self._port}/acp/echo", proxy=None, max_size=None, max_queue=16, compression=None
         )
@@ -324,7 +324,7 @@ class HttpClient(Client):
         return session
 
     async def status_of_stream(self, session: str) -> int:
-        """Open the session's stream once more, and return the status."""
+        """Open a second stream of the session, and return the status."""
         headers = self._of(session) | {"Accept": "text/event-stream"}
         async with self._http.stream("GET", self._url, headers=headers) as answer:
             return answer.status_code
@@ -368,7 +368,7 @@ class StdioClient(Client):
         await asyncio.gather(self.reader, return_exceptions=True)
         with suppress(ProcessLookupError):
             self.process.kill()
-        # Otherwise `wait` does not return: it waits for the end of the output.
+        # Otherwise `wait` does not return, because it waits for the end of the output.
         while self.process.stdout is not None and await self.process.stdout.read(MIB):
             pass
         await self.process.wait()
@@ -386,7 +386,7 @@ class StdioClient(Client):
 
 @asynccontextmanager
 async def _client(transport: str, side: str) -> AsyncIterator[tuple[Any, psutil.Process, int]]:
-    """A client with the server's process and port (0 over stdio)."""
+    """Yield a client with the server's process and port (0 over stdio)."""
     if transport == "stdio":
         async with StdioClient(side) as client:
             yield client, psutil.Process(client.process.pid), 0
@@ -426,7 +426,7 @@ async def _unread(transport: str, side: str, quick: bool) -> tuple[float, int | 
     async with _client(transport, side) as (client, process, port):
         if transport == "http":
             await Client.begin(client)
-            session = (await client.ask("session/new", NEW))["result"]["sessionId"]
+            session = (await client.request("session/new", NEW))["result"]["sessionId"]
             unread = await client.hold(session)
         else:
             session = await client.begin()
@@ -470,7 +470,7 @@ async def _survives_batch(transport: str, side: str) -> bool:
         await client.begin()
         await client.send([])
         with suppress(asyncio.TimeoutError):
-            return "result" in await client.ask("session/new", NEW, seconds=3)
+            return "result" in await client.request("session/new", NEW, seconds=3)
         return False
 
 
@@ -491,14 +491,14 @@ async def _meta_is_separate(side: str) -> bool:
     async with StdioClient(side) as client:
         session = await client.begin()
         params = {"sessionId": session, "prompt": [{"type": "text", "text": "1 1"}], "_meta": {"session_id": "other"}}
-        await client.ask("session/prompt", params, seconds=5)
+        await client.request("session/prompt", params, seconds=5)
         return all(message["params"]["sessionId"] == session for message in client.received)
 
 
 async def _serves_method(transport: str, side: str, method: str) -> bool:
     async with _client(transport, side) as (client, _, _):
         session = await client.begin()
-        answer = await client.ask(method, {"sessionId": session}, session, seconds=5)
+        answer = await client.request(method, {"sessionId": session}, session, seconds=5)
         return answer.get("error", {}).get("code") != -32601
 
 
@@ -513,13 +513,13 @@ async def _binary_frames(side: str) -> bool:
 async def _loads_over_http(side: str) -> bool:
     async with _client("http", side) as (client, _, _):
         await client.begin()
-        await client.ask("session/load", {"sessionId": "stored", **NEW}, seconds=5)
+        await client.request("session/load", {"sessionId": "stored", **NEW}, seconds=5)
         client.listen("stored")
         await asyncio.sleep(0.3)
         return "result" in await client.prompt("stored", "1 1", 5)
 
 
-async def _refuses_second_reader(side: str) -> bool:
+async def _rejects_second_reader(side: str) -> bool:
     async with _client("http", side) as (client, _, _):
         session = await client.begin()
         await client.prompt(session, "1 1")
@@ -529,10 +529,10 @@ async def _refuses_second_reader(side: str) -> bool:
 
 
 async def _delivers_to_returning_reader(side: str) -> bool:
-    """Whether all that is sent while a stream has no reader is read by the next one."""
+    """Whether the next reader of a stream gets all messages that are sent while the stream has no reader."""
     async with _client("http", side) as (client, _, _):
         await Client.begin(client)
-        session = (await client.ask("session/new", NEW))["result"]["sessionId"]
+        session = (await client.request("session/new", NEW))["result"]["sessionId"]
         reader = client.listen(session)
         await asyncio.sleep(0.3)
         reader.cancel()
@@ -550,7 +550,7 @@ async def _sessions_are_independent(side: str) -> bool:
     """Whether a prompt is answered while another session of the connection has a stream that is not read."""
     async with _client("http", side) as (client, _, _):
         first = await client.begin()
-        second = (await client.ask("session/new", NEW))["result"]["sessionId"]
+        second = (await client.request("session/new", NEW))["result"]["sessionId"]
         unread = await client.hold(second)
         params = {"sessionId": second, "prompt": [{"type": "text", "text": "2500 10000"}]}
         await client.start("session/prompt", params, second)
@@ -571,7 +571,7 @@ RULES: dict[str, Callable[[str], Awaitable[bool]]] = {
     "HTTP: `session/close` is served": lambda side: _serves_method("http", side, "session/close"),
     "WebSocket: binary frames are read": _binary_frames,
     "HTTP: `session/load`, then a prompt": _loads_over_http,
-    "HTTP: a second reader of a stream is refused": _refuses_second_reader,
+    "HTTP: a second reader of a stream is refused": _rejects_second_reader,
     "HTTP: a reader that returns gets what was sent meanwhile": _delivers_to_returning_reader,
     "HTTP: a session that is not read does not stop the others": _sessions_are_independent,
 }
@@ -607,7 +607,7 @@ async def _verdict(holds: Callable[[str], Awaitable[bool]], side: str) -> str:
 
 
 def main() -> None:
-    """Measure both sides, or be one."""
+    """Measure both sides, or serve one."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.acp_transports", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--serve", choices=SIDES, help=argparse.SUPPRESS)

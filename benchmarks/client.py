@@ -1,4 +1,4 @@
-"""A client with little overhead: raw HTTP/1.1 on an asyncio socket. Responses are parsed after the time is taken."""
+"""A client with little overhead: raw HTTP/1.1 on an asyncio socket. Responses are parsed after the time is measured."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 STREAM_END = b"0\r\n\r\n"
-LONGEST = 120.0
-"""Seconds that any answer may take."""
+TIMEOUT = 120.0
+"""Maximum time for a response, in seconds."""
 
 
-class Refused(Exception):
-    """An answer that is not a success."""
+class RequestFailed(Exception):
+    """The response is an error, or the connection was closed before its end."""
 
 
 @dataclass
-class Answer:
-    """`seconds` from the request to the last byte, `first` to the first appearance of what was looked for."""
+class Response:
+    """A response with its times: `seconds` to the last byte, `first` to the first occurrence of `look_for`."""
 
     raw: bytes
     seconds: float
@@ -29,20 +29,20 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """Without headers and chunk sizes. Raises Refused for an error."""
+        """The body without chunk sizes. Raises RequestFailed for an error."""
         head, _, rest = self.raw.partition(b"\r\n\r\n")
         if not head.split(b" ", 2)[1].startswith(b"2"):
-            raise Refused(self.raw[:2000].decode("utf-8", "replace"))
+            raise RequestFailed(self.raw[:2000].decode("utf-8", "replace"))
         return _joined(rest) if b"transfer-encoding: chunked" in head.lower() else rest
 
 
 class _Reader(asyncio.Protocol):
-    """Collects one answer after the other."""
+    """Receives one response after the other."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self._answer: asyncio.Future[Answer] | None = None
+        self._response: asyncio.Future[Response] | None = None
         self._look_for, self._tail = b"", b""
         self._first: float | None = None
         self._parts: list[bytes] = []
@@ -53,14 +53,14 @@ class _Reader(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    def ask(self, request: bytes, look_for: bytes) -> asyncio.Future[Answer]:
-        """Send a request; the answer is there when its last byte is."""
+    def send(self, request: bytes, look_for: bytes) -> asyncio.Future[Response]:
+        """Send a request. The future is resolved when the last byte of the response is received."""
         self._look_for, self._first = look_for, None
         self._parts, self._tail, self._length, self._got = [], b"", None, 0
-        self._answer = asyncio.get_running_loop().create_future()
+        self._response = asyncio.get_running_loop().create_future()
         self._sent = time.perf_counter()
         self.transport.write(request)
-        return self._answer
+        return self._response
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
@@ -72,12 +72,12 @@ class _Reader(asyncio.Protocol):
             self._length = _length(b"".join(self._parts))
         self._got += len(data)
         done = self._tail.endswith(STREAM_END) if self._length == 0 else self._length is not None and self._got >= self._length
-        if done and self._answer is not None and not self._answer.done():
-            self._answer.set_result(Answer(b"".join(self._parts), now - self._sent, self._first))
+        if done and self._response is not None and not self._response.done():
+            self._response.set_result(Response(b"".join(self._parts), now - self._sent, self._first))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Refused(f"the connection was closed in the middle of an answer: {exc}"))
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(RequestFailed(f"the connection was closed before the end of the response: {exc}"))
 
 
 class Connection:
@@ -93,10 +93,10 @@ class Connection:
             _, self._reader = await asyncio.get_running_loop().create_connection(_Reader, "127.0.0.1", self._port)
         return self._reader
 
-    async def ask(self, method: str, path: str, body: object = None, look_for: bytes = b"") -> Answer:
-        """The whole answer; `look_for` is the text whose first appearance is timed."""
+    async def request(self, method: str, path: str, body: object = None, look_for: bytes = b"") -> Response:
+        """Send a request and return the response; `look_for` is the text whose first occurrence is timed."""
         reader = await self.ready()
-        return await asyncio.wait_for(reader.ask(request(method, path, body, self._key), look_for), LONGEST)
+        return await asyncio.wait_for(reader.send(encode_request(method, path, body, self._key), look_for), TIMEOUT)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -105,7 +105,7 @@ class Connection:
 
 @asynccontextmanager
 async def connection(port: int, key: str = "") -> AsyncIterator[Connection]:
-    """A connection, closed afterwards."""
+    """Yield a connection, and close it afterwards."""
     opened = Connection(port, key)
     try:
         yield opened
@@ -113,8 +113,8 @@ async def connection(port: int, key: str = "") -> AsyncIterator[Connection]:
         opened.close()
 
 
-async def slowly(port: int, request: bytes, seconds: float, size: int = 1024, pause: float = 0.01) -> tuple[bytes, float]:
-    """The answer to a request, read `size` bytes a `pause` for so many seconds and then at full speed; and the time it took."""
+async def read_slowly(port: int, request: bytes, seconds: float, size: int = 1024, pause: float = 0.01) -> tuple[bytes, float]:
+    """Return the response to a request and its time in seconds. For `seconds`, at most `size` bytes are read every `pause`."""
     loop = asyncio.get_running_loop()
     with socket.socket() as sock:
         # A small receive buffer, so that unread data waits in the server and not in the kernel.
@@ -126,16 +126,16 @@ async def slowly(port: int, request: bytes, seconds: float, size: int = 1024, pa
         got = bytearray()
         while not got.endswith(STREAM_END):
             slow = time.perf_counter() - began < seconds
-            data = await asyncio.wait_for(loop.sock_recv(sock, size if slow else 256 * 1024), LONGEST)
+            data = await asyncio.wait_for(loop.sock_recv(sock, size if slow else 256 * 1024), TIMEOUT)
             if not data:
-                raise Refused("the connection was closed in the middle of an answer")
+                raise RequestFailed("the connection was closed before the end of the response")
             got += data
             await asyncio.sleep(pause if slow else 0)
         return bytes(got), time.perf_counter() - began
 
 
-def request(method: str, path: str, body: object = None, key: str = "") -> bytes:
-    """The bytes of a request with a JSON body."""
+def encode_request(method: str, path: str, body: object = None, key: str = "") -> bytes:
+    """Return the bytes of a request with a JSON body."""
     data = b"" if body is None else json.dumps(body).encode()
     auth = f"Authorization: Bearer {key}\r\n" if key else ""
     content = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
@@ -143,7 +143,7 @@ def request(method: str, path: str, body: object = None, key: str = "") -> bytes
 
 
 def _length(got: bytes) -> int | None:
-    """The length of the whole answer, 0 for a stream, None while its head is incomplete."""
+    """Return the length of the whole response, 0 for a stream, None while the headers are incomplete."""
     head, end, _ = got.partition(b"\r\n\r\n")
     if not end:
         return None

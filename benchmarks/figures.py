@@ -1,4 +1,4 @@
-"""The results of measurements: figures with their samples and bounds, as JSON and as a table."""
+"""The results of measurements: figures with samples and bounds, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Figure:
-    """One number. `at_least` and `at_most` are bounds; without a bound it is for information only."""
+    """A measured number. `at_least` and `at_most` are bounds; a figure without a bound is for information only."""
 
     name: str
     value: float
@@ -19,7 +19,7 @@ class Figure:
     samples: Sequence[float] = ()
     at_least: float | None = None
     at_most: float | None = None
-    note: str = ""
+    comment: str = ""
 
     @property
     def ok(self) -> bool:
@@ -35,19 +35,19 @@ class Figure:
         return f"{low} {high}".strip()
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, with the spread of the samples."""
+        """Return all fields, with the spread of the samples."""
         spread = {"min": min(self.samples), "max": max(self.samples), "n": len(self.samples)} if self.samples else None
         data = {"value": _rounded(self.value), "unit": self.unit, "bound": self.bound or None, "ok": self.ok}
         if spread:
             data["spread"] = {name: _rounded(value) for name, value in spread.items()}
-        if self.note:
-            data["note"] = self.note
+        if self.comment:
+            data["comment"] = self.comment
         return data
 
 
 @dataclass
 class Results:
-    """The figures of a whole run, by measurement."""
+    """The figures of a benchmark run, by measurement."""
 
     machine: dict[str, Any]
     figures: dict[str, list[Figure]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Results:
         return {"ok": self.ok, "machine": self.machine, "figures": measured, "failures": self.failures}
 
     def table(self) -> str:
-        """For people."""
+        """Return the figures as a table."""
         rows = [("", "", "value", "unit", "min .. max (n)", "bound", "")]
         for name, figures in self.figures.items():
             rows += [(name if n == 0 else "", *_row(figure)) for n, figure in enumerate(figures)]
@@ -72,12 +72,12 @@ class Results:
 
 
 def median(name: str, samples: Sequence[float], unit: str, **more: Any) -> Figure:
-    """A figure that is the median of its samples."""
+    """Return a figure that is the median of its samples."""
     return Figure(name, statistics.median(samples), unit, samples, **more)
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The smallest sample that is at least as large as `share` of them."""
+    """Return the smallest sample that is at least as large as `share` of the samples."""
     return sorted(samples)[max(0, math.ceil(share * len(samples)) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""The floor: bare uvicorn that runs the same emitter over asyncio's pipes and streams each of its lines as one SSE frame.
+"""The floor (the baseline): bare uvicorn that runs the same program over asyncio's pipes and sends each line as an SSE event.
 
 `python -m benchmarks.floor OPEN PROGRAM [ARG ...]` prints its port. `POST /warm` starts emitters (`{"count": N}`) that wait for
 a prompt; `POST /turn` (`{"prompt": TEXT, "fresh": false}`) gives one of them its prompt, or with `fresh` a new one.
@@ -19,7 +19,7 @@ Scope = dict[str, Any]
 
 
 class Emitters:
-    """The emitter processes, idle ones in a pool."""
+    """The emitter processes, with a pool of idle ones."""
 
     def __init__(self, greeting: str, argv: list[str]) -> None:
         self._greeting, self._argv = greeting.encode() + b"\n", argv
@@ -27,7 +27,7 @@ class Emitters:
         self._all: list[asyncio.subprocess.Process] = []
 
     async def start(self) -> asyncio.subprocess.Process:
-        """A new one, ready for a prompt."""
+        """Start an emitter and wait until it accepts a prompt."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*self._argv, stdin=pipe, stdout=pipe)
         self._all.append(process)
@@ -37,14 +37,14 @@ class Emitters:
         return process
 
     async def warm(self, count: int) -> None:
-        """Have that many idle ones."""
+        """Start emitters until `count` are idle."""
         while len(self._idle) < count:
             self._idle.append(await self.start())
 
     async def take(self, fresh: bool) -> asyncio.subprocess.Process:
         return self._idle.pop() if self._idle and not fresh else await self.start()
 
-    def give_back(self, process: asyncio.subprocess.Process, fresh: bool) -> None:
+    def release(self, process: asyncio.subprocess.Process, fresh: bool) -> None:
         if fresh:
             assert process.stdin is not None
             process.stdin.close()
@@ -52,7 +52,7 @@ class Emitters:
             self._idle.append(process)
 
     async def close(self) -> None:
-        """End all of them, each the process it started."""
+        """Kill all emitters."""
         for process in self._all:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -61,7 +61,7 @@ class Emitters:
 
 
 class Floor:
-    """The ASGI app."""
+    """The ASGI application."""
 
     def __init__(self, emitters: Emitters) -> None:
         self._emitters = emitters
@@ -92,7 +92,7 @@ class Floor:
             if b'"session_end"' in line:
                 break
         await send({"type": "http.response.body"})
-        self._emitters.give_back(process, fresh)
+        self._emitters.release(process, fresh)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         await receive()
@@ -103,8 +103,8 @@ class Floor:
 
 
 def main(greeting: str, *argv: str) -> None:
-    """Serve until a signal."""
-    # With its protocol named, or asyncio leaves Nagle's algorithm on and every answer waits 40 ms for an acknowledgement.
+    """Serve until SIGINT or SIGTERM."""
+    # The protocol is given, because otherwise asyncio does not set TCP_NODELAY, and responses wait 40 ms for an acknowledgement.
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.bind(("127.0.0.1", 0))
     sock.listen(128)

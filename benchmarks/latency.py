@@ -1,4 +1,4 @@
-"""Waiting: for the first event of a turn, and for a daemon to start."""
+"""Latency: the first event of a turn, and the start of a daemon."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ IMPORTS = "import fastapi, uvicorn, sqlalchemy"
 
 
 async def first_event(quick: bool) -> list[Figure]:
-    """From the request to the first text_delta of a warm session of the echo agent, and to the end of that turn."""
+    """Measure the time from a request to the first text_delta and to the end of the turn, with a live echo agent."""
     ours, whole, floors, floor_whole = [], [], [], []
     async with portico() as daemon, floor("echo") as bare, daemon.connect() as to_daemon, bare.connect() as to_floor:
         session = await new_session(to_daemon, "echo")
-        await to_floor.ask("POST", "/warm", {"count": 1})
+        await to_floor.request("POST", "/warm", {"count": 1})
         for _ in range(WARM_UP + (60 if quick else 300)):
             answer = await floor_turn(to_floor, "hello")
             floors.append(_first(answer.first))
@@ -50,7 +50,7 @@ def _first(seconds: float | None) -> float:
 
 
 async def starting(quick: bool) -> list[Figure]:
-    """From the command to the listening line and to the first successful GET /healthz."""
+    """Measure the time from the command to the listening line and to the first successful GET /healthz."""
     listening, healthy, floors = [], [], []
     for _ in range(4 if quick else 10):
         line, health = await _one_start()
@@ -58,11 +58,11 @@ async def starting(quick: bool) -> list[Figure]:
         healthy.append(health)
         with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
             floors.append(await asyncio.to_thread(seconds_of, [sys.executable, "-c", IMPORTS], Path(folder)))
-    # The first start of each writes byte code.
+    # The first start writes byte code.
     return [
         median("healthy", healthy[1:], "s", at_most=0.8),
         median("listening", listening[1:], "s"),
-        median("floor", floors[1:], "s", note=f"python -c '{IMPORTS}'"),
+        median("floor", floors[1:], "s", comment=f"python -c '{IMPORTS}'"),
     ]
 
 
@@ -76,7 +76,7 @@ async def _one_start() -> tuple[float, float]:
             port = int((await first_line(process, home)).rsplit(":", 1)[1])
             listening = time.perf_counter() - began
             async with connection(port, KEY) as to:
-                assert b'"ok"' in (await to.ask("GET", "/healthz")).body
+                assert b'"ok"' in (await to.request("GET", "/healthz")).body
             return listening, time.perf_counter() - began
         finally:
             await asyncio.to_thread(stop, process)

@@ -1,4 +1,4 @@
-"""What a daemon holds: when it is idle, and for each session whose agent sleeps."""
+"""Memory of a daemon: when it is idle, and for each session without a live agent."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, median
 from benchmarks.latency import IMPORTS
-from benchmarks.servers import ROOT, Running, environment, let_server_finish, portico
+from benchmarks.servers import ROOT, RunningServer, environment, let_server_finish, portico
 from benchmarks.turns import new_session
 
 AT_ONCE = 4
-"""Sessions that are made at the same time."""
+"""Sessions that are created at the same time."""
 RSS = "import psutil; print(psutil.Process().memory_info().rss)"
 
 
 async def memory(quick: bool) -> list[Figure]:
-    """Resident memory after the start and one GET /meta, and after many sessions went to sleep."""
+    """Measure the resident memory after the start and one GET /meta, and after the agents of many sessions were ended."""
     idle = []
     for _ in range(2 if quick else 5):
         async with portico() as daemon:
@@ -34,21 +34,21 @@ async def memory(quick: bool) -> list[Figure]:
         second = daemon.memory()
     return [
         median("idle", idle, "MB", at_most=80.0),
-        Figure("floor", floor, "MB", note=f"python -c '{IMPORTS}'"),
-        Figure("per idle session", (first - before) * 1000 / count, "KB", at_most=200.0, note=f"{count} sessions on echo"),
-        Figure("per further session", (second - first) * 1000 / count, "KB", note=f"{count} more, after all that is paid once"),
+        Figure("floor", floor, "MB", comment=f"python -c '{IMPORTS}'"),
+        Figure("per idle session", (first - before) * 1000 / count, "KB", at_most=200.0, comment=f"{count} sessions on echo"),
+        Figure("per further session", (second - first) * 1000 / count, "KB", comment=f"{count} more, after one-time allocations"),
     ]
 
 
-async def _idle(daemon: Running) -> float:
+async def _idle(daemon: RunningServer) -> float:
     async with daemon.connect() as to:
-        assert b"agents" in (await to.ask("GET", "/meta")).body
+        assert b"agents" in (await to.request("GET", "/meta")).body
     await let_server_finish(0.5)
     return daemon.memory()
 
 
-async def _sessions(daemon: Running, count: int) -> None:
-    """Make sessions, and wait until all their agents are asleep."""
+async def _sessions(daemon: RunningServer, count: int) -> None:
+    """Create sessions, and wait until all their agents are ended."""
 
     async def some() -> None:
         async with daemon.connect() as to:
@@ -56,7 +56,7 @@ async def _sessions(daemon: Running, count: int) -> None:
                 await new_session(to, "echo")
 
     await asyncio.gather(*(some() for _ in range(AT_ONCE)))
-    await daemon.childless()
+    await daemon.wait_for_agents_to_end()
     await let_server_finish(0.5)
 
 

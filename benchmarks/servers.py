@@ -1,4 +1,4 @@
-"""The processes that are measured: a real `portico serve` and the floor, each with an empty folder of its own."""
+"""The measured processes: `portico serve` and the floor (benchmarks/floor.py), each with its own empty folder."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ STOP_SECONDS = 20.0
 
 
 @dataclass
-class Running:
-    """A server that listens."""
+class RunningServer:
+    """A server that accepts connections."""
 
     port: int
     process: psutil.Process
@@ -45,26 +45,26 @@ class Running:
         return connection(self.port, self.key)
 
     def memory(self) -> float:
-        """Its resident memory in MB, without its agents."""
+        """Return the resident memory of the server in MB, without its agents."""
         return float(self.process.memory_info().rss) / 1e6
 
-    async def childless(self, seconds: float = 60.0) -> None:
-        """Until all its agents are asleep. Raises TimeoutError."""
+    async def wait_for_agents_to_end(self, seconds: float = 60.0) -> None:
+        """Wait until all agents are ended. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         while self.process.children():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(self.process.children())} agents are still awake after {seconds:g} s")
+                raise TimeoutError(f"{len(self.process.children())} agents still run after {seconds:g} s")
             await asyncio.sleep(0.05)
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What the measured processes get: as a user's shell would start them, with byte code kept on disk."""
+    """Return the environment of the measured processes, which is that of a user's shell and lets them write byte code."""
     path = os.environ.get("PATH", "/usr/bin:/bin")
     return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "PORTICO_API_KEY": KEY}
 
 
 def write_config(home: Path, limits: Mapping[str, float]) -> Path:
-    """A configuration whose `script` agent plays SCENARIO, on a free port, with all its data in `home`."""
+    """Write a configuration whose `script` agent plays SCENARIO, with a free port and all data in `home`. Return its path."""
     scenes = home / "scenes"
     scenes.mkdir()
     (scenes / "bench.json").write_text(json.dumps(SCENARIO))
@@ -81,21 +81,21 @@ def serve_command(config: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def portico(**limits: float) -> AsyncIterator[Running]:
-    """A daemon with these `[limits]`, ended afterwards."""
+async def portico(**limits: float) -> AsyncIterator[RunningServer]:
+    """Run a daemon with the given `[limits]`."""
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)
         process = start(serve_command(write_config(home, limits)), home)
         try:
             line = await first_line(process, home)
-            yield Running(int(line.rsplit(":", 1)[1]), psutil.Process(process.pid), KEY)
+            yield RunningServer(int(line.rsplit(":", 1)[1]), psutil.Process(process.pid), KEY)
         finally:
             await asyncio.to_thread(stop, process)
 
 
 @asynccontextmanager
-async def floor(program: str) -> AsyncIterator[Running]:
-    """The floor over the program of a driver (`script` or `echo`), ended afterwards."""
+async def floor(program: str) -> AsyncIterator[RunningServer]:
+    """Run the floor with the program of a driver (`script` or `echo`)."""
     greeting = json.dumps({"type": "open", "options": {"scenario": "bench.json"} if program == "script" else {}})
     emitter = [sys.executable, "-I", "-S", str(PROGRAMS[program])]
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
@@ -103,7 +103,7 @@ async def floor(program: str) -> AsyncIterator[Running]:
         write_config(home, {})
         process = start([sys.executable, "-m", "benchmarks.floor", greeting, *emitter], home, home / "scenes")
         try:
-            yield Running(int(await first_line(process, home)), psutil.Process(process.pid))
+            yield RunningServer(int(await first_line(process, home)), psutil.Process(process.pid))
         finally:
             await asyncio.to_thread(stop, process)
 
@@ -115,7 +115,7 @@ def start(command: list[str], home: Path, cwd: Path = ROOT) -> subprocess.Popen[
 
 
 async def first_line(process: subprocess.Popen[bytes], home: Path) -> str:
-    """What it prints once it listens. Raises RuntimeError with its last words."""
+    """Return the line that the process prints when it listens. Raises RuntimeError with its standard error if it ends before."""
     assert process.stdout is not None
     line = (await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), STOP_SECONDS)).decode().strip()
     if not line:
@@ -136,12 +136,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 async def let_server_finish(seconds: float = 0.2) -> None:
-    """Wait for what the last repetition left to finish: writes to the store, exits of processes."""
+    """Wait for background work of the last repetition: writes to the store, exits of processes."""
     await asyncio.sleep(seconds)
 
 
 def seconds_of(command: list[str], home: Path) -> float:
-    """How long a command takes from its start to its end."""
+    """Run a command and return its time in seconds."""
     began = time.perf_counter()
     subprocess.run(command, cwd=ROOT, env=environment(home), check=True, stdout=subprocess.DEVNULL, timeout=STOP_SECONDS)
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Many sessions whose clients drop off anywhere and come back, while the daemon is killed: nothing is lost or comes twice."""
+"""A soak test: clients of many sessions disconnect and reconnect while the daemon is killed. No event is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 
 from benchmarks.figures import Figure
-from benchmarks.servers import KEY, first_line, serve_command, start, stop, write_config
+from benchmarks.servers import KEY, first_line, serve_command, stop, write_config
+from benchmarks.servers import start as start_process
 
 Event = tuple[str, str, str]
 """(id, name, data) of one frame."""
@@ -25,19 +26,19 @@ Event = tuple[str, str, str]
 TURNS, PARTS, BURST = 2, 5, 40
 """Turns of a session; bursts of a turn, with a pause in between; events of a burst."""
 AT_ONCE = 24
-"""Clients at the same time."""
+"""Concurrent clients."""
 KILLS = 2
-LONGEST = 240.0
-"""Seconds for everything."""
-AGAIN = 0.1
-"""Seconds until a refused client tries again."""
+TIMEOUT = 240.0
+"""Maximum time of the whole test, in seconds."""
+RETRY_SECONDS = 0.1
+"""Time until a client repeats a rejected request."""
 TEXT = "".join(f"{part}.{n} " for part in range(PARTS) for n in range(BURST))
 STEPS = [step for part in range(PARTS) for step in ({"events": {"count": BURST, "text": f"{part}.{{n}} "}}, {"delay": 0.04})]
 
 
 @dataclass
-class Mortal:
-    """A daemon that can be killed and comes back with the same data, on another port."""
+class RestartableDaemon:
+    """A daemon that can be killed and restarted with the same data, on another port."""
 
     home: Path
     config: Path
@@ -46,49 +47,49 @@ class Mortal:
     turns: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def rise(self) -> None:
-        self.process = start(serve_command(self.config), self.home)
+    async def start(self) -> None:
+        self.process = start_process(serve_command(self.config), self.home)
         self.url = "http://127.0.0.1:" + (await first_line(self.process, self.home)).rsplit(":", 1)[1]
 
-    async def die(self) -> None:
+    async def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
         await asyncio.to_thread(self.process.wait)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
-    async def turn_over(self) -> None:
+    async def turn_finished(self) -> None:
         async with self.changed:
             self.turns += 1
             self.changed.notify_all()
 
-    async def killed_after(self, marks: list[int]) -> int:
-        """Kill it whenever that many turns are over; how often that was."""
+    async def kill_after(self, marks: list[int]) -> int:
+        """Kill and restart the daemon when each number of finished turns is reached. Return the number of kills."""
         for mark in marks:
             async with self.changed:
                 await self.changed.wait_for(lambda mark=mark: self.turns >= mark)  # type: ignore[misc]
-            await self.die()
-            await self.rise()
+            await self.kill()
+            await self.start()
         return len(marks)
 
 
 @dataclass
 class Reader:
-    """One session's client. `seen` is every frame that it has received whole, in order."""
+    """The client of one session. `seen` has every frame that it has received completely, in order."""
 
-    daemon: Mortal
+    daemon: RestartableDaemon
     http: httpx.AsyncClient
-    dice: random.Random
+    random_source: random.Random
     seen: list[Event] = field(default_factory=list)
     session: str = ""
-    drops: int = 0
+    disconnects: int = 0
     broken: int = 0
 
-    async def live(self) -> None:
-        """All turns of the session."""
+    async def run(self) -> None:
+        """Run all turns of the session."""
         for number in range(TURNS):
             await self._turn(number)
-            await self.daemon.turn_over()
+            await self.daemon.turn_finished()
 
     async def _turn(self, number: int) -> None:
         before = len(self.seen)
@@ -106,22 +107,22 @@ class Reader:
                 await self._read("PUT", "/session", json={"agent": {"name": "script"}, **body}, headers=headers)
 
     async def _read(self, method: str, path: str, **request: Any) -> None:
-        """Read some of a stream: all of it, or until this client drops off, or the daemon does."""
-        enough = self.dice.choice((self.dice.randint(1, 4000), self.dice.randint(1, 30_000), 10**9))
+        """Read a stream until its end, until a random size is reached, or until the connection is lost."""
+        enough = self.random_source.choice((self.random_source.randint(1, 4000), self.random_source.randint(1, 30_000), 10**9))
         got = bytearray()
         try:
             async with self.http.stream(method, self.daemon.url + path, **request) as answer:
                 if answer.status_code in (429, 503):
-                    return await asyncio.sleep(AGAIN)
+                    return await asyncio.sleep(RETRY_SECONDS)
                 answer.raise_for_status()
                 async for chunk in answer.aiter_raw():
                     got += chunk
                     if len(got) >= enough:
-                        self.drops += 1
+                        self.disconnects += 1
                         break
         except httpx.TransportError:
             self.broken += 1
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_SECONDS)
         self._keep(bytes(got[: min(len(got), enough)]))
 
     def _keep(self, got: bytes) -> None:
@@ -132,33 +133,33 @@ class Reader:
 
 
 @dataclass
-class Verdict:
-    """What all clients together have seen, against what the store has."""
+class Comparison:
+    """Compares the events that all clients have received with those in the store."""
 
     lost: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     unstored: int = 0
     frames: int = 0
     whole: int = 0
     cut: int = 0
 
-    def judge(self, seen: list[Event], stored: list[Event]) -> None:
-        """`stored` is the whole session as it is replayed, `seen` what its client got."""
+    def add(self, seen: list[Event], stored: list[Event]) -> None:
+        """Add a session: `seen` are the events its client received, `stored` those of a replay of the whole session."""
         mine = [event for event in seen if event[1] not in ("session_start", "client_message", "gap")]
         theirs = [event for event in stored if event[1] not in ("client_message", "gap")]
         gaps = [json.loads(data) for _, name, data in stored if name == "gap"]
         self.frames += len(mine)
-        self.doubled += len(mine) - len({event[0] for event in mine})
+        self.duplicated += len(mine) - len({event[0] for event in mine})
         self.lost += len(set(theirs) - set(mine))
         extra = set(mine) - set(theirs)
-        # Sent, and not stored when the daemon was killed: covered by a gap event.
+        # Events that were sent but not stored when the daemon was killed are covered by a gap event.
         unstored = {event for event in extra if any(gap["from"] <= int(event[0].split(".")[0]) <= gap["to"] for gap in gaps)}
         self.unstored += len(unstored)
         self.lost += len(extra - unstored)
         self.lost += [event for event in mine if event not in extra] != theirs
-        self._judge_texts(theirs)
+        self._check_texts(theirs)
 
-    def _judge_texts(self, stored: list[Event]) -> None:
+    def _check_texts(self, stored: list[Event]) -> None:
         text = ""
         for _, name, data in stored:
             if name == "text_delta":
@@ -171,7 +172,7 @@ class Verdict:
 
 
 def events_in(got: bytes) -> list[Event]:
-    """The whole frames of what was received; a frame that was cut off was not."""
+    """Return the complete frames of the received bytes."""
     found = []
     for block in got.decode("utf-8", "ignore").split("\n\n")[:-1]:
         if not block.startswith(":"):
@@ -181,41 +182,49 @@ def events_in(got: bytes) -> list[Event]:
 
 
 async def soak(quick: bool) -> list[Figure]:
-    """Sessions whose clients drop off anywhere and come back by Last-Event-ID, while the daemon is killed twice."""
-    return await soak_of(20 if quick else 200)
+    """Run sessions whose clients disconnect at random and resume by Last-Event-ID, while the daemon is killed twice."""
+    return await run_soak(20 if quick else 200)
 
 
-async def soak_of(count: int, seed: int = 1) -> list[Figure]:
-    """The same with that many sessions; the clients' dice are the same for the same seed."""
+async def run_soak(count: int, seed: int = 1) -> list[Figure]:
+    """Run the soak test with `count` sessions; the clients disconnect at the same points for the same `seed`."""
     began = time.perf_counter()
-    async with asyncio.timeout(LONGEST), _mortal() as daemon, _client() as http:
+    async with asyncio.timeout(TIMEOUT), _daemon() as daemon, _client() as http:
         readers = [Reader(daemon, http, random.Random(seed * 1000 + n)) for n in range(count)]
         slots = asyncio.Semaphore(AT_ONCE)
         marks = [count * TURNS * (n + 1) // (KILLS + 1) for n in range(KILLS)]
-        killing = asyncio.create_task(daemon.killed_after(marks))
+        killing = asyncio.create_task(daemon.kill_after(marks))
         async with asyncio.TaskGroup() as group:
             for reader in readers:
-                group.create_task(_in_turn(slots, reader))
+                group.create_task(_run_reader(slots, reader))
         kills = await killing
-        verdict = Verdict()
+        comparison = Comparison()
         for reader in readers:
-            verdict.judge(reader.seen, await _replayed(http, daemon.url, reader.session))
-    drops, broken = sum(reader.drops for reader in readers), sum(reader.broken for reader in readers)
+            comparison.add(reader.seen, await _replayed(http, daemon.url, reader.session))
+    disconnects, broken = sum(reader.disconnects for reader in readers), sum(reader.broken for reader in readers)
     return [
-        Figure("events lost", verdict.lost, "", at_most=0.0, note=f"of {verdict.frames} frames seen in {count} sessions"),
-        Figure("events doubled", verdict.doubled, "", at_most=0.0),
-        Figure("turns that ended", verdict.whole + verdict.cut, "", at_least=count * TURNS, at_most=count * TURNS),
-        Figure("turns cut by a kill", verdict.cut, "", note="each ends with one turn_stop with an error"),
-        Figure("sent but not stored", verdict.unstored, "", note="at a kill; a gap event has the numbers"),
+        Figure(
+            "events lost", comparison.lost, "", at_most=0.0, comment=f"of {comparison.frames} frames seen in {count} sessions"
+        ),
+        Figure("events duplicated", comparison.duplicated, "", at_most=0.0),
+        Figure("turns that ended", comparison.whole + comparison.cut, "", at_least=count * TURNS, at_most=count * TURNS),
+        Figure("turns cut by a kill", comparison.cut, "", comment="each ends with one turn_stop with an error"),
+        Figure("sent but not stored", comparison.unstored, "", comment="at a kill; a gap event has the numbers"),
         Figure("kills", kills, "", at_least=KILLS),
-        Figure("drops by the clients", drops, "", at_least=count / 2, note=f"and {broken} connections that the daemon lost"),
+        Figure(
+            "disconnects by clients",
+            disconnects,
+            "",
+            at_least=count / 2,
+            comment=f"and {broken} connections that the daemon lost",
+        ),
         Figure("wall", time.perf_counter() - began, "s"),
     ]
 
 
-async def _in_turn(slots: asyncio.Semaphore, reader: Reader) -> None:
+async def _run_reader(slots: asyncio.Semaphore, reader: Reader) -> None:
     async with slots:
-        await reader.live()
+        await reader.run()
 
 
 async def _replayed(http: httpx.AsyncClient, url: str, session: str) -> list[Event]:
@@ -236,14 +245,14 @@ def _client() -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def _mortal() -> AsyncIterator[Mortal]:
+async def _daemon() -> AsyncIterator[RestartableDaemon]:
     with tempfile.TemporaryDirectory(prefix="portico-soak-") as folder:
         home = Path(folder)
         config = write_config(home, {"live_agents": AT_ONCE})
         (home / "scenes" / "bench.json").write_text(json.dumps({"turns": [{"steps": STEPS}]}))
-        daemon = Mortal(home, config)
+        daemon = RestartableDaemon(home, config)
         try:
-            await daemon.rise()
+            await daemon.start()
             yield daemon
         finally:
             if daemon.process is not None:

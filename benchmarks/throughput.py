@@ -1,4 +1,4 @@
-"""Many events: one burst, many sessions at once, and a reader that is slower than its agent."""
+"""Throughput: one burst of events, many concurrent sessions, and a reader that is slower than its agent."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from benchmarks.client import Answer, Connection, request, slowly
+from benchmarks.client import Connection, Response, encode_request, read_slowly
 from benchmarks.figures import Figure, median
-from benchmarks.servers import BURST, FAN, FLOOD, Running, floor, let_server_finish, portico
-from benchmarks.turns import Broken, check, check_floor, first_turn, floor_turn, message, new_session, turn
+from benchmarks.servers import BURST, FAN, FLOOD, RunningServer, floor, let_server_finish, portico
+from benchmarks.turns import InvalidEvents, check, check_floor, first_turn, floor_turn, message, new_session, turn
 
 SESSIONS = 32
 SLOW_SECONDS = 3.0
@@ -18,11 +18,11 @@ SLOW_GROWTH_MB = 64.0
 
 
 async def burst(quick: bool) -> list[Figure]:
-    """One turn of 10,000 events, in a warm session."""
+    """Measure a turn of 10,000 events in a session with a live agent."""
     ours, floors, delivered = [], [], []
     async with portico() as daemon, floor("script") as bare, daemon.connect() as to_daemon, bare.connect() as to_floor:
         session = await new_session(to_daemon, "script")
-        await to_floor.ask("POST", "/warm", {"count": 1})
+        await to_floor.request("POST", "/warm", {"count": 1})
         for _ in range(4 if quick else 12):
             answer = await floor_turn(to_floor, "burst")
             floors.append(check_floor(answer.body, BURST) / answer.seconds)
@@ -31,7 +31,7 @@ async def burst(quick: bool) -> list[Figure]:
             delivered.append(check(answer.body, BURST))
             ours.append(delivered[-1] / answer.seconds)
             await let_server_finish()
-    # The first of each side warms the code up.
+    # The first repetition of each side is a warm-up.
     rate, floor_rate = median("rate", ours[1:], "events/s"), median("floor", floors[1:], "events/s")
     return [
         Figure("delivered", min(delivered), "events", delivered, at_least=BURST, at_most=BURST),
@@ -42,13 +42,13 @@ async def burst(quick: bool) -> list[Figure]:
 
 
 async def fanout(quick: bool) -> list[Figure]:
-    """32 sessions with 400 events each, at once; with warm agents, and with their start."""
+    """Measure 32 concurrent sessions with 400 events each, with live agents and with agents that are started."""
     repeats = 2 if quick else 5
     async with portico(live_agents=2 * SESSIONS) as daemon, floor("script") as bare, AsyncExitStack() as stack:
         to_daemon = [await stack.enter_async_context(daemon.connect()) for _ in range(SESSIONS)]
         to_floor = [await stack.enter_async_context(bare.connect()) for _ in range(SESSIONS)]
         sessions = [await new_session(to, "script") for to in to_daemon]
-        await to_floor[0].ask("POST", "/warm", {"count": SESSIONS})
+        await to_floor[0].request("POST", "/warm", {"count": SESSIONS})
         ids = dict(zip(to_daemon, sessions, strict=True))
         warm = [await _at_once(to_daemon, lambda to: turn(to, ids[to], "fan"), check) for _ in range(repeats + 1)][1:]
         warm_floor = [await _at_once(to_floor, lambda to: floor_turn(to, "fan"), check_floor) for _ in range(repeats + 1)][1:]
@@ -57,7 +57,7 @@ async def fanout(quick: bool) -> list[Figure]:
     total = SESSIONS * FAN
     rate = median("rate", [total / seconds for seconds in warm], "events/s")
     return [
-        Figure("delivered", total, "events", at_least=total, at_most=total, note="in every repetition, in order"),
+        Figure("delivered", total, "events", at_least=total, at_most=total, comment="in every repetition, in order"),
         median("wall", warm, "s"),
         median("floor", warm_floor, "s"),
         rate,
@@ -67,48 +67,48 @@ async def fanout(quick: bool) -> list[Figure]:
 
 
 async def _at_once(
-    connections: list[Connection], ask: Callable[[Connection], Awaitable[Answer]], checked: Callable[[bytes, int], int]
+    connections: list[Connection], run_turn: Callable[[Connection], Awaitable[Response]], check_body: Callable[[bytes, int], int]
 ) -> float:
-    """The wall time of one turn on each connection. Raises Broken unless all are delivered in order."""
+    """Run one turn on each connection and return the wall time in seconds. Raises InvalidEvents."""
     await asyncio.gather(*(to.ready() for to in connections))
     began = time.perf_counter()
-    answers = await asyncio.gather(*(ask(to) for to in connections))
+    answers = await asyncio.gather(*(run_turn(to) for to in connections))
     took = time.perf_counter() - began
     for answer in answers:
-        checked(answer.body, FAN)
+        check_body(answer.body, FAN)
     await let_server_finish(0.5)
     return took
 
 
 async def slow_reader(quick: bool) -> list[Figure]:
-    """A client that reads 1 KB every 10 ms for a while, in a turn of 100,000 events."""
+    """Measure the memory growth for a client that reads 1 KB every 10 ms for a while, in a turn of 100,000 events."""
     seconds = 1.0 if quick else SLOW_SECONDS
     growths, took, floor_growths = [], [], []
     for _ in range(1 if quick else 3):
         async with portico() as daemon, daemon.connect() as to:
             session = await new_session(to, "script")
-            body = request("POST", f"/session/{session}", message("flood"), daemon.key)
-            growth, raw, spent = await _grown(daemon, body, seconds)
+            body = encode_request("POST", f"/session/{session}", message("flood"), daemon.key)
+            growth, raw, spent = await _measure_growth(daemon, body, seconds)
             growths.append(growth)
             took.append(spent)
-            if check(Answer(raw, 0, None).body, FLOOD) != FLOOD:
-                raise Broken("events are missing")
+            if check(Response(raw, 0, None).body, FLOOD) != FLOOD:
+                raise InvalidEvents("events are missing")
         async with floor("script") as bare:
-            growth, raw, _ = await _grown(bare, request("POST", "/turn", {"prompt": "flood"}), seconds)
+            growth, raw, _ = await _measure_growth(bare, encode_request("POST", "/turn", {"prompt": "flood"}), seconds)
             floor_growths.append(growth)
-            check_floor(Answer(raw, 0, None).body, FLOOD)
+            check_floor(Response(raw, 0, None).body, FLOOD)
     return [
-        Figure("delivered", FLOOD, "events", at_least=FLOOD, at_most=FLOOD, note="in every repetition, in order"),
-        Figure("growth", max(growths), "MB", growths, at_most=SLOW_GROWTH_MB, note="the largest, at the peak of each turn"),
-        Figure("floor", max(floor_growths), "MB", floor_growths, note="bare uvicorn, which makes the emitter wait"),
+        Figure("delivered", FLOOD, "events", at_least=FLOOD, at_most=FLOOD, comment="in every repetition, in order"),
+        Figure("growth", max(growths), "MB", growths, at_most=SLOW_GROWTH_MB, comment="the largest, at the peak of each turn"),
+        Figure("floor", max(floor_growths), "MB", floor_growths, comment="bare uvicorn, which makes the emitter wait"),
         median("wall", took, "s"),
     ]
 
 
-async def _grown(server: Running, body: bytes, seconds: float) -> tuple[float, bytes, float]:
-    """How many MB a server's memory grew at most during a slow read; the answer, and its time."""
+async def _measure_growth(server: RunningServer, body: bytes, seconds: float) -> tuple[float, bytes, float]:
+    """Return the maximum growth of a server's memory during a slow read in MB, the response, and its time in seconds."""
     before = peak = server.memory()
-    reading = asyncio.create_task(slowly(server.port, body, seconds))
+    reading = asyncio.create_task(read_slowly(server.port, body, seconds))
     while not reading.done():
         await asyncio.wait([reading], timeout=0.02)
         peak = max(peak, server.memory())

@@ -57,7 +57,7 @@ class SmallAgent:
         self.client: Any = None
         self.cancelled = asyncio.Event()
         self.servers: list[Any] = []
-        self.opened = ""
+        self.session_start = ""
         self.mode, self.model, self.loud = "calm", "small", False
         self.logged_in = not FLAGS & {"login", "nologin"}
         self.tools: Any = None
@@ -90,18 +90,18 @@ class SmallAgent:
         if not self.logged_in:
             raise RequestError(-32000, "Authentication required")
         self.servers = list(mcp_servers)
-        self.opened = _opened("new", kwargs)
+        self.session_start = _session_start("new", kwargs)
         await self._connect_servers(mcp_servers)
         session_id = uuid.uuid4().hex
         self._store(session_id, [])
         if "commands" in FLAGS:
             await self._send_commands(session_id, "shout")
         if "commands_later" in FLAGS:
-            self._later(self._send_commands(session_id, "shout"))
+            self._run_later(self._send_commands(session_id, "shout"))
         return NewSessionResponse.model_validate({"sessionId": session_id, **self._settings()})
 
     async def load_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> LoadSessionResponse:
-        self.opened = _opened("load", kwargs)
+        self.session_start = _session_start("load", kwargs)
         await self._connect_servers(mcp_servers)
         for text in self._load(session_id):
             await self._send_text(session_id, "user_message_chunk", text)
@@ -109,7 +109,7 @@ class SmallAgent:
         return LoadSessionResponse.model_validate(self._settings())
 
     async def resume_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> ResumeSessionResponse:
-        self.opened = _opened("resume", kwargs)
+        self.session_start = _session_start("resume", kwargs)
         await self._connect_servers(mcp_servers)
         self._load(session_id)
         return ResumeSessionResponse.model_validate(self._settings())
@@ -161,14 +161,14 @@ class SmallAgent:
         return PromptResponse.model_validate({"stopReason": stop or "end_turn", "usage": usage})
 
     async def _send_commands(self, session: str, name: str) -> None:
-        commands = [{"name": name, "description": "Says it louder.", "input": {"hint": "what to say"}}]
+        commands = [{"name": name, "description": "Repeats it louder.", "input": {"hint": "text to repeat"}}]
         await self._update(session, sessionUpdate="available_commands_update", availableCommands=commands)
 
-    def _later(self, work: Any) -> None:
-        """Do it right after the response to the current request, which is queued before another task runs."""
+    def _run_later(self, work: Any) -> None:
+        """Run `work` right after the response to the current request, which is queued before another task runs."""
         self.work = asyncio.create_task(work)
 
-    # -- command_names --------------------------------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------------------
 
     async def do_say(self, session: str, text: str) -> None:
         await self._send_text(session, "agent_thought_chunk", "Hm.")
@@ -183,7 +183,7 @@ class SmallAgent:
             await self._send_text(session, "agent_message_chunk", " ".join([server.name, server.command, *server.args, env]))
 
     async def do_folders(self, session: str, _: str) -> None:
-        await self._send_text(session, "agent_message_chunk", self.opened)
+        await self._send_text(session, "agent_message_chunk", self.session_start)
 
     async def do_settings(self, session: str, _: str) -> None:
         await self._send_text(session, "agent_message_chunk", f"{self.mode} {self.model} {self.loud}")
@@ -225,8 +225,10 @@ class SmallAgent:
         if not await self._permitted(session, call):
             return await self._send_text(session, "agent_message_chunk", "not run")
         terminal = await self.client.create_terminal(session_id=session, command=command)
-        shown = [{"type": "terminal", "terminalId": terminal.terminal_id}]
-        await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status="in_progress", content=shown)
+        terminal_content = [{"type": "terminal", "terminalId": terminal.terminal_id}]
+        await self._update(
+            session, sessionUpdate="tool_call_update", toolCallId="x1", status="in_progress", content=terminal_content
+        )
         waiting = asyncio.create_task(self.client.wait_for_terminal_exit(session_id=session, terminal_id=terminal.terminal_id))
         cancelled = asyncio.create_task(self.cancelled.wait())
         await asyncio.wait([waiting, cancelled], return_when=asyncio.FIRST_COMPLETED)
@@ -242,7 +244,7 @@ class SmallAgent:
         await self._send_text(session, "agent_message_chunk", f"exit code {ended.exit_code}")
 
     async def do_both(self, session: str, _: str) -> None:
-        """Two permissions at once."""
+        """Two permission requests at the same time."""
         calls = [{"toolCallId": f"b{n}", "title": f"call {n}", "kind": "execute", "rawInput": {"n": n}} for n in (1, 2)]
         given = await asyncio.gather(*(self._permitted(session, call) for call in calls))
         for call, granted in zip(calls, given, strict=True):
@@ -262,12 +264,12 @@ class SmallAgent:
         await self._send_text(session, "agent_message_chunk", "planned")
 
     async def do_late(self, session: str, _: str) -> None:
-        """New slash commands, sent after the response to the prompt."""
+        """Sends new slash commands after the response to the prompt."""
         await self._send_text(session, "agent_message_chunk", "later")
-        self._later(self._send_commands(session, "whisper"))
+        self._run_later(self._send_commands(session, "whisper"))
 
     async def do_name(self, session: str, title: str) -> None:
-        """A title for the session; the word `null` removes it."""
+        """Sets the title of the session; the word `null` removes it."""
         await self._update(session, sessionUpdate="session_info_update", title=None if title == "null" else title)
 
     async def do_wait(self, session: str, text: str) -> str:
@@ -300,25 +302,25 @@ class SmallAgent:
         await self._send_text(session, "agent_message_chunk", json.dumps(listed))
 
     async def do_call(self, session: str, argument: str) -> None:
-        """A call of one of the client's tools: `NAME INPUT`."""
+        """Calls one of the client's tools: `NAME INPUT`."""
         name, _, given = argument.partition(" ")
         await self._send_text(session, "agent_message_chunk", "Calling. ")
         result = await self._call(session, f"c{uuid.uuid4().hex}", name, json.loads(given or "{}"))
         await self._send_text(session, "agent_message_chunk", _result_text(result))
 
     async def do_ask(self, session: str, name: str) -> None:
-        """The same, after a permission request."""
+        """Calls a tool of the client after a permission request."""
         call = {"toolCallId": "m1", "title": f"mcp__portico__{name}", "kind": "other", "status": "pending", "rawInput": {"a": 1}}
         if not await self._permitted(session, call):
             return await self._send_text(session, "agent_message_chunk", "not called")
         await self._send_text(session, "agent_message_chunk", _result_text(await self._call(session, "m1", name, {"a": 1})))
 
     async def do_silent(self, session: str, name: str) -> None:
-        """The same, without an update to the client."""
+        """Calls a tool of the client without a tool call update."""
         await self._send_text(session, "agent_message_chunk", _result_text(await self.tools.call_tool(name, {})))
 
     async def do_many(self, session: str, argument: str) -> None:
-        """Many calls, all reported beforehand or each as it is made: `N NAME reported|made`."""
+        """Calls a tool N times: `N NAME reported|made`. `reported`: reported before the first call. `made`: all at once."""
         count, name, how = argument.split()
         inputs = {f"m{n}": {"n": n} for n in range(int(count))}
         if how == "reported":
@@ -331,14 +333,14 @@ class SmallAgent:
         await self._send_text(session, "agent_message_chunk", " | ".join(map(_result_text, results)))
 
     async def do_mixed(self, session: str, name: str) -> None:
-        """A command of its own, for which it asks, beside a call of the client's tool."""
+        """Requests permission for a command of its own while a call of the client's tool is pending."""
         own = {"toolCallId": "x1", "title": "own", "kind": "execute", "status": "pending", "rawInput": {"command": "own"}}
         result, granted = await asyncio.gather(self._call(session, "m1", name, {"a": 1}), self._permitted(session, own))
         if granted:
             await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status="completed", rawOutput="ran")
         await self._send_text(session, "agent_message_chunk", f"{_result_text(result)} {granted}")
 
-    # -- parts --------------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _call(self, session: str, call_id: str, name: str, given: dict[str, Any]) -> Any:
         title = f"mcp__portico__{name}"
@@ -360,7 +362,7 @@ class SmallAgent:
             await asyncio.wait([self.mcp, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
 
     async def _connect(self, server: Any, ready: asyncio.Event) -> None:
-        # Half of the time of a start, which most tests need not spend.
+        # These imports take half of the start time, and most tests do not need them.
         import httpx2
         from mcp import ClientSession, StdioServerParameters
         from mcp.client.stdio import stdio_client
@@ -419,13 +421,13 @@ class SmallAgent:
         return found
 
 
-def _opened(how: str, given: dict[str, Any]) -> str:
-    """How the session was opened, and with which directories."""
+def _session_start(how: str, given: dict[str, Any]) -> str:
+    """Return the method that started the session (`new`, `load` or `resume`) and its additional directories."""
     return " ".join([how, *(given.get("additional_directories") or ())])
 
 
 def _result_text(result: Any) -> str:
-    """An MCP result as text."""
+    """Return an MCP result as text."""
     parts = [getattr(part, "text", None) or f"{part.type} of {len(part.data)}" for part in result.content]
     return ("error: " if result.is_error else "") + ", ".join(part if len(part) < 1000 else f"{len(part)} long" for part in parts)
 

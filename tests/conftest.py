@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests import fork_server
-from tests.daemon import Daemon, Running, gateway_on, table
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 pytest_plugins = ["tests.time_limit"]
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector away from what is imported, and let it run less often: it was a fifth of the CPU time."""
+    """Freeze the imported objects and collect garbage less often: collection took a fifth of the CPU time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -30,8 +30,8 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Callable[..., str]:
-    """Write a scenario of these turns for the `script` agent; its name, for the option `scenario`."""
+def write_scenario(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that writes a scenario with the given turns and returns its name for the option `scenario`."""
 
     def write(*turns: Any, name: str = "scene.json") -> str:
         path = tmp_path / "scenes" / name
@@ -43,23 +43,23 @@ def scene(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-async def portico(tmp_path: Path) -> AsyncIterator[Running]:
+async def portico(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     """A gateway in this process with the agents `echo` and `script`."""
-    async with gateway_on(table(tmp_path)) as running:
+    async with run_gateway(gateway_config(tmp_path)) as running:
         yield running
 
 
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
-    """A daemon as a process of its own, not started yet, with the agents `echo` and `script`."""
-    found = Daemon(write_config(tmp_path, table(tmp_path)), tmp_path)
+    """A daemon in its own process, not started yet, with the agents `echo` and `script`."""
+    found = Daemon(write_config(tmp_path, gateway_config(tmp_path)), tmp_path)
     yield found
     if found.process is not None and found.process.returncode is None:
         await found.stop()
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> Path:
-    """The configuration as a TOML file."""
+    """Write the configuration as a TOML file and return its path."""
     path = folder / "config.toml"
     path.write_text("\n".join(_toml(config)))
     assert tomllib.loads(path.read_text()) == config

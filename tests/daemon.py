@@ -1,4 +1,4 @@
-"""A gateway for tests: in this process (`gateway_on`), or as a real daemon (`Daemon`) that can be killed and started again."""
+"""A gateway for tests: in this process (`run_gateway`), or as a daemon process (`Daemon`) that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
-from tests.fork_server import forked
+from tests.fork_server import forked_command
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 
-def table(data_dir: Path, **tables: Any) -> dict[str, Any]:
-    """A configuration with a `script` agent over the scenarios of `data_dir`/scenes, merged with the given tables."""
+def gateway_config(data_dir: Path, **tables: Any) -> dict[str, Any]:
+    """Return a configuration with a `script` agent whose scenarios are in `data_dir`/scenes, merged with the given tables."""
     scenes = data_dir / "scenes"
     scenes.mkdir(parents=True, exist_ok=True)
     agents = {"script": {"driver": "script", "cwd": str(scenes)}, **tables.pop("agents", {})}
@@ -36,8 +36,8 @@ def table(data_dir: Path, **tables: Any) -> dict[str, Any]:
 
 
 @dataclass
-class Running:
-    """A gateway that listens; `client` has the key."""
+class RunningGateway:
+    """A gateway that accepts connections; `client` sends the API key."""
 
     url: str
     gateway: Gateway
@@ -45,17 +45,17 @@ class Running:
 
 
 @asynccontextmanager
-async def gateway_on(config: Mapping[str, Any]) -> AsyncIterator[Running]:
+async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]:
     """Run a gateway in this loop, on a free port of 127.0.0.1."""
     settings = parse(config)
-    async with serving(Gateway(settings, settings.auth.keys, Redactor())) as running:
+    async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor())) as running:
         yield running
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway) -> AsyncIterator[Running]:
+async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
     """Serve a gateway in this loop, on a free port of 127.0.0.1."""
-    server = _Quiet(uvicorn_config(gateway, "127.0.0.1", 0))
+    server = _FastExitServer(uvicorn_config(gateway, "127.0.0.1", 0))
     task = asyncio.create_task(server.serve())
     while not server.started:
         if task.done():
@@ -65,22 +65,22 @@ async def serving(gateway: Gateway) -> AsyncIterator[Running]:
     _, port = listening_address(server)
     url = f"http://127.0.0.1:{port}"
     try:
-        async with client_of(url) as client:
-            yield Running(url, gateway, client)
+        async with http_client(url) as client:
+            yield RunningGateway(url, gateway, client)
     finally:
         await gateway.stop_runs()
         server.should_exit = True
         await task
 
 
-def client_of(url: str) -> httpx.AsyncClient:
-    """A client that has the key. Without certificates, whose loading takes longer than many a test."""
+def http_client(url: str) -> httpx.AsyncClient:
+    """Return a client that sends the API key. It loads no certificates, because that takes longer than many tests."""
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=False)
 
 
-class _Quiet(EmbeddedServer):
+class _FastExitServer(EmbeddedServer):
     async def main_loop(self) -> None:
-        # uvicorn looks ten times a second whether it is to end; tests are too many to wait for that.
+        # uvicorn checks `should_exit` every 0.1 s, which adds up over all tests.
         while not self.should_exit:
             await self.on_tick(0)
             await asyncio.sleep(0.01)
@@ -88,9 +88,9 @@ class _Quiet(EmbeddedServer):
 
 @dataclass
 class Daemon:
-    """`portico serve` as a process of its own. `await start()`, then `url`; `kill()` is SIGKILL, `stop()` SIGTERM.
+    """`portico serve` in its own process. `start()` sets `url`; `kill()` sends SIGKILL, `stop()` SIGTERM.
 
-    It is forked by the fork server, unless `forked` is false, for tests of the start itself.
+    The fork server forks it, unless `forked` is false, which is for tests of the start itself.
     """
 
     config: Path
@@ -99,12 +99,12 @@ class Daemon:
     forked: bool = True
     url: str = ""
     process: asyncio.subprocess.Process | None = None
-    """The daemon, or what started it in the fork server; both take signals and have the daemon's exit status."""
+    """The daemon, or its launcher (tests/fork_launcher.py), which passes signals on and has the daemon's exit status."""
     pid: int = 0
     stderr: bytes = b""
 
     async def start(self) -> Daemon:
-        # Its log goes to a file: a pipe that is not read would stop it when it is full.
+        # The log goes to a file: the daemon would block on a full pipe that is not read.
         with self._log.open("wb") as log:
             await self._spawn(log)
         assert self.process is not None
@@ -119,7 +119,11 @@ class Daemon:
     async def _spawn(self, log: IO[bytes]) -> None:
         arguments = ("serve", "--config", str(self.config))
         reading, writing = os.pipe()
-        command = forked("gateway", *arguments, pid_fd=writing) if self.forked else (sys.executable, "-m", "gateway", *arguments)
+        command = (
+            forked_command("gateway", *arguments, pid_fd=writing)
+            if self.forked
+            else (sys.executable, "-m", "gateway", *arguments)
+        )
         try:
             self.process = await asyncio.create_subprocess_exec(
                 *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=self.environment(), pass_fds=(writing,)
@@ -139,7 +143,7 @@ class Daemon:
         return {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", **self.env}
 
     def client(self) -> httpx.AsyncClient:
-        return client_of(self.url)
+        return http_client(self.url)
 
     async def kill(self) -> None:
         assert self.process is not None
@@ -147,7 +151,7 @@ class Daemon:
         await self.process.communicate()
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
-        """Signal it and wait; its exit code. What it said on standard error is in `stderr`."""
+        """Send the signal, wait, and return the exit code. Standard error is in `stderr` afterwards."""
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(number)

@@ -1,5 +1,5 @@
 """Runs a module as `python -m MODULE ARGUMENTS`, in a process that `tests/fork_server.py` forks: `fork_launcher.py SOCKET PID_FD
-MODULE ARGUMENTS`. It hands over its standard streams, folder and environment, passes signals on and ends as the module ends.
+MODULE ARGUMENTS`. It passes its standard streams, folder, environment and signals to that process, and exits with its status.
 
 It is run with `-I -S` and imports only what is built in, to start in 20 ms.
 """
@@ -21,7 +21,7 @@ def main(address: str, pid_fd: str, *argv: str) -> None:
     connection.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: connection.send(b"%d" % number))
-    # The other ends of the streams must see them close when the module closes them.
+    # Close the streams here, so that their other ends are closed when the module closes them.
     os.closerange(0, 3)
     pid = connection.recv(100)
     if pid_fd:

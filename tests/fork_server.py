@@ -1,5 +1,5 @@
 """A process that has imported the gateway and the packages of the small ACP agent, and forks at each request: importing them
-takes up to a second, for each daemon and each agent. `forked` gives the command that runs a module in a fork.
+takes up to a second, for each daemon and each agent. `forked_command` returns the command that runs a module in a fork.
 
 A forked process has the standard streams, folder, environment and exit status of the command, but it is a child of the server.
 Tests of the start itself, of the process's command line or of its children run `python -m` instead.
@@ -43,19 +43,19 @@ PRELOADED = (
 )
 READY = b"ready\n"
 """What the server writes to standard output when it has imported the modules."""
-LARGEST = 1 << 18
-"""Bytes of a request."""
+MAX_REQUEST_BYTES = 1 << 18
+"""Maximum size of a request."""
 _at_end: list[Callable[[], None]] = []
 
 
-def forked(module: str, *arguments: str, pid_fd: int | None = None) -> tuple[str, ...]:
-    """The command for `python -m MODULE ARGUMENTS` in a forked process, whose id is written to `pid_fd`."""
+def forked_command(module: str, *arguments: str, pid_fd: int | None = None) -> tuple[str, ...]:
+    """Return the command for `python -m MODULE ARGUMENTS` in a forked process, whose id is written to `pid_fd`."""
     return (sys.executable, "-I", "-S", str(LAUNCHER), _address(), "" if pid_fd is None else str(pid_fd), module, *arguments)
 
 
 @functools.cache
 def _address() -> str:
-    """The path of the socket of this process's own server, which is started at the first call. `stop` ends it."""
+    """Return the socket path of this process's fork server, which is started at the first call. `stop` ends it."""
     folder = tempfile.mkdtemp(prefix="portico-fork-")
     path = f"{folder}/socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -66,7 +66,7 @@ def _address() -> str:
         environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
         pipe = subprocess.PIPE
         server = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=(number,), cwd=ROOT, env=environment)
-    # Its imports take seconds on a busy machine, which no time limit of a test counts on.
+    # The imports take seconds on a busy machine; the time limits of tests do not include them.
     assert server.stdout is not None
     assert server.stdout.readline() == READY
     server.stdout.close()
@@ -115,11 +115,11 @@ class ForkServer:
                 elif key.fileobj is self._listening:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket) and key.data in self._processes:
-                    self._pass_on(key.fileobj, key.data)
+                    self._forward_signal(key.fileobj, key.data)
 
     def _accept(self) -> None:
         connection, _ = self._listening.accept()
-        request, streams, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        request, streams, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
         if len(streams) < 3:
             return connection.close()
         pid = os.fork()
@@ -135,8 +135,8 @@ class ForkServer:
         self._selector.register(connection, selectors.EVENT_READ, pid)
         self._send(connection, pid)
 
-    def _pass_on(self, connection: socket.socket, pid: int) -> None:
-        """Send the process the signal that the launcher got; kill it if the launcher is gone."""
+    def _forward_signal(self, connection: socket.socket, pid: int) -> None:
+        """Send the process the signal that the launcher received; kill it if the launcher has ended."""
         try:
             number = int(connection.recv(100) or signal.SIGKILL)
         except ConnectionError:
@@ -186,7 +186,7 @@ class ForkServer:
 
 
 def _run(request: bytes, streams: list[int]) -> NoReturn:
-    """Be the process of the request's module, and exit."""
+    """Run the module of the request in this process, and exit."""
     code: object = 1
     try:
         os.setsid()

@@ -1,11 +1,11 @@
-"""The whole way through, once: a daemon, an agent, both protocols."""
+"""One request through each protocol, to an in-process gateway and to a daemon."""
 
 from __future__ import annotations
 
-from tests.daemon import Daemon, Running
+from tests.daemon import Daemon, RunningGateway
 
 
-async def test_echo_over_execute(portico: Running) -> None:
+async def test_echo_over_execute(portico: RunningGateway) -> None:
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "-hello"})
     frames = answer.text.split("\n\n")
     assert frames[0] == 'data: {"kind":"agent_token","text":"-hello"}'

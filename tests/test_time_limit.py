@@ -1,4 +1,4 @@
-"""A test that hangs fails and says what it waits for; the tests after it run."""
+"""A test that hangs fails and prints what it waits for; the tests after it run."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ HANGS = """
 import asyncio
 import pytest
 
-async def the_answer():
+async def wait_forever():
     await asyncio.Event().wait()
 
 @pytest.fixture
-async def never_over():
+async def hanging_teardown():
     yield
     await asyncio.Event().wait()
 
 async def test_hangs():
-    await asyncio.create_task(the_answer(), name="asking")
+    await asyncio.create_task(wait_forever(), name="reader")
 
-async def test_fails_and_then_hangs(never_over):
+async def test_fails_and_then_hangs(hanging_teardown):
     assert False
 
-async def test_goes_on():
+async def test_after_hang():
     pass
 """
 
 
-async def test_a_hang_is_a_failure(tmp_path: Path) -> None:
+async def test_hanging_tests_fail_and_print_their_tasks(tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text(HANGS)
     root = Path(__file__).parents[1]
     process = await asyncio.create_subprocess_exec(
@@ -38,8 +38,8 @@ async def test_a_hang_is_a_failure(tmp_path: Path) -> None:
         cwd=root, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     out, _ = await asyncio.wait_for(process.communicate(), 60)
-    received_text = out.decode()
-    assert "2 failed, 1 passed, 1 error" in received_text, received_text
-    assert "~~~ asking waits ~~~" in received_text
-    assert "in the_answer\n" in received_text
-    assert "ERROR at teardown of test_fails_and_then_hangs" in received_text
+    output = out.decode()
+    assert "2 failed, 1 passed, 1 error" in output, output
+    assert "~~~ reader waits ~~~" in output
+    assert "in wait_forever\n" in output
+    assert "ERROR at teardown of test_fails_and_then_hangs" in output

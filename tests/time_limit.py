@@ -1,8 +1,7 @@
-"""A test that takes longer than `timeout` of pyproject.toml fails, by pytest-timeout. Here is what that leaves open: what the
-tasks of the test's loop wait for is printed, the failure comes again if it was swallowed, and the end of a failed test has a
-limit too.
+"""Extends pytest-timeout, by which a test fails that takes longer than `timeout` of pyproject.toml: prints what the tasks of the
+test's loop wait for, raises the failure again if it was swallowed, and limits the teardown of a failed test too.
 
-A thread cannot be interrupted: where a test waits for one, the alarm is taken when the main thread runs again.
+A thread cannot be interrupted: if a test waits for one, the alarm is handled when the main thread runs again.
 """
 
 from __future__ import annotations
@@ -15,42 +14,42 @@ from typing import Any
 
 import pytest
 
-AGAIN = 10.0
-"""Seconds until the failure is raised once more: the first may end a task that nobody waits for."""
+REPEAT_SECONDS = 10.0
+"""Seconds until the failure is raised once more: the first may end a task that is not awaited."""
 
 _SETTINGS = pytest.StashKey[Any]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, Any, Any]:
-    """Say what is waited for before the failure is raised."""
+    """Print what the tasks wait for before the failure is raised."""
     item.stash[_SETTINGS] = settings
     found = yield
     fail = signal.getsignal(signal.SIGALRM)
     if settings.method == "signal" and callable(fail):
-        signal.signal(signal.SIGALRM, _told(fail))
-        signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN)
+        signal.signal(signal.SIGALRM, _report_and_fail(fail))
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, REPEAT_SECONDS)
     return found
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Give the end a limit of its own: the timer of a test that has failed is taken back (pytest-timeout 2.4.0)."""
+    """Set a timer for the teardown: pytest-timeout 2.4.0 cancels the timer of a test that has failed."""
     if _SETTINGS in item.stash:
         item.config.hook.pytest_timeout_set_timer(item=item, settings=item.stash[_SETTINGS])
     return (yield)
 
 
-def _told(fail: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
-    def reported(number: int, frame: Any) -> None:
-        sys.stderr.write("".join(f"{line}\n" for line in waiting()))
+def _report_and_fail(fail: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
+    def handler(number: int, frame: Any) -> None:
+        sys.stderr.write("".join(f"{line}\n" for line in awaited_by_tasks()))
         fail(number, frame)
 
-    return reported
+    return handler
 
 
-def waiting() -> Iterator[str]:
-    """Where each task of the loop that runs stands, from the task's own coroutine down to what it waits for."""
+def awaited_by_tasks() -> Iterator[str]:
+    """Yield the stack of each task of the running loop, from the task's coroutine down to what it waits for."""
     try:
         tasks = asyncio.all_tasks()
     except RuntimeError:
@@ -59,11 +58,11 @@ def waiting() -> Iterator[str]:
         yield f"~~~ {task.get_name()} waits ~~~"
         waits: Any = task.get_coro()
         while waits is not None:
-            place = next((f for kind in ("cr", "gi", "ag") if (f := getattr(waits, f"{kind}_frame", None)) is not None), None)
-            if place is None:
+            frame = next((f for kind in ("cr", "gi", "ag") if (f := getattr(waits, f"{kind}_frame", None)) is not None), None)
+            if frame is None:
                 yield f"  for {waits!r}"
                 break
-            yield f"  {place.f_code.co_filename}:{place.f_lineno} in {place.f_code.co_qualname}"
+            yield f"  {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
             waits = next((w for kind in ("cr", "gi", "ag") if (w := _awaited(waits, kind)) is not None), None)
 
 

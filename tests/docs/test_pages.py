@@ -1,4 +1,4 @@
-"""The pages of the documentation: their links lead somewhere, and nothing is said twice or about what is not there."""
+"""The documentation pages: valid links, no repeated lines, and a complete list of packages."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-    missing = [link for link in links if not _is_there(page, link)]
+    missing = [link for link in links if not _target_exists(page, link)]
     assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_nothing_is_said_twice(page: Path) -> None:
+def test_no_long_line_is_repeated(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     lines = Counter(line for line in text.splitlines() if len(line) > 60)
     assert not [line for line, number in lines.items() if number > 1]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_heading_stands_alone(page: Path) -> None:
+def test_headings_follow_an_empty_line(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     assert not [line for before, line in pairwise(text.splitlines()) if line.startswith("#") and before.strip()]
 
@@ -45,12 +45,12 @@ def test_the_architecture_names_every_package_once() -> None:
     for root in ("gateway", "drivers"):
         tree = packages.partition(f"\n{root}/")[2].partition("```")[0].partition("\n\n")[0]
         named = Counter(re.findall(r"^  (\w+)(?:/|\.py) ", tree, re.MULTILINE))
-        there = {path.stem for path in (ROOT / root).iterdir() if path.is_dir() or path.suffix == ".py"}
-        assert {name for name in there if not name.startswith("__")} == {*named}
+        existing = {path.stem for path in (ROOT / root).iterdir() if path.is_dir() or path.suffix == ".py"}
+        assert {name for name in existing if not name.startswith("__")} == {*named}
         assert [name for name, number in named.items() if number > 1] == []
 
 
-def _is_there(page: Path, link: str) -> bool:
+def _target_exists(page: Path, link: str) -> bool:
     path, _, anchor = link.partition("#")
     target = page if not path else (page.parent / path)
     if not target.exists():

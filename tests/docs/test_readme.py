@@ -1,4 +1,4 @@
-"""Every request that the pages print works as printed."""
+"""The curl commands on the documentation pages succeed as printed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import KEY, Running
+from tests.daemon import KEY, RunningGateway
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/protocols/aap.md", "docs/protocols/execute.md")
 
 
 def commands(page: str) -> list[str]:
-    """The shell blocks of a page that send requests."""
+    """Return the shell blocks of a page that send requests."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     return [block for block in blocks if "curl" in block]
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_every_curl_of_the_page_is_answered(page: str, portico: Running) -> None:
+async def test_curl_commands_of_the_page_succeed(page: str, portico: RunningGateway) -> None:
     assert commands(page)
     await portico.client.put("/session", json={"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "first"}]})
     for block in commands(page):

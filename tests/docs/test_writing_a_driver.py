@@ -1,4 +1,4 @@
-"""The drivers on the page docs/writing-a-driver.md: built as wheels, installed, run by a daemon, and conforming."""
+"""The drivers of docs/writing-a-driver.md: they are built as wheels, installed, run by a daemon and checked for conformance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 import drivers
 from tests.conftest import write_config
-from tests.daemon import Daemon, table
-from tests.gateway.talk import create, execute, send_turn, until
+from tests.daemon import Daemon, gateway_config
+from tests.gateway.requests import create_session, execute, send_turn, wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
@@ -35,7 +35,7 @@ py-modules = ["portico_broken"]
 
 
 def block(language: str, number: int = 0) -> str:
-    """A code block of the page."""
+    """Return a code block of the page."""
     found: str = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[number]
     return found
 
@@ -43,8 +43,8 @@ def block(language: str, number: int = 0) -> str:
 CAT, OPENCODE, TEST = (block("python", number) for number in range(3))
 
 
-def installed(project: Path, target: Path) -> None:
-    """Build a wheel of a project and install just that; without the network, by the setuptools that is here."""
+def build_and_install(project: Path, target: Path) -> None:
+    """Build a wheel of a project with the installed setuptools, and install it without dependencies or network."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     wheels = project / "wheels"
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, project], check=True)
@@ -54,7 +54,7 @@ def installed(project: Path, target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the page's packages and one beside them that does not load, all installed from their wheels."""
+    """A folder with the packages of the page and one package that cannot be imported, all installed from wheels."""
     folder = tmp_path_factory.mktemp("packages")
     project = block("toml")
     sources = {
@@ -66,7 +66,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
         (folder / name / "pyproject.toml").write_text(pyproject)
         (folder / name / f"portico_{name}.py").write_text(code)
-        installed(folder / name, folder / "target")
+        build_and_install(folder / name, folder / "target")
     return folder / "target"
 
 
@@ -83,58 +83,58 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path, target: Path, programs: Path) -> dict[str, str]:
-    """For a process that finds the packages and the program."""
+    """Environment variables of a process that finds the packages and the program."""
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "HOME": str(tmp_path), "PYTHONPATH": f"{target}{os.pathsep}{ROOT}", "LANG": "C.UTF-8"}
 
 
 @pytest.fixture
 async def daemon(tmp_path: Path, environment: dict[str, str]) -> AsyncIterator[Daemon]:
-    """A daemon that finds the packages, with the page's agents."""
+    """A daemon that finds the packages, with the agents of the page."""
     work = tmp_path / "work"
     work.mkdir()
     agents = {"tom": {"driver": "cat"}, "opencode": {"driver": "opencode", "cwd": str(work), "env": {"HOME": str(tmp_path)}}}
-    config = write_config(tmp_path, table(tmp_path, agents=agents))
+    config = write_config(tmp_path, gateway_config(tmp_path, agents=agents))
     found = await Daemon(config, tmp_path, environment, forked=False).start()
     yield found
     if found.process is not None and found.process.returncode is None:
         await found.stop()
 
 
-def test_the_drivers_of_the_page_are_short() -> None:
+def test_example_drivers_are_short() -> None:
     assert len(CAT.splitlines()) < 60
     assert len(OPENCODE.splitlines()) < 100
     assert 'driver = "cat"' in block("toml", 1)
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
-def test_the_code_of_the_page_imports_the_api_only(code: str) -> None:
+def test_example_code_imports_only_the_driver_api(code: str) -> None:
     imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)}
     assert {module for module in imported if str(module).startswith(("drivers", "gateway"))} <= {"drivers", "drivers.testing"}
 
 
 @pytest.mark.parametrize("name", drivers.__all__)
-def test_each_name_of_the_api_is_there_and_on_the_page(name: str) -> None:
+def test_each_name_of_the_driver_api_exists_and_is_documented(name: str) -> None:
     assert getattr(drivers, name) is not None
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     assert re.search(rf"`{name}[`(.]", prose)
 
 
-def test_the_api_has_no_other_names() -> None:
+def test_driver_api_has_no_other_names() -> None:
     with pytest.raises(AttributeError, match="module 'drivers' has no attribute 'Nothing'"):
         _ = drivers.Nothing
 
 
-def test_the_api_does_not_import_the_package_of_a_protocol() -> None:
+def test_driver_api_does_not_import_protocol_packages() -> None:
     code = "import sys, drivers; print(*[name for name in ('acp', 'mcp', 'drivers.acp.codec') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT).stdout.split() == []
 
 
-async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon: Daemon) -> None:
+async def test_daemon_runs_the_drivers_and_skips_a_broken_one(daemon: Daemon) -> None:
     async with daemon.client() as client:
         agents = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
         assert agents["tom"]["title"] == "Cat"
-        made = await create(client, "tom", "hello")
+        made = await create_session(client, "tom", "hello")
         assert made["messages"] == [{"role": "assistant", "content": "hello"}]
         again = await send_turn(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")
         assert again["messages"] == [{"role": "assistant", "content": "two\nlines, \u00fc and \U0001f600"}]
@@ -147,17 +147,17 @@ async def test_it_runs_in_a_daemon_and_a_broken_one_beside_it_is_left_out(daemon
     assert left_out in daemon.stderr.decode()
 
 
-async def test_a_session_of_turn_processes_goes_on_after_interrupts_crashes_and_restarts(daemon: Daemon) -> None:
+async def test_session_of_turn_processes_continues_after_cancel_kill_and_restart(daemon: Daemon) -> None:
     async with daemon.client() as client:
-        made = await create(client, "opencode", "one", options={"model": "a/b"})
+        made = await create_session(client, "opencode", "one", options={"model": "a/b"})
         session = made["sessionId"]
         assert made["messages"] == [{"role": "assistant", "content": "a/b: one"}]
         assert (await send_turn(client, session, "two"))["messages"][-1]["content"] == "a/b: one | two"
         turn = asyncio.create_task(send_turn(client, session, "sleep"))
-        await until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / "fake-opencode").iterdir()))
+        await wait_until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / "fake-opencode").iterdir()))
         await client.post(f"/session/{session}/cancel")
         await turn
-        await until(lambda: not _is_running(daemon.pid, "opencode"))
+        await wait_until(lambda: not _is_running(daemon.pid, "opencode"))
         assert (await send_turn(client, session, "three"))["messages"][-1]["content"] == "a/b: one | two | sleep | three"
     await daemon.kill()
     await daemon.start()
@@ -169,7 +169,7 @@ async def test_a_session_of_turn_processes_goes_on_after_interrupts_crashes_and_
         assert (await send_turn(client, session, "five"))["messages"][-1]["content"].endswith("| four | five")
 
 
-async def test_a_task_is_a_turn_too(daemon: Daemon) -> None:
+async def test_execute_runs_one_turn(daemon: Daemon) -> None:
     async with daemon.client() as client:
         events = await execute(client, "go", "opencode", model="c/d")
     assert [event["kind"] for event in events] == ["agent_token", "usage", "session_end"]
@@ -187,10 +187,10 @@ async def test_a_task_is_a_turn_too(daemon: Daemon) -> None:
         ("opencode", ["--tool-prompt", "bash=call bash", "--never-asks"], {"seeds", "application tool"}),
     ],
 )
-async def test_they_pass_the_conformance_check_by_the_pages_command(
+async def test_drivers_pass_the_conformance_check_command_of_the_page(
     environment: dict[str, str], driver: str, arguments: list[str], skipped: set[str]
 ) -> None:
-    # The page's command ends with the driver; the block has nothing else.
+    # The command of the page ends with the driver, and the block has no other command.
     python, *page = block("sh", 1).split()
     assert python == "python" and page[-1] == "portico_cat:CatDriver"
     command = [*page[:-1], f"portico_{driver}:{driver.capitalize()}Driver", *arguments]
@@ -204,7 +204,7 @@ async def test_they_pass_the_conformance_check_by_the_pages_command(
     assert {rest.partition(":")[0] for status, rest in lines if status == "skipped"} == skipped
 
 
-def test_the_pages_test_passes(environment: dict[str, str], tmp_path: Path) -> None:
+def test_example_test_passes(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_opencode.py").write_text(TEST)
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
     done = subprocess.run(pytest_, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)

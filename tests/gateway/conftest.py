@@ -1,21 +1,21 @@
-"""Fixtures of the gateway's tests."""
+"""Fixtures for the tests of the gateway."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.daemon import Running
-from tests.gateway.aap_client import BASES, Aap, Base
+from tests.daemon import RunningGateway
+from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 
 
-@pytest.fixture(params=BASES, ids=str)
-def base(request: pytest.FixtureRequest) -> Base:
-    """Each base URL of AAP in turn."""
-    found: Base = request.param
+@pytest.fixture(params=BASE_URLS, ids=str)
+def base(request: pytest.FixtureRequest) -> BaseUrl:
+    """Each base URL of AAP, as parameters."""
+    found: BaseUrl = request.param
     return found
 
 
 @pytest.fixture
-def aap(portico: Running, base: Base) -> Aap:
-    """A client at each base URL in turn."""
-    return Aap(portico.client, base)
+def aap(portico: RunningGateway, base: BaseUrl) -> AapClient:
+    """An AAP client for each base URL."""
+    return AapClient(portico.client, base)

@@ -1,4 +1,4 @@
-"""The configuration file: what is wrong with it is named, with its path and what would be right."""
+"""The configuration file: errors have the path of the key and the expected value."""
 
 from __future__ import annotations
 
@@ -67,25 +67,25 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("text", "named"), BAD)
-def test_what_is_wrong_is_named(file: Path, text: str, named: list[str]) -> None:
+def test_invalid_value_is_named_with_its_path(file: Path, text: str, named: list[str]) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError) as refusal:
         load(file)
-    received_text = str(refusal.value)
-    assert str(file) in received_text
-    assert all(word in received_text for word in named), received_text
-    assert "secret7" not in received_text
-    assert "settings" not in received_text.replace(str(file), ""), "no word of the code's"
+    message = str(refusal.value)
+    assert str(file) in message
+    assert all(word in message for word in named), message
+    assert "secret7" not in message
+    assert "settings" not in message.replace(str(file), ""), "the message does not mention internal names"
 
 
 @pytest.mark.parametrize(("entry", "named"), BAD_AGENTS)
-def test_what_is_wrong_with_an_agent_is_named(tmp_path: Path, entry: dict[str, Any], named: list[str]) -> None:
+def test_invalid_agent_is_named_with_its_path(tmp_path: Path, entry: dict[str, Any], named: list[str]) -> None:
     with pytest.raises(ConfigError) as refusal:
         Agents(parse({"agents": {"x": entry}}), {}, tmp_path)
     assert all(word in str(refusal.value) for word in named), refusal.value
 
 
-def test_everything_that_is_wrong_is_said_at_once(file: Path) -> None:
+def test_all_errors_are_reported_at_once(file: Path) -> None:
     file.write_text("[server]\nport = 'x'\nhots = 'y'\n[limits]\nidle = -1\n")
     with pytest.raises(ConfigError) as refusal:
         load(file)
@@ -93,7 +93,7 @@ def test_everything_that_is_wrong_is_said_at_once(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "line"), [(b"[server]\nport = \n", "line 2"), (b"[server\n", "line 1"), (b"\xff\xfe=1", "")])
-def test_what_is_no_toml_is_named_with_its_line(file: Path, content: bytes, line: str) -> None:
+def test_toml_error_is_reported_with_file_and_line(file: Path, content: bytes, line: str) -> None:
     file.write_bytes(content)
     with pytest.raises(ConfigError) as refusal:
         load(file)
@@ -101,7 +101,7 @@ def test_what_is_no_toml_is_named_with_its_line(file: Path, content: bytes, line
     assert line in str(refusal.value)
 
 
-def test_a_file_that_is_not_there(file: Path, tmp_path: Path) -> None:
+def test_missing_file_and_folder_are_rejected(file: Path, tmp_path: Path) -> None:
     for path in (file, tmp_path):
         with pytest.raises(ConfigError, match="cannot read the configuration"):
             load(path)
@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there(file: Path, tmp_path: Path) -> None:
             load(None, {"PORTICO_CONFIG": str(path)})
 
 
-def test_where_the_configuration_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precedence_of_option_environment_and_default_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     assert load(None, {}) == Settings()
@@ -124,7 +124,7 @@ def test_where_the_configuration_comes_from(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("arguments", [("key",), ("run", "echo", "x")])
-def test_the_command_says_it_and_stops(file: Path, arguments: tuple[str, ...]) -> None:
+def test_command_prints_the_error_and_exits_with_1(file: Path, arguments: tuple[str, ...]) -> None:
     file.write_text("[agents.x]\ndrvier = 'echo'\n")
     command, *rest = arguments
     result = CliRunner().invoke(main, [command, "--config", str(file), *rest])

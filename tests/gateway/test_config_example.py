@@ -1,4 +1,4 @@
-"""config.example.toml against the models of the settings: complete, true, and usable as it stands."""
+"""config.example.toml: it loads, and its keys, defaults and comments match the settings models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = re.compile(r"^(#\s*)?(\[[\w.]+\]|\w+ = )")
 
 
 def uncommented() -> dict[str, Any]:
-    """The file with every key that is behind a `#` taken in."""
+    """Return the file with the keys of commented-out lines included."""
     lines = EXAMPLE.read_text().splitlines()
     return tomllib.loads("\n".join(line.lstrip("# ") if KEY.match(line) else line for line in lines))
 
@@ -43,37 +43,37 @@ def flat(table: dict[str, Any], known: set[str], prefix: str = "") -> dict[str, 
     return found
 
 
-def test_it_can_be_used_as_it_stands() -> None:
+def test_example_equals_the_default_settings() -> None:
     assert load(EXAMPLE, {}) == Settings()
 
 
-def test_it_can_be_used_with_every_key(tmp_path: Path) -> None:
+def test_example_with_all_keys_is_valid(tmp_path: Path) -> None:
     settings = parse(uncommented())
     assert settings.agents.keys() == {"reviewer", "demo"}
     assert Agents(settings, {}, tmp_path).get("demo").info.title == "Script"
 
 
-def test_it_has_every_key_and_no_other() -> None:
+def test_example_has_exactly_the_known_keys() -> None:
     known = set(keys(Settings))
     present = flat(uncommented(), known)
     assert {name for name in present if not name.startswith("agents.demo.")} == known
     assert len(known) >= 20
 
 
-def test_what_is_not_commented_out_is_the_default() -> None:
+def test_values_that_are_not_commented_out_are_the_defaults() -> None:
     known = set(keys(Settings))
     given = flat(tomllib.loads(EXAMPLE.read_text()), known)
     defaults = flat(Settings().model_dump(mode="json"), known)
     assert {name: type(value)(defaults[name]) for name, value in given.items()} == given
     left_out = {name for name in known - given.keys() if not name.startswith("agents.")}
-    assert left_out == {"server.data_dir"}, "its default is not the same everywhere"
+    assert left_out == {"server.data_dir"}, "its default depends on the platform"
 
 
 @pytest.mark.parametrize("name", sorted(set(keys(Settings))))
-def test_every_key_is_explained(name: str) -> None:
+def test_every_key_has_a_comment(name: str) -> None:
     lines = EXAMPLE.read_text().splitlines()
     key = name.rsplit(".", 1)[-1]
     (at, *_) = [n for n, line in enumerate(lines) if re.match(rf"^(# )?{key} = ", line)]
     before = lines[at - 1]
     assert before.startswith("# ")
-    assert not KEY.match(before) or key == "description", f"no word on {name}"
+    assert not KEY.match(before) or key == "description", f"{name} has no comment"

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.agents.discovery import Discovery
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, gateway_on, table
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.real.models import Model, model_on_loopback
 from tests.real.processes import processes_of, wait_for_exit
 
@@ -39,12 +39,12 @@ class Home:
 
     def config(self, **tables: Any) -> dict[str, Any]:
         """A gateway's configuration with this agent."""
-        return table(self.base, agents={"claude": self.agent}, **tables)
+        return gateway_config(self.base, agents={"claude": self.agent}, **tables)
 
     @asynccontextmanager
-    async def gateway(self, **tables: Any) -> AsyncIterator[Running]:
+    async def gateway(self, **tables: Any) -> AsyncIterator[RunningGateway]:
         """A gateway in this process."""
-        async with gateway_on(self.config(**tables)) as running:
+        async with run_gateway(self.config(**tables)) as running:
             yield running
 
     async def daemon(self, env: dict[str, str] | None = None, **tables: Any) -> Daemon:
@@ -130,7 +130,7 @@ async def home(tmp_path: Path, claude_program: Path, model: Model) -> AsyncItera
 
 
 @pytest.fixture
-async def portico(home: Home) -> AsyncIterator[Running]:
+async def portico(home: Home) -> AsyncIterator[RunningGateway]:
     """A gateway in this process, with the real claude as its agent `claude`."""
     async with home.gateway() as running:
         yield running

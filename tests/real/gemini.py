@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, gateway_on, table
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.gemini import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.model_server.serving import ModelServer
@@ -53,12 +53,12 @@ class Gemini:
     def config(self, **tables: Any) -> dict[str, Any]:
         agents = {"gemini": self.agent, **tables.pop("agents", {})}
         limits = {"start": 120.0, **tables.pop("limits", {})}
-        return table(self.base, agents=agents, limits=limits, **tables)
+        return gateway_config(self.base, agents=agents, limits=limits, **tables)
 
     @asynccontextmanager
-    async def gateway(self, **tables: Any) -> AsyncIterator[Running]:
+    async def gateway(self, **tables: Any) -> AsyncIterator[RunningGateway]:
         """A gateway in this process."""
-        async with gateway_on(self.config(**tables)) as running:
+        async with run_gateway(self.config(**tables)) as running:
             running.client.timeout = httpx.Timeout(120)
             yield running
 
@@ -116,7 +116,7 @@ async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
 
 
 @pytest.fixture
-async def running(gemini: Gemini) -> AsyncIterator[Running]:
+async def running(gemini: Gemini) -> AsyncIterator[RunningGateway]:
     """A gateway in this process with the real gemini as its agent `gemini`."""
     async with gemini.gateway() as found:
         yield found

@@ -14,11 +14,11 @@ import pytest
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, gateway_on, serving, table
-from tests.gateway.talk import session_body
+from tests.daemon import KEY, gateway_config, run_gateway, serve_gateway
+from tests.gateway.requests import session_body
 from tests.real.browser import browsing, find_browser, page
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 # Each try says what became of it: a page that reads something says "read", one that is kept out "failed".
 ATTACK = """
@@ -112,8 +112,8 @@ def bodies(**fields: Any) -> dict[str, str]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "evil.test"])
 async def test_a_page_of_another_origin_is_rejected(browser: str, tmp_path: Path, host: str) -> None:
     """Of a gateway that asks for no key at all, and although it lets another UI in."""
-    settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
-    async with serving(Gateway(settings, (), Redactor())) as portico:
+    settings = parse(gateway_config(tmp_path, server={"origins": ["http://localhost:*"]}))
+    async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         begun: list[str] = []
         portico.gateway.store.processes.started = lambda marker, pid, created: _note(begun, marker)  # type: ignore[method-assign]
         script = filled(ATTACK, gateway=portico.url, **bodies())
@@ -130,8 +130,8 @@ async def test_a_page_of_another_origin_is_rejected(browser: str, tmp_path: Path
 
 async def test_the_same_page_of_an_allowed_origin_is_accepted(browser: str, tmp_path: Path) -> None:
     """That the tries of the page are real ones. What any page could send unasked does nothing here either."""
-    settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
-    async with serving(Gateway(settings, (), Redactor())) as portico:
+    settings = parse(gateway_config(tmp_path, server={"origins": ["http://localhost:*"]}))
+    async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         script = filled(ATTACK, gateway=portico.url, **bodies())
         async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url("localhost")):
             found = await asyncio.wait_for(pages.found, 60)
@@ -149,8 +149,8 @@ async def _note(begun: list[str], marker: str) -> None:
 
 async def test_dns_rebinding_is_rejected(browser: str, tmp_path: Path) -> None:
     """DNS rebinding: to the browser, the gateway is a part of the attacker's site."""
-    settings = parse(table(tmp_path))
-    async with serving(Gateway(settings, (), Redactor())) as portico:
+    settings = parse(gateway_config(tmp_path))
+    async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         for host, shown in (("evil.test", "server.hosts"), ("localhost", "agents")):
             flags = ["--host-resolver-rules=MAP evil.test 127.0.0.1", "--dump-dom"]
             url = f"http://{host}:{urlsplit(portico.url).port}/meta"
@@ -160,9 +160,9 @@ async def test_dns_rebinding_is_rejected(browser: str, tmp_path: Path) -> None:
             assert shown in dom
 
 
-async def test_a_page_of_an_allowed_origin_can_stream(browser: str, tmp_path: Path, scene: Scene) -> None:
-    body = session_body(options={"scenario": scene([{"text": "first"}, {"hang": True}])}, stream="delta")
-    async with gateway_on(table(tmp_path, server={"origins": ["http://localhost:*"]})) as portico:
+async def test_a_page_of_an_allowed_origin_can_stream(browser: str, tmp_path: Path, write_scenario: WriteScenario) -> None:
+    body = session_body(options={"scenario": write_scenario([{"text": "first"}, {"hang": True}])}, stream="delta")
+    async with run_gateway(gateway_config(tmp_path, server={"origins": ["http://localhost:*"]})) as portico:
         script = filled(USE, gateway=portico.url, key=KEY, body=json.dumps(body))
         async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url("localhost")):
             found = await asyncio.wait_for(pages.found, 60)

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event, user
 from tests.real.conftest import Home
 from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit
 
 
 @pytest.mark.parametrize("command", ["sleep 97", "trap '' TERM INT HUP; sleep 97; sleep 98"])
-async def test_a_cancelled_run_ends_its_shell_command(portico: Running, home: Home, command: str) -> None:
+async def test_a_cancelled_run_ends_its_shell_command(portico: RunningGateway, home: Home, command: str) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
     grants = {"agent": {"tools": [{"name": "Bash", "trust": True}]}}
@@ -37,7 +37,7 @@ async def test_a_cancelled_run_ends_its_shell_command(portico: Running, home: Ho
     assert cli.pid
 
 
-async def test_a_cancelled_run_ends_its_text(portico: Running, home: Home) -> None:
+async def test_a_cancelled_run_ends_its_text(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
     async with aap.open_stream("[[slowtext]]") as frames:

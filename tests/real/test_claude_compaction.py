@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.conftest import Home
 from tests.real.models import Model, received_text
@@ -11,7 +11,7 @@ from tests.real.models import Model, received_text
 PLAIN = {"role": "assistant", "content": "Hello from the model, this is plain text."}
 
 
-async def test_a_fresh_process_starts_from_the_compacted_history(portico: Running, home: Home, model: Model) -> None:
+async def test_a_fresh_process_starts_from_the_compacted_history(portico: RunningGateway, home: Home, model: Model) -> None:
     aap = await create_session(portico.client, "[[plain]] first", slash_commands="on")
     await aap.send_turn("/compact")
     await aap.send_turn("[[plain]] then")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.daemon import Running, gateway_on
+from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
 from tests.real.tool_bench import Bench, bash, unstarted_bench
@@ -13,7 +13,7 @@ from tests.real.tool_bench import Bench, bash, unstarted_bench
 __all__ = ["unstarted_bench"]
 
 
-async def editor(portico: Running) -> tuple[Client, Any]:
+async def editor(portico: RunningGateway) -> tuple[Client, Any]:
     client, connection = connect(portico.gateway, "claude")
     can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     assert can["additionalDirectories"] == {}
@@ -32,7 +32,7 @@ async def test_tools_work_in_an_additional_directory(unstarted_bench: Bench) -> 
         bash(f"cd '{there}' && touch made"),
         bash("pwd"),
     )
-    async with gateway_on(unstarted_bench.config()) as portico:
+    async with run_gateway(unstarted_bench.config()) as portico:
         client, connection = await editor(portico)
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
@@ -55,7 +55,7 @@ async def test_untrusted_tools_in_an_additional_directory_need_permission(unstar
     for folder in (here, there):
         folder.mkdir()
     (there / "a.txt").write_text("hidden words\n")
-    async with gateway_on(unstarted_bench.config()) as portico:
+    async with run_gateway(unstarted_bench.config()) as portico:
         client, connection = await editor(portico)
         session = await client.new(str(here), additionalDirectories=[str(there)])
         client.choose = lambda params: "reject_once"

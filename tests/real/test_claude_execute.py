@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import execute, of_kind
 from tests.real.conftest import Home
 from tests.real.models import Model, received_text
@@ -21,7 +21,7 @@ def text_in(events: list[dict[str, Any]], kind: str = "agent_token") -> str:
     return "".join(event["text"] for event in of_kind(events, kind))
 
 
-async def test_text_thinking_usage_and_the_end(portico: Running, model: Model) -> None:
+async def test_text_thinking_usage_and_the_end(portico: RunningGateway, model: Model) -> None:
     events = await execute(portico.client, "[[think]] hello")
     assert text_in(events, "thinking") == "Let me think about this carefully."
     assert text_in(events) == "The answer is 42."
@@ -33,14 +33,14 @@ async def test_text_thinking_usage_and_the_end(portico: Running, model: Model) -
     assert len(model.bodies()) == 1
 
 
-async def test_usage_equals_the_counts_of_the_model(portico: Running) -> None:
+async def test_usage_equals_the_counts_of_the_model(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[usage]]")
     assert of_kind(events, "usage") == [
         {"kind": "usage", "input_tokens": 1000, "output_tokens": 40, "cache_read": 200, "cache_write": 30}
     ]
 
 
-async def test_a_command_that_really_runs(portico: Running, home: Home) -> None:
+async def test_a_command_that_really_runs(portico: RunningGateway, home: Home) -> None:
     (home.work / "a-file").touch()
     events = await execute(portico.client, "[[bash]]")
     started, ended = of_kind(events, "tool_call")
@@ -55,7 +55,7 @@ async def test_a_command_that_really_runs(portico: Running, home: Home) -> None:
     assert text_in(events) == "Listing files. The files are listed."
 
 
-async def test_a_call_that_the_cli_does_not_permit_fails(portico: Running, home: Home) -> None:
+async def test_a_call_that_the_cli_does_not_permit_fails(portico: RunningGateway, home: Home) -> None:
     events = await execute(portico.client, f"[[filewrite:{home.base}/elsewhere.txt]]")
     assert [event["status"] for event in of_kind(events, "tool_call")] == ["started", "failed"]
     assert of_kind(events, "tool_result")[0]["is_error"] is True
@@ -63,7 +63,7 @@ async def test_a_call_that_the_cli_does_not_permit_fails(portico: Running, home:
     assert text_in(events).endswith("Wrote it.") and events[-1]["exit_code"] == 0
 
 
-async def test_three_calls_at_once(portico: Running, home: Home) -> None:
+async def test_three_calls_at_once(portico: RunningGateway, home: Home) -> None:
     file = home.work / "file.txt"
     file.write_text("what stands in the file\n")
     events = await execute(portico.client, f"[[parallel:{file}]]")
@@ -75,7 +75,7 @@ async def test_three_calls_at_once(portico: Running, home: Home) -> None:
     assert "what stands in the file" in str([result["output"] for result in results])
 
 
-async def test_a_subagent_and_its_own_calls(portico: Running) -> None:
+async def test_a_subagent_and_its_own_calls(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[agent]]")
     started, ended = of_kind(events, "subagent")
     assert (started["status"], ended["status"], started["label"]) == ("started", "completed", "sub")
@@ -88,14 +88,14 @@ async def test_a_subagent_and_its_own_calls(portico: Running) -> None:
     assert of_kind(events, "usage")[0]["output_tokens"] == 4 * 42
 
 
-async def test_a_subagent_without_a_background_setting_ends_before_its_task(portico: Running) -> None:
+async def test_a_subagent_without_a_background_setting_ends_before_its_task(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[agentdefault]]")
     assert [event["status"] for event in of_kind(events, "subagent")] == ["started", "completed"]
     assert "sub: finished." in str(of_kind(events, "tool_result")[-1]["output"])
     assert len(of_kind(events, "session_end")) == len(of_kind(events, "usage")) == 1
 
 
-async def test_hooks_of_the_settings(portico: Running, home: Home) -> None:
+async def test_hooks_of_the_settings(portico: RunningGateway, home: Home) -> None:
     _write(home.path / ".claude" / "settings.json", {"hooks": _hooks("true")})
     _assert_hooks(await execute(portico.client, "[[bash]]"))
 
@@ -109,7 +109,7 @@ async def test_hooks_of_a_plugin(home: Home) -> None:
         _assert_hooks(await execute(portico.client, "[[bash]]"))
 
 
-async def test_a_hook_that_fails(portico: Running, home: Home) -> None:
+async def test_a_hook_that_fails(portico: RunningGateway, home: Home) -> None:
     _write(home.path / ".claude" / "settings.json", {"hooks": _hooks("exit 1")})
     events = await execute(portico.client, "[[bash]]")
     assert {(hook["name"], hook["status"]) for hook in of_kind(events, "hook")} >= {("PreToolUse:Bash", "failed")}
@@ -157,7 +157,7 @@ async def test_a_cli_that_fails_shows_its_standard_error(home: Home) -> None:
 
 
 @pytest.mark.parametrize("task", ["-p [[plain]]", "--help [[plain]]", "/clear [[plain]]", "@file.txt [[plain]]"])
-async def test_a_task_reaches_the_model_as_it_was_written(portico: Running, home: Home, model: Model, task: str) -> None:
+async def test_a_task_reaches_the_model_as_it_was_written(portico: RunningGateway, home: Home, model: Model, task: str) -> None:
     (home.work / "file.txt").write_text("the file's words")
     assert text_in(await execute(portico.client, task)) == "Hello from the model, this is plain text."
     (sent,) = received_text(model.last_request(), "user")
@@ -165,12 +165,12 @@ async def test_a_task_reaches_the_model_as_it_was_written(portico: Running, home
     assert "the file's words" not in json.dumps(model.last_request())
 
 
-async def test_the_model_of_the_request_is_used(portico: Running, model: Model) -> None:
+async def test_the_model_of_the_request_is_used(portico: RunningGateway, model: Model) -> None:
     await execute(portico.client, "[[plain]]", model="claude-haiku-4-5-20251001")
     assert model.last_request()["model"] == "claude-haiku-4-5-20251001"
 
 
-async def test_a_repeated_key_replays_the_same_bytes(portico: Running, home: Home, model: Model) -> None:
+async def test_a_repeated_key_replays_the_same_bytes(portico: RunningGateway, home: Home, model: Model) -> None:
     body = {"driver": "claude", "task": "[[bash]]", "idempotency_key": "once"}
     together = await asyncio.gather(*(portico.client.post("/v1/execute", json=body) for _ in range(2)))
     after = await portico.client.post("/v1/execute", json=body)
@@ -180,5 +180,5 @@ async def test_a_repeated_key_replays_the_same_bytes(portico: Running, home: Hom
     assert other.status_code == 409
 
 
-async def test_a_large_answer_is_complete(portico: Running) -> None:
+async def test_a_large_answer_is_complete(portico: RunningGateway) -> None:
     assert text_in(await execute(portico.client, "[[bigtext]]")) == "X" * 1_200_000

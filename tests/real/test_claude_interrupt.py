@@ -18,14 +18,14 @@ from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, ToolCall
 from drivers.runtime.process import Spawner
 from tests.conftest import write_config
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event
 from tests.real.conftest import BIN, Home
 from tests.real.models import Model, received_text
 from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit, wait_until
 
 
-async def test_deleting_a_running_session_ends_its_turn_and_its_cli(portico: Running, home: Home) -> None:
+async def test_deleting_a_running_session_ends_its_turn_and_its_cli(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
     async with aap.open_stream("[[slowtext]]") as frames:
@@ -39,7 +39,7 @@ async def test_deleting_a_running_session_ends_its_turn_and_its_cli(portico: Run
     assert (await portico.client.get(f"/session/{aap.id}")).status_code == 404
 
 
-async def test_a_turn_continues_after_its_client_disconnected(portico: Running, home: Home, model: Model) -> None:
+async def test_a_turn_continues_after_its_client_disconnected(portico: RunningGateway, home: Home, model: Model) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     async with aap.open_stream("[[slowtext]]") as frames:
         await read_until_event(frames, "text_delta")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.daemon import KEY, Running
+from tests.daemon import KEY, RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.conftest import BIN, Home
 from tests.real.models import Model
@@ -17,13 +17,13 @@ PACKAGE = json.loads((Path(__file__).parent / "package.json").read_text())
 PINNED = PACKAGE["dependencies"]["@anthropic-ai/claude-code"]
 
 
-async def _agents(portico: Running) -> dict[str, dict[str, Any]]:
+async def _agents(portico: RunningGateway) -> dict[str, dict[str, Any]]:
     answer = (await portico.client.get("/meta")).json()
     assert answer["version"] == 1
     return {agent["name"]: agent for agent in answer["agents"]}
 
 
-async def test_meta_has_the_version_of_the_real_program(portico: Running, home: Home, model: Model) -> None:
+async def test_meta_has_the_version_of_the_real_program(portico: RunningGateway, home: Home, model: Model) -> None:
     asked = await asyncio.create_subprocess_exec(
         BIN / "claude", "--version", env=home.env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -34,7 +34,7 @@ async def test_meta_has_the_version_of_the_real_program(portico: Running, home: 
     await wait_until(lambda: processes_of(home.path) == [], "the probe has ended")
 
 
-async def test_meta_lists_the_tools_capabilities_and_options(portico: Running, model: Model) -> None:
+async def test_meta_lists_the_tools_capabilities_and_options(portico: RunningGateway, model: Model) -> None:
     claude = (await _agents(portico))["claude"]
     assert {"Bash", "Read", "Write", "Edit", "WebFetch", "Agent"} <= {tool["name"] for tool in claude["tools"]}
     assert claude["capabilities"] == {
@@ -56,7 +56,7 @@ async def test_meta_lists_the_tools_capabilities_and_options(portico: Running, m
     assert model.last_request().get("tools", []) == []
 
 
-async def test_every_default_of_meta_can_be_sent_back(portico: Running) -> None:
+async def test_every_default_of_meta_can_be_sent_back(portico: RunningGateway) -> None:
     claude = (await _agents(portico))["claude"]
     await create_session(portico.client, "[[plain]] hello", **{option["name"]: option["default"] for option in claude["options"]})
 
@@ -102,7 +102,7 @@ async def test_a_session_whose_cli_was_removed_works_after_it_is_installed_again
         assert await aap.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
-async def test_requests_without_a_valid_key_do_not_reach_the_agent(portico: Running, model: Model) -> None:
+async def test_requests_without_a_valid_key_do_not_reach_the_agent(portico: RunningGateway, model: Model) -> None:
     body = {"agent": {"name": "claude"}, "messages": [user("hello")]}
     for header in ({"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {KEY}"}):
         assert (await portico.client.put("/session", json=body, headers=header)).status_code == 401

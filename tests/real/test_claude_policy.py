@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import gateway_on
+from tests.daemon import run_gateway
 from tests.model_server.scenarios import ToolUse
 from tests.real.tool_bench import Bench, bash, bench, deny, grant, unstarted_bench  # noqa: F401
 
@@ -25,7 +25,7 @@ REFUSED = "Tool call denied: not in this house"
 async def ruled(unstarted_bench: Bench) -> AsyncIterator[Bench]:  # noqa: F811
     config = unstarted_bench.config()
     config["agents"]["claude"]["policy"] = RULES
-    async with gateway_on(config) as running:
+    async with run_gateway(config) as running:
         running.client.timeout = 120
         yield dataclasses.replace(unstarted_bench, client=running.client)
 

@@ -9,7 +9,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.daemon import Daemon, Running
+from tests.daemon import Daemon, RunningGateway
 from tests.real.aap_client import create_session, frames_of, read_until_event
 from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.processes import arguments, cli_of, clis_of, processes_of, wait_for_exit, wait_until
@@ -20,7 +20,7 @@ SLEEPER = "python3 -c 'import time; time.sleep(97)'"
 
 
 @pytest.mark.parametrize("way", ["append", "replace"])
-async def test_ps_shows_nothing_of_a_turn(portico: Running, home: Home, way: str) -> None:
+async def test_ps_shows_nothing_of_a_turn(portico: RunningGateway, home: Home, way: str) -> None:
     options = {"api_key": SECRET, "system_prompt": way}
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{PROMPT} [[slowtext]]"}]
     body = {"agent": {"name": "claude", "options": options}, "messages": messages, "stream": "delta"}
@@ -29,14 +29,14 @@ async def test_ps_shows_nothing_of_a_turn(portico: Running, home: Home, way: str
         _assert_hidden(psutil.Process())
 
 
-async def test_ps_shows_nothing_of_a_task(portico: Running, home: Home) -> None:
+async def test_ps_shows_nothing_of_a_task(portico: RunningGateway, home: Home) -> None:
     body = {"driver": "claude", "task": f"{PROMPT} [[slowtext]]"}
     async with frames_of(portico.client, "POST", "/v1/execute", body) as frames:
         await read_until_event(frames, "message", "agent_token")
         _assert_hidden(psutil.Process())
 
 
-async def test_ps_shows_nothing_of_a_seed(portico: Running, home: Home) -> None:
+async def test_ps_shows_nothing_of_a_seed(portico: RunningGateway, home: Home) -> None:
     await create_session(portico.client, PROMPT, {"role": "assistant", "content": SYSTEM}, "[[plain]]", api_key=SECRET)
     _assert_hidden(psutil.Process())
     (file,) = home.session_files()
@@ -114,7 +114,7 @@ async def test_nothing_is_left_of_a_running_command_when_the_cli_is_killed(home:
         await wait_until(lambda: processes_of(home.path) == [], "the command has ended")
 
 
-async def test_a_task_leaves_no_process(portico: Running, home: Home) -> None:
+async def test_a_task_leaves_no_process(portico: RunningGateway, home: Home) -> None:
     tasks = [{"driver": "claude", "task": f"[[echo:{n}]]"} for n in range(2)]
     answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=task) for task in tasks))
     assert [f'"text":"{n}"' in answer.text for n, answer in enumerate(answers)] == [True, True]

@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event, text_of, user
 from tests.real.conftest import Home
 from tests.real.models import Model
@@ -126,7 +126,7 @@ async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, mode
         assert flag == "--resume" and fresh != session
 
 
-async def test_a_new_session_is_seeded_with_the_messages_of_its_creation(portico: Running, model: Model) -> None:
+async def test_a_new_session_is_seeded_with_the_messages_of_its_creation(portico: RunningGateway, model: Model) -> None:
     aap = await create_session(portico.client, {"role": "system", "content": "Speak like a sailor."}, *SEED, "[[recall]] now")
     assert reported(model.last_request()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
     assert len(model.bodies()) == 1
@@ -156,7 +156,7 @@ async def test_sleep_and_wake_keep_the_context(home: Home, model: Model) -> None
         assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
-async def test_a_cli_killed_between_two_turns_is_resumed(portico: Running, home: Home) -> None:
+async def test_a_cli_killed_between_two_turns_is_resumed(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     first = cli_of(home.path)
     _, session = native_id(first)
@@ -167,7 +167,7 @@ async def test_a_cli_killed_between_two_turns_is_resumed(portico: Running, home:
     assert native_id(cli_of(home.path)) == ("--resume", session)
 
 
-async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Running, home: Home) -> None:
+async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     async with aap.open_stream("[[slowtext]] two") as frames:
         await read_until_event(frames, "text_delta")
@@ -182,7 +182,7 @@ async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Run
     assert text_of(history[3:4]).startswith("word ")
 
 
-async def test_a_cli_killed_before_it_has_stored_the_prompt(portico: Running, home: Home) -> None:
+async def test_a_cli_killed_before_it_has_stored_the_prompt(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     cli = cli_of(home.path)
     cli.suspend()

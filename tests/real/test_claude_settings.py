@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.models import Model, received_text, system
@@ -17,7 +17,7 @@ SECRET = "sk-ant-secret-of-this-session-987654"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-async def test_a_system_message_is_appended_to_the_clis_prompt(portico: Running, home: Home, model: Model) -> None:
+async def test_a_system_message_is_appended_to_the_clis_prompt(portico: RunningGateway, home: Home, model: Model) -> None:
     aap = await create_session(portico.client, SAILOR, "[[plain]] hello")
     assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN in system(model.last_request())
     await aap.send_turn("[[plain]] again")
@@ -26,7 +26,7 @@ async def test_a_system_message_is_appended_to_the_clis_prompt(portico: Running,
     assert (await aap.history())[0] == SAILOR
 
 
-async def test_a_system_message_replaces_the_clis_prompt(portico: Running, model: Model) -> None:
+async def test_a_system_message_replaces_the_clis_prompt(portico: RunningGateway, model: Model) -> None:
     await create_session(portico.client, SAILOR, "[[plain]] hello", system_prompt="replace")
     assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN not in system(model.last_request())
 
@@ -42,7 +42,7 @@ async def test_a_system_message_is_kept_after_the_process_was_stopped(home: Home
             await wait_for_exit(cli_of(home.path).pid)
 
 
-async def test_the_model_is_a_session_option_and_can_be_changed(portico: Running, home: Home, model: Model) -> None:
+async def test_the_model_is_a_session_option_and_can_be_changed(portico: RunningGateway, home: Home, model: Model) -> None:
     aap = await create_session(portico.client, "[[plain]] hello", model="claude-haiku-4-5-20251001")
     assert model.last_request()["model"] == "claude-haiku-4-5-20251001"
     first = cli_of(home.path)
@@ -82,7 +82,7 @@ async def test_a_secret_key_is_sent_to_the_vendor_only(home: Home, model: Model)
     assert set(model.keys) == {SECRET}
 
 
-async def test_the_key_of_the_agents_environment_is_used_without_one(portico: Running, model: Model) -> None:
+async def test_the_key_of_the_agents_environment_is_used_without_one(portico: RunningGateway, model: Model) -> None:
     await create_session(portico.client, "[[plain]] hello")
     assert model.keys == [DUMMY_KEY]
 
@@ -91,7 +91,7 @@ def _files_with(text: str, folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
-async def test_images_pass_through(portico: Running, model: Model) -> None:
+async def test_images_pass_through(portico: RunningGateway, model: Model) -> None:
     content = [
         {"type": "text", "text": "[[plain]] What is this?"},
         {"type": "image", "url": f"data:image/png;base64,{PIXEL}"},
@@ -108,7 +108,7 @@ async def test_images_pass_through(portico: Running, model: Model) -> None:
     assert (await aap.history())[0] == user(content)
 
 
-async def test_a_session_has_no_tools_by_default(portico: Running, home: Home, model: Model) -> None:
+async def test_a_session_has_no_tools_by_default(portico: RunningGateway, home: Home, model: Model) -> None:
     started = home.base / "mcp-server-was-started"
     server = {"type": "stdio", "command": "touch", "args": [str(started)]}
     (home.path / ".claude.json").write_text(json.dumps({"mcpServers": {"app": server}}))
@@ -122,7 +122,7 @@ async def test_a_session_has_no_tools_by_default(portico: Running, home: Home, m
     assert history[3]["content"] == "The files are listed."
 
 
-async def test_the_settings_option_selects_the_settings_of_the_home(portico: Running, home: Home, model: Model) -> None:
+async def test_the_settings_option_selects_the_settings_of_the_home(portico: RunningGateway, home: Home, model: Model) -> None:
     folder = home.path / ".claude"
     folder.mkdir()
     (folder / "CLAUDE.md").write_text("Remember the word Quicksilver.")

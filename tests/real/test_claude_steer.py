@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import AapSession, create_session, read_until_event, user
 from tests.real.conftest import Home
 from tests.real.models import Model
@@ -21,7 +21,7 @@ def steer(aap: AapSession, text: str) -> asyncio.Task[Any]:
     return asyncio.create_task(aap.client.post(f"/session/{aap.id}", json=body))
 
 
-async def test_steering_while_a_tool_runs(portico: Running, home: Home, model: Model) -> None:
+async def test_steering_while_a_tool_runs(portico: RunningGateway, home: Home, model: Model) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     await aap.send_turn("[[plain]] with tools", **GRANTS)
     async with aap.open_stream("[[run:sleep 2; echo done]]") as frames:
@@ -37,7 +37,7 @@ async def test_steering_while_a_tool_runs(portico: Running, home: Home, model: M
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_steering_without_a_later_tool_call(portico: Running, home: Home, cancelled: bool) -> None:
+async def test_steering_without_a_later_tool_call(portico: RunningGateway, home: Home, cancelled: bool) -> None:
     """It begins a turn of its own in the CLI, which is the same run; a cancel ends both."""
     aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, joined, text_of
 from tests.real.conftest import Home
 from tests.real.models import Model, received_text
@@ -25,7 +25,7 @@ TIME_LIMIT = 20.0
     ],
 )
 async def test_an_error_of_the_model_ends_the_turn_and_not_the_session(
-    portico: Running, home: Home, model: Model, scenario: str, reported: str
+    portico: RunningGateway, home: Home, model: Model, scenario: str, reported: str
 ) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     process, started = cli_of(home.path), time.monotonic()
@@ -50,14 +50,14 @@ async def test_an_error_of_the_first_turn_leaves_a_session_that_can_be_used(home
         await aap.send_turn("[[plain]] after")
 
 
-async def test_max_tokens_is_a_stop_reason(portico: Running) -> None:
+async def test_max_tokens_is_a_stop_reason(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     assert (await aap.send_turn("[[maxtok]] now", stop="max_tokens")).startswith("This answer is cut off in the mid")
     assert (await aap.info())["stopReason"] == "max_tokens"
     await aap.send_turn("[[plain]] after")
 
 
-async def test_refusal_is_a_stop_reason(portico: Running) -> None:
+async def test_refusal_is_a_stop_reason(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     assert (await aap.send_turn("[[refusal]] now", stop="refusal")).startswith("I can not help")
     assert (await aap.info())["stopReason"] == "refusal"
@@ -72,7 +72,9 @@ async def test_refusal_is_a_stop_reason(portico: Running) -> None:
         ("malformed", "x"),
     ],
 )
-async def test_a_broken_stream_is_not_doubled_in_the_history(portico: Running, model: Model, scenario: str, whole: str) -> None:
+async def test_a_broken_stream_is_not_doubled_in_the_history(
+    portico: RunningGateway, model: Model, scenario: str, whole: str
+) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     frames = await aap.stream_turn(f"[[{scenario}]] now", "message")
     assert frames == [("turn_start", {}), ("text", {"text": whole}), ("turn_stop", {"stopReason": "end_turn"})]
@@ -82,7 +84,7 @@ async def test_a_broken_stream_is_not_doubled_in_the_history(portico: Running, m
     assert received_text(model.last_request(), "assistant")[-1] == whole
 
 
-async def test_a_delta_stream_ends_with_the_whole_text_when_the_model_broke_off(portico: Running) -> None:
+async def test_a_delta_stream_ends_with_the_whole_text_when_the_model_broke_off(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     frames = await aap.stream_turn("[[cutonce]] now")
     # What was sent before the break cannot be taken back; what follows is the whole answer.

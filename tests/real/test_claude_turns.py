@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, frames_of, joined, text_of, user
 from tests.real.conftest import Home
 from tests.real.models import Model, received_text
@@ -29,7 +29,7 @@ PROMPTS = (
 )
 
 
-async def test_a_session_is_created_by_a_delta_stream(portico: Running) -> None:
+async def test_a_session_is_created_by_a_delta_stream(portico: RunningGateway) -> None:
     body = {"agent": {"name": "claude"}, "messages": [user("[[think]] hello")], "stream": "delta"}
     async with frames_of(portico.client, "PUT", "/session", body) as source:
         frames = [frame async for frame in source]
@@ -44,7 +44,7 @@ async def test_a_session_is_created_by_a_delta_stream(portico: Running) -> None:
     assert listed == [frames[0][1]["sessionId"]]
 
 
-async def test_whole_messages_by_message_mode(portico: Running) -> None:
+async def test_whole_messages_by_message_mode(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] hello")
     assert await aap.stream_turn("[[think]] again", "message") == [
         ("turn_start", {}),
@@ -54,7 +54,7 @@ async def test_whole_messages_by_message_mode(portico: Running) -> None:
     ]
 
 
-async def test_one_answer_by_none_and_in_the_history(portico: Running) -> None:
+async def test_one_answer_by_none_and_in_the_history(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[think]] hello")
     answer = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]}
     assert aap.first["messages"] == [answer]
@@ -63,7 +63,7 @@ async def test_one_answer_by_none_and_in_the_history(portico: Running) -> None:
     assert (info["state"], info["stopReason"]) == ("idle", "end_turn")
 
 
-async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running, home: Home, model: Model) -> None:
+async def test_three_turns_in_one_warm_process_keep_the_context(portico: RunningGateway, home: Home, model: Model) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     first = cli_of(home.path)
     await aap.send_turn("[[think]] two")
@@ -77,13 +77,13 @@ async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running
     assert [message["role"] for message in await aap.history()] == ["user", "assistant"] * 3
 
 
-async def test_two_sessions_are_independent(portico: Running, model: Model) -> None:
+async def test_two_sessions_are_independent(portico: RunningGateway, model: Model) -> None:
     one = await create_session(portico.client, "[[plain]] one")
     await create_session(portico.client, "[[plain]] two")
     assert await one.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
-async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: Running) -> None:
+async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: RunningGateway) -> None:
     whole = "X" * 1_200_000
     aap = await create_session(portico.client, "[[bigtext]]")
     assert text_of(aap.first["messages"]) == whole
@@ -93,13 +93,13 @@ async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: Running) -
     assert text_of((await aap.history())[-1:]) == whole
 
 
-async def test_a_prompt_of_a_megabyte_reaches_the_model_whole(portico: Running, model: Model) -> None:
+async def test_a_prompt_of_a_megabyte_reaches_the_model_whole(portico: RunningGateway, model: Model) -> None:
     prompt = "[[plain]] " + "0123456789abcde\n" * 65536 + "end"
     await create_session(portico.client, prompt)
     assert received_text(model.last_request(), "user") == [prompt]
 
 
-async def test_prompts_reach_the_model_as_they_were_written(portico: Running, home: Home, model: Model) -> None:
+async def test_prompts_reach_the_model_as_they_were_written(portico: RunningGateway, home: Home, model: Model) -> None:
     (home.work / "file.txt").write_text("the file's words")
     aap = await create_session(portico.client, "[[plain]] before")
     process = cli_of(home.path)
@@ -116,13 +116,13 @@ async def test_prompts_reach_the_model_as_they_were_written(portico: Running, ho
     assert [m["content"] for m in await aap.history() if m["role"] == "user"] == ["[[plain]] before", *PROMPTS]
 
 
-async def test_blocks_of_text_reach_the_model_as_blocks(portico: Running, model: Model) -> None:
+async def test_blocks_of_text_reach_the_model_as_blocks(portico: RunningGateway, model: Model) -> None:
     parts = ["/compact first ", "- second [[plain]]"]
     await create_session(portico.client, user([{"type": "text", "text": text} for text in parts]))
     assert [text.removeprefix("\n") for text in received_text(model.last_request(), "user")] == parts
 
 
-async def test_slash_commands_run_if_the_option_is_on(portico: Running, home: Home, model: Model) -> None:
+async def test_slash_commands_run_if_the_option_is_on(portico: RunningGateway, home: Home, model: Model) -> None:
     command = home.path / ".claude" / "commands" / "greet.md"
     command.parent.mkdir(parents=True)
     command.write_text("[[echo:a command]] Greet $ARGUMENTS.\n")
@@ -132,7 +132,7 @@ async def test_slash_commands_run_if_the_option_is_on(portico: Running, home: Ho
     assert "I see" in await aap.send_turn("/greet the world", agent={"options": {"slash_commands": "off"}})
 
 
-async def test_the_output_of_a_slash_command_is_the_answer(portico: Running, model: Model) -> None:
+async def test_the_output_of_a_slash_command_is_the_answer(portico: RunningGateway, model: Model) -> None:
     aap = await create_session(portico.client, "[[plain]] before", slash_commands="on")
     answer = await aap.send_turn("/cost")
     assert "Estimated cost" in answer

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import SCENARIOS, WRITE, Gemini, gemini, running
@@ -43,7 +43,7 @@ class Buffers:
 
 
 @asynccontextmanager
-async def editor_on(running: Running) -> AsyncIterator[tuple[Client, Buffers]]:
+async def editor_on(running: RunningGateway) -> AsyncIterator[tuple[Client, Buffers]]:
     client, connection = connect(running.gateway, "gemini")
     await client.initialize(fs={"readTextFile": True, "writeTextFile": True})
     client.choose = lambda asked: "allow_once"
@@ -54,7 +54,7 @@ async def editor_on(running: Running) -> AsyncIterator[tuple[Client, Buffers]]:
     await connection.close()
 
 
-async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: Running) -> None:
+async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: RunningGateway) -> None:
     notes = gemini.work / "notes.txt"
     notes.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):
@@ -71,7 +71,7 @@ async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: Run
     assert not (gemini.work / "new.txt").exists()
 
 
-async def test_without_the_editor_gemini_edits_the_files_on_disk(gemini: Gemini, running: Running) -> None:
+async def test_without_the_editor_gemini_edits_the_files_on_disk(gemini: Gemini, running: RunningGateway) -> None:
     notes = gemini.work / "notes.txt"
     notes.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):

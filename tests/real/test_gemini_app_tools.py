@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, gemini, running, text_of
 
@@ -69,7 +69,7 @@ def responses(gemini: Gemini) -> list[Any]:
     return [part["functionResponse"] for part in gemini.last_request()["contents"][-1]["parts"] if "functionResponse" in part]
 
 
-async def test_a_call_of_the_clients_tool(gemini: Gemini, running: Running) -> None:
+async def test_a_call_of_the_clients_tool(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[weather]]")
     assert gemini.tools() == ["mcp_portico_get_weather"]
     call = aap.pending_call()
@@ -82,7 +82,7 @@ async def test_a_call_of_the_clients_tool(gemini: Gemini, running: Running) -> N
     assert [m["role"] for m in history] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_calls_of_one_message_come_one_after_the_other(gemini: Gemini, running: Running) -> None:
+async def test_calls_of_one_message_come_one_after_the_other(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[weathers]]")
     for location in ("Tokyo", "Oslo"):
         assert aap.pending_call()["input"] == {"location": location}
@@ -91,7 +91,7 @@ async def test_calls_of_one_message_come_one_after_the_other(gemini: Gemini, run
     assert [f"{place}: 18" in json.dumps(answer) for place, answer in zip(("Tokyo", "Oslo"), responses(gemini), strict=True)]
 
 
-async def test_twenty_calls(gemini: Gemini, running: Running) -> None:
+async def test_twenty_calls(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[twenty]]")
     for n in range(20):
         assert aap.pending_call()["input"] == {"location": f"city {n}"}
@@ -100,7 +100,7 @@ async def test_twenty_calls(gemini: Gemini, running: Running) -> None:
     assert [f"result {n}" in json.dumps(answer) for n, answer in enumerate(responses(gemini))] == [True] * 20
 
 
-async def test_application_and_own_tools_in_one_message(gemini: Gemini, running: Running) -> None:
+async def test_application_and_own_tools_in_one_message(gemini: Gemini, running: RunningGateway) -> None:
     (gemini.work / "f.txt").write_text("content")
     aap = await create_session(running.client, "[[mixed]]", [WEATHER, CLOCK], {READ: True, SHELL: False})
     assert aap.pending_call()["name"] == "get_weather"
@@ -116,7 +116,7 @@ async def test_application_and_own_tools_in_one_message(gemini: Gemini, running:
     assert len(responses(gemini)) == 4
 
 
-async def test_results_of_megabytes_and_images(gemini: Gemini, running: Running) -> None:
+async def test_results_of_megabytes_and_images(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[weather]]")
     await result(aap, "x" * 3_000_000)
     assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
@@ -135,7 +135,7 @@ async def test_results_of_megabytes_and_images(gemini: Gemini, running: Running)
 
 @pytest.mark.parametrize("own", [{}, {SHELL: False}])
 async def test_unlisted_own_tools_do_not_run_with_application_tools(
-    gemini: Gemini, running: Running, own: dict[str, bool]
+    gemini: Gemini, running: RunningGateway, own: dict[str, bool]
 ) -> None:
     aap = await create_session(running.client, "[[filewrite:made.txt]]", own=own)
     assert aap.last["stopReason"] == "end_turn"
@@ -146,7 +146,7 @@ async def test_unlisted_own_tools_do_not_run_with_application_tools(
     assert not (gemini.work / "made.txt").exists()
 
 
-async def test_a_denied_call_and_a_user_message_instead_of_a_result(gemini: Gemini, running: Running) -> None:
+async def test_a_denied_call_and_a_user_message_instead_of_a_result(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[weather]]")
     call = aap.pending_call()["toolCallId"]
     await aap.post({"role": "tool_permission", "toolCallId": call, "granted": False, "reason": "not today"})
@@ -158,7 +158,7 @@ async def test_a_denied_call_and_a_user_message_instead_of_a_result(gemini: Gemi
     assert [m["content"] for m in history if m["role"] == "tool"] == ["Tool call denied: not today", "Tool call cancelled"]
 
 
-async def test_tools_are_replaced_with_the_next_message(gemini: Gemini, running: Running) -> None:
+async def test_tools_are_replaced_with_the_next_message(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[plain]] one")
     await aap.post({"role": "user", "content": "[[recall]]"}, tools=[CLOCK])
     assert gemini.tools() == ["mcp_portico_get_time"]
@@ -173,7 +173,7 @@ async def test_tool_calls_do_not_use_a_proxy(gemini: Gemini) -> None:
         assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
 
 
-async def test_the_token_is_in_no_argument_and_invalid_after_deletion(gemini: Gemini, running: Running) -> None:
+async def test_the_token_is_in_no_argument_and_invalid_after_deletion(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[weather]]")
     settings = json.loads(next((gemini.base / "data").rglob(".gemini/settings.json")).read_text())
     server = settings["mcpServers"]["portico"]

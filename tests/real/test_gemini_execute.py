@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.gemini import Gemini, gemini, running
 from tests.real.processes import wait_until
 
 __all__ = ["gemini", "running"]
 
 
-async def execute(running: Running, task: str, **more: str) -> list[dict[str, Any]]:
+async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[str, Any]]:
     answer = await running.client.post("/v1/execute", json={"driver": "gemini", "task": task, **more})
     assert answer.status_code == 200, answer.text
     events = [json.loads(frame.removeprefix("data: ")) for frame in answer.text.split("\n\n") if frame.startswith("data: ")]
@@ -28,7 +28,7 @@ def received_text(events: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize("task", ["hello [[plain]]", "-hello [[plain]]", "/help [[plain]]", "--version [[plain]]"])
-async def test_a_task(gemini: Gemini, running: Running, task: str) -> None:
+async def test_a_task(gemini: Gemini, running: RunningGateway, task: str) -> None:
     events = await execute(running, task)
     assert received_text(events) == "Hello from the model, this is plain text."
     assert events[-1]["exit_code"] == 0
@@ -38,14 +38,14 @@ async def test_a_task(gemini: Gemini, running: Running, task: str) -> None:
     assert list(gemini.home.iterdir()) == []
 
 
-async def test_a_task_and_an_answer_of_a_megabyte(gemini: Gemini, running: Running) -> None:
+async def test_a_task_and_an_answer_of_a_megabyte(gemini: Gemini, running: RunningGateway) -> None:
     events = await execute(running, "x" * 1_000_000 + " [[bigtext]]")
     assert received_text(events) == "X" * 1_200_000
     assert events[-1]["exit_code"] == 0
     assert "x" * 1_000_000 in json.dumps(gemini.last_request()["contents"])
 
 
-async def test_tools_without_permission(gemini: Gemini, running: Running) -> None:
+async def test_tools_without_permission(gemini: Gemini, running: RunningGateway) -> None:
     (gemini.work / "f.txt").write_text("content")
     events = await execute(running, "[[fileread:f.txt]]")
     calls = [(event["name"], event["status"]) for event in events if event["kind"] == "tool_call"]
@@ -66,7 +66,7 @@ async def test_tools_with_the_argument_yolo(gemini: Gemini) -> None:
 @pytest.mark.parametrize(
     ("scenario", "code", "reported"), [("e400", 144, "bad request"), ("e401", 145, "invalid x-api-key"), ("cut", 1, "terminated")]
 )
-async def test_model_errors(gemini: Gemini, running: Running, scenario: str, code: int, reported: str) -> None:
+async def test_model_errors(gemini: Gemini, running: RunningGateway, scenario: str, code: int, reported: str) -> None:
     began = time.monotonic()
     events = await execute(running, f"[[{scenario}]]")
     assert events[-1]["exit_code"] == code
@@ -74,7 +74,7 @@ async def test_model_errors(gemini: Gemini, running: Running, scenario: str, cod
     assert time.monotonic() - began < 60
 
 
-async def test_a_model(gemini: Gemini, running: Running) -> None:
+async def test_a_model(gemini: Gemini, running: RunningGateway) -> None:
     await execute(running, "[[plain]]", model="gemini-2.5-pro")
     assert "gemini-2.5-pro" in gemini.model.requests[-1].path
 

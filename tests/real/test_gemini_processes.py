@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.gemini import SHELL, AapSession, Gemini, create_session, gemini, running
 from tests.real.processes import wait_for_exit, wait_until
 
@@ -47,7 +47,7 @@ async def test_a_lost_native_session_is_seeded(gemini: Gemini) -> None:
     assert received_text == "I see 2 user texts. Before this one: hello [[plain]]"
 
 
-async def test_an_interrupt_in_text(gemini: Gemini, running: Running) -> None:
+async def test_an_interrupt_in_text(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[plain]]")
     session = await running.gateway.sessions.get(ADMINISTRATOR, aap.id)
     turn = asyncio.create_task(aap.post({"role": "user", "content": "[[slowcount]]"}))
@@ -59,7 +59,7 @@ async def test_an_interrupt_in_text(gemini: Gemini, running: Running) -> None:
     assert await aap.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 
-async def test_an_interrupt_in_a_tool_ends_its_process(gemini: Gemini, running: Running) -> None:
+async def test_an_interrupt_in_a_tool_ends_its_process(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[plain]]", tools={SHELL: True})
     turn = asyncio.create_task(aap.post({"role": "user", "content": "[[longshell]]"}))
     await wait_until(lambda: bool(gemini.processes("python3")), "the command runs")
@@ -74,7 +74,7 @@ async def test_an_interrupt_in_a_tool_ends_its_process(gemini: Gemini, running: 
     assert await aap.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 
-async def test_the_cli_killed_in_mid_run(gemini: Gemini, running: Running) -> None:
+async def test_the_cli_killed_in_mid_run(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "hello [[plain]]", tools={SHELL: True})
     turn = asyncio.create_task(aap.post({"role": "user", "content": "[[longshell]]"}))
     await wait_until(lambda: bool(gemini.processes("python3")), "the command runs")
@@ -87,7 +87,7 @@ async def test_the_cli_killed_in_mid_run(gemini: Gemini, running: Running) -> No
     assert "hello [[plain]]" in await aap.send_turn("[[recall]]")
 
 
-async def test_a_deleted_session_leaves_nothing(gemini: Gemini, running: Running) -> None:
+async def test_a_deleted_session_leaves_nothing(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "hello [[e401]]")
     state = gemini.base / "data" / "state"
     assert [folder.name for folder in state.iterdir()] == [aap.id]

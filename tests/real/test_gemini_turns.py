@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, gemini, running, text_of
 
@@ -30,7 +30,7 @@ for listed in (READ, SHELL):
     SCENARIOS[f"not-{listed}"] = Scenario((Step(others), text_step("All tried.")))
 
 
-async def test_a_conversation_in_one_process(gemini: Gemini, running: Running) -> None:
+async def test_a_conversation_in_one_process(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "hello [[plain]]")
     assert text_of(aap.last["messages"]) == "Hello from the model, this is plain text."
     (process,) = gemini.processes("node")
@@ -44,12 +44,12 @@ async def test_a_conversation_in_one_process(gemini: Gemini, running: Running) -
     assert list(gemini.home.iterdir()) == []
 
 
-async def test_a_prompt_that_looks_like_a_command_is_text(gemini: Gemini, running: Running) -> None:
+async def test_a_prompt_that_looks_like_a_command_is_text(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "/help [[plain]]")
     assert text_of(aap.last["messages"]).startswith("Hello from the model")
 
 
-async def test_trusted_tools_run_and_only_listed_tools_are_sent_to_the_model(gemini: Gemini, running: Running) -> None:
+async def test_trusted_tools_run_and_only_listed_tools_are_sent_to_the_model(gemini: Gemini, running: RunningGateway) -> None:
     (gemini.work / "f.txt").write_text("content")
     aap = await create_session(running.client, "[[shell]]", tools={SHELL: True, READ: True})
     assert aap.results() == [".\n..\nf.txt\nhi"]
@@ -62,7 +62,7 @@ async def test_trusted_tools_run_and_only_listed_tools_are_sent_to_the_model(gem
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_a_permission_for_each_of_the_tools(gemini: Gemini, running: Running, granted: bool) -> None:
+async def test_a_permission_for_each_of_the_tools(gemini: Gemini, running: RunningGateway, granted: bool) -> None:
     (gemini.work / "f.txt").write_text("content")
     aap = await create_session(running.client, "[[run:touch made.txt]]", tools={SHELL: False, READ: False, WRITE: False})
     call = aap.pending_call()
@@ -82,7 +82,7 @@ async def test_a_permission_for_each_of_the_tools(gemini: Gemini, running: Runni
     assert ("canceled by the user" in model_saw) is not granted
 
 
-async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: Running) -> None:
+async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[run:touch made.txt]]", tools={READ: True})
     assert aap.last["stopReason"] == "end_turn"
     assert gemini.tools() == [READ]
@@ -93,7 +93,7 @@ async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: Running) -
 
 
 @pytest.mark.parametrize("listed", [READ, SHELL])
-async def test_no_kind_of_tool_runs_unlisted(gemini: Gemini, running: Running, listed: str) -> None:
+async def test_no_kind_of_tool_runs_unlisted(gemini: Gemini, running: RunningGateway, listed: str) -> None:
     """To read, to search, to write, to run, and of the web: the model calls them although it is not offered them."""
     (gemini.work / "f.txt").write_text("CONTENT")
     aap = await create_session(running.client, f"[[not-{listed}:{gemini.model.url}/fetched]]", tools={listed: False})
@@ -104,7 +104,7 @@ async def test_no_kind_of_tool_runs_unlisted(gemini: Gemini, running: Running, l
     assert [(path.name, path.read_text()) for path in gemini.work.iterdir()] == [("f.txt", "CONTENT")]
 
 
-async def test_a_denied_tool_of_the_web_does_not_run(gemini: Gemini, running: Running) -> None:
+async def test_a_denied_tool_of_the_web_does_not_run(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, f"[[web:{gemini.model.url}/fetched]]", tools={"web_fetch": False})
     assert aap.pending_call()["name"] == "web_fetch"
     await aap.permit(False)
@@ -113,7 +113,7 @@ async def test_a_denied_tool_of_the_web_does_not_run(gemini: Gemini, running: Ru
     assert not [request for request in gemini.model.requests if "fetched" in request.path]
 
 
-async def test_project_settings_add_no_tools(gemini: Gemini, running: Running) -> None:
+async def test_project_settings_add_no_tools(gemini: Gemini, running: RunningGateway) -> None:
     own = gemini.work / ".gemini"
     (own / "policies").mkdir(parents=True)
     evil = {"command": "touch", "args": [str(gemini.work / "evil.txt")]}
@@ -132,12 +132,12 @@ async def test_project_settings_add_no_tools(gemini: Gemini, running: Running) -
     assert {path.name for path in gemini.work.iterdir()} == {".gemini", "GEMINI.md"}
 
 
-async def test_a_tool_result_of_a_megabyte(gemini: Gemini, running: Running) -> None:
+async def test_a_tool_result_of_a_megabyte(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[bigshell]]", tools={SHELL: True})
     assert aap.results() == ["A" * 1_000_000]
 
 
-async def test_an_image(gemini: Gemini, running: Running) -> None:
+async def test_an_image(gemini: Gemini, running: RunningGateway) -> None:
     await create_session(
         running.client, {"role": "user", "content": [{"type": "text", "text": "[[plain]]"}, {"type": "image", "url": PIXEL}]}
     )
@@ -145,7 +145,7 @@ async def test_an_image(gemini: Gemini, running: Running) -> None:
     assert [part["inlineData"]["mimeType"] for part in parts if "inlineData" in part] == ["image/png"]
 
 
-async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -> None:
+async def test_a_history_and_a_system_prompt(gemini: Gemini, running: RunningGateway) -> None:
     called = {"type": "tool_use", "toolCallId": "c1", "name": "get_weather", "input": {"location": "Tokyo"}}
     history: list[Any] = [
         {"role": "system", "content": "SYSTEM-MARK"},
@@ -168,9 +168,12 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: Running) -
 
 
 @pytest.mark.parametrize(
-    ("scenario", "reported"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
+    ("scenario", "reported"),
+    [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")],
 )
-async def test_model_errors_are_reported_within_seconds(gemini: Gemini, running: Running, scenario: str, reported: str) -> None:
+async def test_model_errors_are_reported_within_seconds(
+    gemini: Gemini, running: RunningGateway, scenario: str, reported: str
+) -> None:
     aap = await create_session(running.client, "[[plain]]")
     began = time.monotonic()
     await aap.send_turn(f"[[{scenario}]]", stop="error")
@@ -179,7 +182,7 @@ async def test_model_errors_are_reported_within_seconds(gemini: Gemini, running:
     assert await aap.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 
-async def test_the_key_of_a_session_and_a_model(gemini: Gemini, running: Running) -> None:
+async def test_the_key_of_a_session_and_a_model(gemini: Gemini, running: RunningGateway) -> None:
     del gemini.env["GEMINI_API_KEY"]
     async with gemini.gateway(server={"data_dir": str(gemini.base / "other")}) as gateway:
         await create_session(gateway.client, "[[plain]]", api_key="s3cret-key-0123456789", model="gemini-2.5-pro")

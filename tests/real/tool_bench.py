@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_on, table
+from tests.daemon import Daemon, gateway_config, run_gateway
 from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, text_step
 from tests.model_server.serving import ModelServer
@@ -106,7 +106,7 @@ class Bench:
             **self.env,
         }
         agent = {"driver": "claude", "program": str(PROGRAM), "cwd": str(self.work), "env": env}
-        return table(self.base, agents={"claude": agent})
+        return gateway_config(self.base, agents={"claude": agent})
 
     def model_calls(self, *blocks: Block, after: str = "Done.", name: str = "calls") -> str:
         """The model makes these calls in one message, then says `after`. The text that starts it."""
@@ -222,7 +222,7 @@ async def unstarted_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> As
 @pytest.fixture
 async def bench(unstarted_bench: Bench) -> AsyncIterator[Bench]:
     """A bench with a gateway in this process."""
-    async with gateway_on(unstarted_bench.config()) as running:
+    async with run_gateway(unstarted_bench.config()) as running:
         running.client.timeout = httpx.Timeout(120)
         unstarted_bench.client = running.client
         yield unstarted_bench

@@ -20,7 +20,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolResult
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process_tree import living, marked
-from tests.fork_server import forked
+from tests.fork_server import forked_command
 
 ROOT = Path(__file__).parents[3]
 LIMITS = Limits(start=60, idle=60, total=120, grace=5)
@@ -32,7 +32,7 @@ Open = Callable[..., Awaitable[CliAgent]]
 
 def agent_args() -> tuple[str, ...]:
     """The arguments with which Python runs the agent."""
-    return forked("tests.acp_agent")[1:]
+    return forked_command("tests.acp_agent")[1:]
 
 
 def environment(tmp_path: Path, flags: str = "") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Agents as configured: their environment, their folder, and a program that is missing."""
+"""Configured agents: environment variables, working directory, and a missing program."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from drivers.runtime.process_tree import MARKER
 from gateway.agents.configured import Agents
 from gateway.config import parse
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, gateway_on, table
-from tests.gateway.talk import create, error, execute, look, send_turn, session_body, user
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, session_body, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 NAMES = [{"env": "*"}]
 
 
-async def _variables(daemon: Daemon, folder: Path, scene: Scene, *names: str) -> list[str]:
-    """What the agent says of its environment, in a session and in a task."""
+async def _variables(daemon: Daemon, folder: Path, write_scenario: WriteScenario, *names: str) -> list[str]:
+    """Return the environment variables that the agent outputs, in a session and in a task."""
     steps = [step for name in names for step in ({"env": name}, {"text": "\n"})]
     entry = {
         "driver": "script",
         "cwd": str(folder / "scenes"),
         "env": {"VENDOR_SETTING": "configured", "LANG": "de_DE.UTF-8"},
-        "options": {"scenario": scene(steps)},
+        "options": {"scenario": write_scenario(steps)},
     }
-    write_config(folder, table(folder, agents={"script": entry}))
+    write_config(folder, gateway_config(folder, agents={"script": entry}))
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client))["messages"][0]["content"]
+        session = (await create_session(client))["messages"][0]["content"]
         task = "".join(frame["text"] for frame in await execute(client) if frame["kind"] == "agent_token")
     return [session, task]
 
 
-async def test_an_agent_gets_the_least_environment(daemon: Daemon, tmp_path: Path, scene: Scene) -> None:
+async def test_agent_environment_has_only_general_and_configured_variables(
+    daemon: Daemon, tmp_path: Path, write_scenario: WriteScenario
+) -> None:
     daemon.env = {
         "PORTICO_API_KEY": "key-of-the-gateway",
         "PORTICO_DATA_DIR": str(tmp_path / "data"),
@@ -50,19 +52,21 @@ async def test_an_agent_gets_the_least_environment(daemon: Daemon, tmp_path: Pat
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "XDG_CACHE_HOME": "/tmp/cache",
     }
-    for received_text in await _variables(daemon, tmp_path, scene, "*"):
-        names = set(received_text.split())
+    for variables in await _variables(daemon, tmp_path, write_scenario, "*"):
+        names = set(variables.split())
         assert {"PATH", "HOME", "LANG", "LC_TIME", "HTTPS_PROXY", "XDG_CACHE_HOME", "VENDOR_SETTING"} <= names
         assert not {name for name in names if name.startswith("PORTICO_")} - {MARKER}
         assert not names & {"AWS_SECRET_ACCESS_KEY", "ANTHROPIC_API_KEY", "ARBITRARY"}
 
 
-async def test_its_configured_variables_are_there(daemon: Daemon, tmp_path: Path, scene: Scene) -> None:
-    for received_text in await _variables(daemon, tmp_path, scene, "VENDOR_SETTING", "LANG", "HOME"):
-        assert received_text.split("\n")[:3] == ["VENDOR_SETTING=configured", "LANG=de_DE.UTF-8", f"HOME={tmp_path}"]
+async def test_configured_variables_are_in_the_agent_environment(
+    daemon: Daemon, tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    for variables in await _variables(daemon, tmp_path, write_scenario, "VENDOR_SETTING", "LANG", "HOME"):
+        assert variables.split("\n")[:3] == ["VENDOR_SETTING=configured", "LANG=de_DE.UTF-8", f"HOME={tmp_path}"]
 
 
-async def test_a_drivers_own_variables_go_to_its_agents_only(tmp_path: Path) -> None:
+async def test_driver_specific_variables_are_passed_only_to_agents_of_that_driver(tmp_path: Path) -> None:
     environ = {"ANTHROPIC_API_KEY": "x", "CLAUDE_CONFIG_DIR": "y", "PORTICO_X": "z", "PATH": os.environ["PATH"]}
     settings = parse({"agents": {"c": {"driver": "claude", "program": "true"}, "e": {"driver": "echo"}}})
     agents = Agents(settings, environ, tmp_path)
@@ -72,7 +76,7 @@ async def test_a_drivers_own_variables_go_to_its_agents_only(tmp_path: Path) -> 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    """The folder of the agent, with one below it, one beside it, and links."""
+    """The agent's folder, with subfolders, a folder beside it, and symbolic links."""
     base = tmp_path / "scenes"
     (base / "below" / "deeper").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -84,7 +88,7 @@ def folders(tmp_path: Path) -> Path:
     return base
 
 
-async def test_a_session_works_in_the_folder_that_it_chose(portico: Running, folders: Path) -> None:
+async def test_cwd_option_within_the_agent_folder_is_used(portico: RunningGateway, folders: Path) -> None:
     used = {
         "below": "below",
         "below/deeper": "deeper",
@@ -95,9 +99,9 @@ async def test_a_session_works_in_the_folder_that_it_chose(portico: Running, fol
     }
     for chosen, name in used.items():
         for cwd in (chosen, str(folders / chosen)):
-            answer = await create(portico.client, options={"scenario": "scene.json", "cwd": cwd})
+            answer = await create_session(portico.client, options={"scenario": "scene.json", "cwd": cwd})
             assert answer["messages"][0]["content"] == name
-            assert (await look(portico.client, answer["sessionId"]))["agent"]["options"]["cwd"] == cwd
+            assert (await get_session(portico.client, answer["sessionId"]))["agent"]["options"]["cwd"] == cwd
 
 
 BAD_FOLDERS = [
@@ -112,7 +116,7 @@ BAD_FOLDERS = [
     "way-out/..",
     "~",
     "~root",
-    "~nobody-of-that-name",
+    "~no-such-user",
     "missing",
     "below/missing",
     "file",
@@ -123,68 +127,74 @@ BAD_FOLDERS = [
 ]
 
 
-async def test_any_other_folder_is_refused(portico: Running, folders: Path) -> None:
-    session = (await create(portico.client, options={"scenario": "scene.json"}))["sessionId"]
-    before = await look(portico.client, session)
+async def test_cwd_option_outside_the_agent_folder_is_rejected(portico: RunningGateway, folders: Path) -> None:
+    session = (await create_session(portico.client, options={"scenario": "scene.json"}))["sessionId"]
+    before = await get_session(portico.client, session)
     for cwd in BAD_FOLDERS:
-        text = await error(portico.client.put("/session", json=session_body(options={"cwd": cwd})), 400)
+        text = await expect_error(portico.client.put("/session", json=session_body(options={"cwd": cwd})), 400)
         assert "'cwd'" in text, (cwd, text)
         assert len(text) < 12_000
-        body = {"messages": [user()], "agent": {"options": {"cwd": cwd}}}
-        await error(portico.client.post(f"/session/{session}", json=body), 400)
-    assert await look(portico.client, session) == before
+        body = {"messages": [user_message()], "agent": {"options": {"cwd": cwd}}}
+        await expect_error(portico.client.post(f"/session/{session}", json=body), 400)
+    assert await get_session(portico.client, session) == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
-    assert "create it first" in await error(portico.client.put("/session", json=session_body(options={"cwd": "missing"})), 400)
+    assert "create it first" in await expect_error(
+        portico.client.put("/session", json=session_body(options={"cwd": "missing"})), 400
+    )
 
 
-async def test_a_folder_that_became_a_way_out_is_refused(portico: Running, folders: Path) -> None:
-    answer = await create(portico.client, options={"scenario": "scene.json", "cwd": "below/deeper"})
+async def test_cwd_that_was_replaced_by_a_link_to_the_outside_is_rejected(portico: RunningGateway, folders: Path) -> None:
+    answer = await create_session(portico.client, options={"scenario": "scene.json", "cwd": "below/deeper"})
     (folders / "below").rename(folders.parent / "outside" / "below")
     (folders / "below").symlink_to(folders.parent / "outside" / "below")
-    options = {"messages": [user()], "agent": {"options": {"pace": "fast"}}}
-    assert "'cwd'" in await error(portico.client.post(f"/session/{answer['sessionId']}", json=options), 400)
+    options = {"messages": [user_message()], "agent": {"options": {"pace": "fast"}}}
+    assert "'cwd'" in await expect_error(portico.client.post(f"/session/{answer['sessionId']}", json=options), 400)
 
 
-async def test_an_agent_without_a_folder_has_one_of_its_own(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, agents={"demo": {"driver": "script"}})) as portico:
-        await create(portico.client, "demo", options={"pace": "fast"})
+async def test_agent_without_cwd_gets_a_workspace_in_the_data_directory(tmp_path: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, agents={"demo": {"driver": "script"}})) as portico:
+        await create_session(portico.client, "demo", options={"pace": "fast"})
     assert (tmp_path / "data" / "workspaces" / "demo").is_dir()
 
 
 MISSING: dict[str, Any] = {"driver": "claude", "program": "no-such-program"}
 
 
-async def test_an_agent_whose_program_is_missing_is_not_offered(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, agents={"away": MISSING})) as portico:
+async def test_agent_with_missing_program_is_not_listed_and_requests_fail(tmp_path: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, agents={"away": MISSING})) as portico:
         meta = (await portico.client.get("/meta")).json()
         assert "away" not in [agent["name"] for agent in meta["agents"]]
         for request in (
             portico.client.put("/session", json=session_body("away")),
             portico.client.post("/v1/execute", json={"driver": "away", "task": "x"}),
         ):
-            text = await error(request, 503)
+            text = await expect_error(request, 503)
             assert "'no-such-program'" in text and "npm install" in text and "agents.away.program" in text
         assert (await portico.client.get("/sessions")).json() == {"sessions": []}
         assert not await portico.gateway.store.runs.unfinished()
 
 
-async def test_a_session_survives_that_its_program_goes_and_comes(tmp_path: Path, scene: Scene) -> None:
-    config = table(tmp_path)
-    async with gateway_on(config) as portico:
-        session = (await create(portico.client, "script", "one", options={"scenario": scene([{"remember": True}])}))["sessionId"]
+async def test_session_continues_after_its_program_was_missing_and_is_back(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    config = gateway_config(tmp_path)
+    async with run_gateway(config) as portico:
+        session = (
+            await create_session(portico.client, "script", "one", options={"scenario": write_scenario([{"remember": True}])})
+        )["sessionId"]
     gone = config | {"agents": {"script": config["agents"]["script"] | {"program": "no-such-program"}}}
-    async with gateway_on(gone) as portico:
-        before = await look(portico.client, session)
-        assert "no-such-program" in await error(portico.client.post(f"/session/{session}", json={"messages": [user()]}), 503)
-        assert await look(portico.client, session) == before
-    async with gateway_on(config) as portico:
+    async with run_gateway(gone) as portico:
+        before = await get_session(portico.client, session)
+        assert "no-such-program" in await expect_error(
+            portico.client.post(f"/session/{session}", json={"messages": [user_message()]}), 503
+        )
+        assert await get_session(portico.client, session) == before
+    async with run_gateway(config) as portico:
         assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
 
 
-async def test_a_session_whose_agent_left_the_configuration_says_so(tmp_path: Path) -> None:
-    config = table(tmp_path, agents={"demo": {"driver": "script", "options": {"pace": "fast"}}})
-    async with gateway_on(config) as portico:
-        session = (await create(portico.client, "demo"))["sessionId"]
-    async with gateway_on(table(tmp_path)) as portico:
-        assert "'demo'" in await error(portico.client.get(f"/session/{session}"), 503)
+async def test_session_of_an_agent_that_is_no_longer_configured_fails_with_its_name(tmp_path: Path) -> None:
+    config = gateway_config(tmp_path, agents={"demo": {"driver": "script", "options": {"pace": "fast"}}})
+    async with run_gateway(config) as portico:
+        session = (await create_session(portico.client, "demo"))["sessionId"]
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        assert "'demo'" in await expect_error(portico.client.get(f"/session/{session}"), 503)
         assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}

@@ -1,4 +1,4 @@
-"""What is installed, as `/meta` and `/v1/drivers` tell it: from the programs themselves, asked once."""
+"""Agent discovery as reported by `/meta` and `/v1/drivers`: each program is probed once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import gateway_on, table
+from tests.daemon import gateway_config, run_gateway
 
 Program = Callable[..., Path]
 
 
 @pytest.fixture
 def claude(tmp_path: Path) -> Program:
-    """Write a program that answers as the claude CLI does; it notes each call in `calls`."""
+    """Write a program that answers as the claude CLI does; it appends each call to the file `calls`."""
 
     def write(version: str = "2.1.329", logged_in: bool = True, models: tuple[str, ...] = ("opus", "sonnet")) -> Path:
         opened = {"models": [{"value": model} for model in models]}
@@ -37,60 +37,60 @@ def claude(tmp_path: Path) -> Program:
 
 
 def config(tmp_path: Path, program: Path) -> dict[str, Any]:
-    return table(tmp_path, agents={"claude": {"driver": "claude", "program": str(program)}})
+    return gateway_config(tmp_path, agents={"claude": {"driver": "claude", "program": str(program)}})
 
 
 def calls(tmp_path: Path) -> list[str]:
     return (tmp_path / "calls").read_text().split()
 
 
-async def test_meta_tells_the_programs_version_and_its_models(tmp_path: Path, claude: Program) -> None:
-    async with gateway_on(config(tmp_path, claude())) as running:
+async def test_meta_reports_the_version_and_models_of_the_program(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(config(tmp_path, claude())) as running:
         agents = {agent["name"]: agent for agent in (await running.client.get("/meta")).json()["agents"]}
     assert agents["claude"]["version"] == "2.1.329"
     model = next(option for option in agents["claude"]["options"] if option["name"] == "model")
     assert (model["type"], model["options"], model["default"]) == ("select", ["", "opus", "sonnet"], "")
 
 
-async def test_a_logged_out_agent_is_not_offered_and_drivers_says_why(tmp_path: Path, claude: Program) -> None:
-    async with gateway_on(config(tmp_path, claude(logged_in=False))) as running:
-        offered = [agent["name"] for agent in (await running.client.get("/meta")).json()["agents"]]
+async def test_logged_out_agent_is_not_listed_and_drivers_reports_the_problem(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(config(tmp_path, claude(logged_in=False))) as running:
+        listed = [agent["name"] for agent in (await running.client.get("/meta")).json()["agents"]]
         state = await agent_state(running.client, "claude")
-    assert "claude" not in offered
+    assert "claude" not in listed
     assert (state["installed"], state["logged_in"], state["offered"]) == (True, False, False)
     assert "not logged in" in state["problem"] and "agents.claude.env" in state["problem"]
 
 
-async def test_a_missing_program_is_told_with_what_to_do(tmp_path: Path) -> None:
-    async with gateway_on(config(tmp_path, tmp_path / "nowhere")) as running:
+async def test_missing_program_is_reported_with_instructions(tmp_path: Path) -> None:
+    async with run_gateway(config(tmp_path, tmp_path / "nowhere")) as running:
         state = await agent_state(running.client, "claude")
     assert (state["installed"], state["offered"], state["version"]) == (False, False, None)
     assert "npm install" in state["problem"] and "agents.claude.program" in state["problem"]
 
 
-async def test_an_answer_is_kept_over_a_restart_until_the_program_changes(tmp_path: Path, claude: Program) -> None:
+async def test_probe_result_is_kept_over_a_restart_while_the_program_is_unchanged(tmp_path: Path, claude: Program) -> None:
     program = claude()
-    async with gateway_on(config(tmp_path, program)) as running:
+    async with run_gateway(config(tmp_path, program)) as running:
         await running.client.get("/meta")
     known = json.loads((tmp_path / "data" / "discovery.json").read_text())
     assert any(probe["version"] == "2.1.329" for probe in known.values())
-    # From here on the program does not answer any more, so only what is kept can.
+    # From here on the program does not respond, so the version can only come from the cache.
     program.write_text("#!/bin/sh\nsleep 60\n")
     os.utime(program, ns=(0, int(next(key for key in known if key.startswith("claude|")).split("|")[3])))
-    async with gateway_on(config(tmp_path, program)) as running:
+    async with run_gateway(config(tmp_path, program)) as running:
         state = await asyncio.wait_for(agent_state(running.client, "claude"), 2)
     assert state["version"] == "2.1.329"
 
 
-async def test_a_changed_program_is_asked_again(tmp_path: Path, claude: Program) -> None:
-    async with gateway_on(config(tmp_path, claude())) as running:
+async def test_changed_program_is_probed_again(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(config(tmp_path, claude())) as running:
         assert (await agent_state(running.client, "claude"))["version"] == "2.1.329"
         claude(version="3.0.0")
         assert (await agent_state(running.client, "claude"))["version"] == "3.0.0"
 
 
-async def test_one_answer_serves_many_requests(tmp_path: Path, claude: Program) -> None:
-    async with gateway_on(config(tmp_path, claude())) as running:
+async def test_concurrent_requests_share_one_probe(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(config(tmp_path, claude())) as running:
         await asyncio.gather(*(running.client.get("/meta") for _ in range(20)))
     assert calls(tmp_path).count("--version") == 1
 

@@ -1,4 +1,4 @@
-"""An agent that speaks the Agent Client Protocol behind a gateway: a small one, made with the protocol's official package."""
+"""The driver `acp` behind a gateway, with the small ACP agent of tests/acp_agent.py."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import Running, gateway_on, table
-from tests.fork_server import forked
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.fork_server import forked_command
 
 ROOT = Path(__file__).parents[3]
 GRANT = {"name": "execute", "trust": False}
 
 
 def small_agent(folder: Path, **more: Any) -> dict[str, Any]:
-    """Its entry in the configuration."""
+    """Return the configuration of the small ACP agent, with the given keys added."""
     for name in ("work", "sessions"):
         (folder / name).mkdir(exist_ok=True)
     env = {"PYTHONPATH": str(ROOT), "ACP_AGENT_SESSIONS": str(folder / "sessions")}
-    program, *arguments = forked("tests.acp_agent")
+    program, *arguments = forked_command("tests.acp_agent")
     agent = {"driver": "acp", "program": program, "args": arguments, "env": env}
     return {**agent, "cwd": str(folder / "work"), **more}
 
 
 @pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[Running]:
-    """A gateway in this process with the small agent as `small`."""
-    async with gateway_on(table(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
+async def small(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+    """A gateway in this process with the small ACP agent, named `small`."""
+    async with run_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
         yield running
 
 
@@ -41,17 +41,17 @@ def user(content: str) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-async def test_a_conversation(small: Running) -> None:
+async def test_session_with_two_turns(small: RunningGateway) -> None:
     answer = await create(small.client, user("say hello"))
     assert answer.status_code == 201, answer.text
-    received_text = answer.json()["messages"][0]["content"]
-    assert [block["type"] for block in received_text] == ["thinking", "text"]
+    content = answer.json()["messages"][0]["content"]
+    assert [block["type"] for block in content] == ["thinking", "text"]
     session = answer.json()["sessionId"]
     answer = await small.client.post(f"/session/{session}", json={"messages": [user("recall")]})
     assert answer.json()["messages"] == [{"role": "assistant", "content": "say hello | recall"}]
 
 
-async def test_what_it_cannot_be_given_is_refused(small: Running) -> None:
+async def test_history_and_system_message_are_rejected(small: RunningGateway) -> None:
     history = [user("one"), {"role": "assistant", "content": "two"}, user("three")]
     answer = await create(small.client, *history)
     assert (answer.status_code, "cannot be given a history" in answer.text) == (400, True)
@@ -60,7 +60,7 @@ async def test_what_it_cannot_be_given_is_refused(small: Running) -> None:
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_a_permission_over_two_requests(small: Running, tmp_path: Path, granted: bool) -> None:
+async def test_permission_is_answered_in_a_second_request(small: RunningGateway, tmp_path: Path, granted: bool) -> None:
     answer = await create(small.client, user("run touch made.txt"), tools=[GRANT])
     assert answer.json()["stopReason"] == "tool_use", answer.text
     session, (message,) = answer.json()["sessionId"], answer.json()["messages"]
@@ -74,7 +74,7 @@ async def test_a_permission_over_two_requests(small: Running, tmp_path: Path, gr
     assert (tmp_path / "work" / "made.txt").exists() is granted
 
 
-async def test_two_permissions_are_two_turns(small: Running) -> None:
+async def test_two_permission_requests_take_two_turns(small: RunningGateway) -> None:
     answer = await create(small.client, user("both"), tools=[GRANT])
     session = answer.json()["sessionId"]
     for _ in range(2):
@@ -87,22 +87,22 @@ async def test_two_permissions_are_two_turns(small: Running) -> None:
     assert [message["role"] for message in history].count("tool") == 2
 
 
-async def test_a_task(small: Running) -> None:
+async def test_execute_runs_a_task(small: RunningGateway) -> None:
     answer = await small.client.post("/v1/execute", json={"driver": "small", "task": "say -hello"})
     assert '"kind":"agent_token","text":"-hello"' in answer.text
     assert '"kind":"session_end","exit_code":0' in answer.text
 
 
 @pytest.mark.parametrize("flags", ["", "noimage"])
-async def test_images_are_offered_and_taken_as_the_agent_itself_says(tmp_path: Path, flags: str) -> None:
+async def test_image_support_follows_the_capabilities_of_the_agent(tmp_path: Path, flags: str) -> None:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = flags
     image = {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}
     message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "look"}, image]}
     for _ in range(2):
-        async with gateway_on(table(tmp_path, agents={"small": agent})) as running:
-            (offered,) = [a for a in (await running.client.get("/meta")).json()["agents"] if a["name"] == "small"]
-            assert offered["capabilities"].get("image") == (None if flags else {"data": {}})
+        async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running:
+            (listed,) = [a for a in (await running.client.get("/meta")).json()["agents"] if a["name"] == "small"]
+            assert listed["capabilities"].get("image") == (None if flags else {"data": {}})
             answer = await create(running.client, message)
             assert answer.status_code == (400 if flags else 201)
             if flags:

@@ -1,4 +1,4 @@
-"""`portico key` and where keys come from."""
+"""`portico key`, and the sources of the default API keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.security.authentication import ADMINISTRATOR, Authenticator
 from gateway.security.loopback import is_loopback
 from gateway.security.secret_files import read_or_create
 from tests.conftest import write_config
-from tests.gateway.command import Command
+from tests.gateway.portico_command import PorticoCommand
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def key(*arguments: str, env: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, ["key", *arguments], env=env)
 
 
-def test_a_key_is_made_once_and_is_its_owners_only(tmp_path: Path) -> None:
+def test_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     first, second = key(), key()
     assert (first.exit_code, first.stderr) == (0, "")
     assert first.stdout == second.stdout
@@ -44,7 +44,7 @@ def test_a_key_is_made_once_and_is_its_owners_only(tmp_path: Path) -> None:
     assert [other.name for other in file.parent.iterdir()] == ["api-key"]
 
 
-def test_the_data_directory_may_be_chosen(tmp_path: Path) -> None:
+def test_data_directory_comes_from_option_or_environment(tmp_path: Path) -> None:
     by_option = key("--data-dir", str(tmp_path / "a")).stdout
     by_env = key(env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
     by_both = key("--data-dir", str(tmp_path / "a"), env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
@@ -52,7 +52,7 @@ def test_the_data_directory_may_be_chosen(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "api-key").read_text() == by_env != by_option
 
 
-def test_given_keys_win_over_a_made_one(tmp_path: Path) -> None:
+def test_configured_keys_take_precedence_over_the_key_file(tmp_path: Path) -> None:
     config = str(write_config(tmp_path, {"auth": {"keys": ["first-of-config", "second-of-config"]}}))
     assert key("--config", config).stdout == "first-of-config\n"
     assert key("--config", config, env={"PORTICO_API_KEY": " from-env\n"}).stdout == "from-env\n"
@@ -62,7 +62,7 @@ def test_given_keys_win_over_a_made_one(tmp_path: Path) -> None:
     assert made == key().stdout
 
 
-def test_all_given_keys_are_valid(tmp_path: Path) -> None:
+def test_all_configured_keys_are_valid(tmp_path: Path) -> None:
     settings = parse({"auth": {"keys": ["first-of-config", "second-of-config"]}})
     assert default_api_keys(settings, {"PORTICO_API_KEY": "from-env"}) == ("from-env", "first-of-config", "second-of-config")
     auth = Authenticator(default_api_keys(settings, {}), NamedKeys(tmp_path))
@@ -70,7 +70,7 @@ def test_all_given_keys_are_valid(tmp_path: Path) -> None:
         assert auth.check(f"Bearer {valid}") == ADMINISTRATOR
 
 
-def test_a_file_that_was_left_empty_is_no_key(tmp_path: Path) -> None:
+def test_empty_key_file_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "api-key"
     for left in ("", "\n"):
         file.write_text(left)
@@ -78,30 +78,30 @@ def test_a_file_that_was_left_empty_is_no_key(tmp_path: Path) -> None:
         assert file.read_text() == key("--data-dir", str(tmp_path)).stdout
 
 
-def test_of_two_that_make_a_key_one_wins(tmp_path: Path) -> None:
+def test_concurrent_creation_returns_the_key_that_was_written_first(tmp_path: Path) -> None:
     file = tmp_path / "api-key"
 
     def slow() -> str:
-        read_or_create(file, lambda: "of the quicker one")
-        return "of the slower one"
+        read_or_create(file, lambda: "first")
+        return "second"
 
-    assert read_or_create(file, slow) == "of the quicker one"
+    assert read_or_create(file, slow) == "first"
     assert [other.name for other in tmp_path.iterdir()] == ["api-key"]
 
 
-def test_a_short_key_is_refused(tmp_path: Path) -> None:
+def test_short_key_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"auth\.keys\.1: .*8"):
         parse({"auth": {"keys": ["long-enough", "short"]}})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_loopback_addresses(host: str) -> None:
+def test_loopback_addresses_are_recognized(host: str) -> None:
     assert is_loopback(host)
 
 
-async def test_the_daemon_takes_the_key_that_the_command_prints(tmp_path: Path) -> None:
-    async with Command(tmp_path, "serve", "--port", "0", config=False).serving() as daemon:
-        _, printed, _ = await Command(tmp_path, "key", config=False).run()
+async def test_daemon_accepts_the_key_that_the_command_prints(tmp_path: Path) -> None:
+    async with PorticoCommand(tmp_path, "serve", "--port", "0", config=False).serving() as daemon:
+        _, printed, _ = await PorticoCommand(tmp_path, "key", config=False).run()
         async with httpx.AsyncClient(base_url=daemon.url) as client:
             answers = [await client.get("/sessions", headers={"Authorization": f"Bearer {k}"}) for k in (printed.strip(), "x")]
     assert [answer.status_code for answer in answers] == [200, 401]

@@ -1,4 +1,4 @@
-"""`portico run`: the answer on standard output, all else on standard error; Ctrl-C; a spinner where somebody looks."""
+"""`portico run`: standard output and standard error, exit codes, Ctrl-C, and the spinner on a terminal."""
 
 from __future__ import annotations
 
@@ -15,129 +15,131 @@ import psutil
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import table
-from tests.gateway.command import Command
-from tests.gateway.talk import agents_of, alive, pid_in, until
+from tests.daemon import gateway_config
+from tests.gateway.portico_command import PorticoCommand
+from tests.gateway.requests import agent_processes, is_alive, read_pid, wait_until
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[..., Command]:
-    """`portico run demo PROMPT` on a scenario of these steps."""
+def play(tmp_path: Path) -> Callable[..., PorticoCommand]:
+    """Return a factory of `portico run demo PROMPT`, whose agent plays the given steps."""
 
-    def command(*steps: Any, prompt: str = "hi", start: Any = (), own: bool = False, **options: str) -> Command:
+    def command(*steps: Any, prompt: str = "hi", start: Any = (), own: bool = False, **options: str) -> PorticoCommand:
         scenes = tmp_path / "scenes"
         scenes.mkdir(exist_ok=True)
         (scenes / "scene.json").write_text(json.dumps({"start": [*start], "turns": [{"steps": [*steps]}]}))
         entry = {"driver": "script", "cwd": str(scenes), "options": {"scenario": "scene.json", **options}}
-        write_config(tmp_path, table(tmp_path, agents={"demo": entry}))
-        return Command(tmp_path, "run", "demo", prompt, own=own)
+        write_config(tmp_path, gateway_config(tmp_path, agents={"demo": entry}))
+        return PorticoCommand(tmp_path, "run", "demo", prompt, own=own)
 
     return command
 
 
-async def test_the_answer_and_nothing_else_is_on_standard_output(tmp_path: Path) -> None:
-    assert await Command(tmp_path, "run", "echo", "hi").run() == (0, "hi\n", "")
+async def test_standard_output_has_only_the_response(tmp_path: Path) -> None:
+    assert await PorticoCommand(tmp_path, "run", "echo", "hi").run() == (0, "hi\n", "")
     assert not (tmp_path / "data").exists(), "no daemon, no data"
 
 
-async def test_a_dash_reads_standard_input(tmp_path: Path) -> None:
-    code, out, _ = await Command(tmp_path, "run", "echo", "-").run("from stdin\näöü\n".encode())
+async def test_dash_as_prompt_reads_standard_input(tmp_path: Path) -> None:
+    code, out, _ = await PorticoCommand(tmp_path, "run", "echo", "-").run("from stdin\näöü\n".encode())
     assert (code, out) == (0, "from stdin\näöü\n")
     big = "x" * 1_000_000
-    assert (await Command(tmp_path, "run", "echo", "-").run(big.encode()))[:2] == (0, big + "\n")
+    assert (await PorticoCommand(tmp_path, "run", "echo", "-").run(big.encode()))[:2] == (0, big + "\n")
 
 
-async def test_a_prompt_may_begin_with_a_dash(tmp_path: Path) -> None:
-    assert await Command(tmp_path, "run", "echo", "--", "--help").run() == (0, "--help\n", "")
+async def test_prompt_after_double_dash_may_begin_with_a_dash(tmp_path: Path) -> None:
+    assert await PorticoCommand(tmp_path, "run", "echo", "--", "--help").run() == (0, "--help\n", "")
 
 
-async def test_calls_errors_and_raw_lines_are_on_standard_error(play: Callable[..., Command]) -> None:
+async def test_tool_calls_and_errors_are_on_standard_error(play: Callable[..., PorticoCommand]) -> None:
     call = {"tool_call": {"name": "own", "detail": "[bold]a[/bold] file"}}
-    end = {"stop": {"reason": "error", "message": "the model said [/no] to {options.token}"}}
+    end = {"stop": {"reason": "error", "message": "the model failed [/no] to {options.token}"}}
     code, out, err = await play({"text": "a"}, call, {"text": "b"}, end, token="tok-1234").run()
     assert (code, out) == (1, "a\nb\n")
     assert "own [bold]a[/bold] file" in err
-    assert "the model said [/no] to ***" in err
+    assert "the model failed [/no] to ***" in err
     assert "tok-1234" not in err
 
 
-async def test_a_crash_shows_what_the_agent_complained_of(play: Callable[..., Command]) -> None:
+async def test_crash_prints_standard_error_of_the_agent(play: Callable[..., PorticoCommand]) -> None:
     code, out, err = await play({"text": "a"}, {"stderr": "[/] no memory"}, {"exit": 7}).run()
     assert (code, out) == (7, "a\n")
     assert "[/] no memory" in err
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("steps", [[{"text": "said"}, {"hang": True}], [{"text": "said"}, {"hang": {"ignore_interrupt": True}}]])
-async def test_ctrl_c_interrupts_the_turn(play: Callable[..., Command], tmp_path: Path, steps: Any) -> None:
+@pytest.mark.parametrize("steps", [[{"text": "word"}, {"hang": True}], [{"text": "word"}, {"hang": {"ignore_interrupt": True}}]])
+async def test_ctrl_c_interrupts_the_turn(play: Callable[..., PorticoCommand], tmp_path: Path, steps: Any) -> None:
     stray = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}
     process = await play(stray, *steps, own=True).start()
     assert process.stdout is not None
-    assert await process.stdout.read(4) == b"said"
-    (agent,) = agents_of(process.pid)
-    left = await pid_in(tmp_path / "scenes" / "stray")
+    assert await process.stdout.read(4) == b"word"
+    (agent,) = agent_processes(process.pid)
+    left = await read_pid(tmp_path / "scenes" / "stray")
     process.send_signal(signal.SIGINT)
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert not alive(agent.pid)
-    assert not alive(left)
+    assert not is_alive(agent.pid)
+    assert not is_alive(left)
 
 
-async def test_ctrl_c_while_the_agent_starts(play: Callable[..., Command], tmp_path: Path) -> None:
+async def test_ctrl_c_while_the_agent_starts(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
     process = await play(start=[{"write_file": {"path": "started", "text": "x"}}, {"delay": 300}], own=True).start()
-    await until((tmp_path / "scenes" / "started").exists)
-    (agent,) = agents_of(process.pid)
+    await wait_until((tmp_path / "scenes" / "started").exists)
+    (agent,) = agent_processes(process.pid)
     process.send_signal(signal.SIGINT)
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert not alive(agent.pid)
+    assert not is_alive(agent.pid)
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("nobody", "x"), ["'nobody'", "echo", "script"]),
+        (("unknown", "x"), ["'unknown'", "echo", "script"]),
         (("script", "x", "--model", "m"), ["'script'", "'model'"]),
         (("missing", "x"), ["'missing'", "no-such-program", "agents.missing.program"]),
     ],
 )
-async def test_an_agent_that_cannot_be_used_is_named(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
-    write_config(tmp_path, table(tmp_path, agents={"missing": {"driver": "claude", "program": "no-such-program"}}))
-    code, out, err = await Command(tmp_path, "run", *arguments).run()
+async def test_unusable_agent_or_option_is_named_in_the_error(
+    tmp_path: Path, arguments: tuple[str, ...], named: list[str]
+) -> None:
+    write_config(tmp_path, gateway_config(tmp_path, agents={"missing": {"driver": "claude", "program": "no-such-program"}}))
+    code, out, err = await PorticoCommand(tmp_path, "run", *arguments).run()
     assert (code != 0, out) == (True, "")
     assert all(word in err for word in named), err
     assert "Traceback" not in err
 
 
-async def test_an_agent_that_does_not_start_says_why(play: Callable[..., Command]) -> None:
+async def test_failed_start_prints_standard_error_of_the_agent(play: Callable[..., PorticoCommand]) -> None:
     code, out, err = await play(start=[{"stderr": "no login with {options.token}"}, {"exit": 2}], token="tok-1234").run()
     assert (code != 0, out) == (True, "")
     assert "no login with ***" in err
     assert "Traceback" not in err
 
 
-async def test_who_looks_sees_a_spinner(play: Callable[..., Command], tmp_path: Path) -> None:
+async def test_spinner_is_written_to_a_terminal(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
     master, slave = pty.openpty()
     try:
-        command = play({"write_file": {"path": "begun", "text": "x"}}, {"delay": 0.4}, {"text": "said"})
+        command = play({"write_file": {"path": "begun", "text": "x"}}, {"delay": 0.4}, {"text": "word"})
         process = await command.start(stderr=slave)
         os.close(slave)
-        shown = b""
-        while b"waiting for the agent" not in shown:
-            shown += await asyncio.to_thread(os.read, master, 4096)
+        terminal = b""
+        while b"waiting for the agent" not in terminal:
+            terminal += await asyncio.to_thread(os.read, master, 4096)
         out, _ = await asyncio.wait_for(process.communicate(), 60)
     finally:
         os.close(master)
-    assert (process.returncode, out) == (0, b"said\n")
-    assert b"said" not in shown
+    assert (process.returncode, out) == (0, b"word\n")
+    assert b"word" not in terminal
 
 
-async def test_nobody_sees_the_prompt_in_the_process_list_of_the_agent(play: Callable[..., Command], tmp_path: Path) -> None:
-    process = await play({"text": "said"}, {"hang": True}, prompt="words-of-mine", own=True).start()
+async def test_prompt_is_not_in_the_arguments_of_the_agent_process(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
+    process = await play({"text": "word"}, {"hang": True}, prompt="private-words", own=True).start()
     assert process.stdout is not None
     await process.stdout.read(4)
-    assert all("words-of-mine" not in " ".join(agent.cmdline()) for agent in psutil.Process(process.pid).children(recursive=True))
+    assert all("private-words" not in " ".join(agent.cmdline()) for agent in psutil.Process(process.pid).children(recursive=True))
     process.send_signal(signal.SIGINT)
     await process.communicate()

@@ -1,4 +1,4 @@
-"""The log of a run: any number of readers, from any number, at any time; what memory does not hold comes from the store."""
+"""EventLog: concurrent readers from any sequence number, and events that are read back from the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tokens(numbers: Iterable[int], size: int = 0) -> list[AgentToken]:
 
 
 async def read_all(log: EventLog, last: int, after: int = 0) -> list[int]:
-    """The numbers of all events up to the last, which must say the same number."""
+    """Return the sequence numbers up to `last`; the text of each event must be its sequence number."""
     found: list[int] = []
     while after < last:
         entries = await asyncio.wait_for(log.read(after), 60)
@@ -41,7 +41,7 @@ async def read_all(log: EventLog, last: int, after: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("kept", [0, 5_000, 10**9])
-async def test_a_reader_from_the_start_gets_all(store: Store, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+async def test_reader_gets_all_events_from_memory_and_store(store: Store, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
     monkeypatch.setattr(event_log, "KEPT_BYTES", kept)
     monkeypatch.setattr(event_log, "ROW_BYTES", 10_000)
     log = EventLog("log", store)
@@ -53,26 +53,26 @@ async def test_a_reader_from_the_start_gets_all(store: Store, monkeypatch: pytes
     assert await read_all(EventLog("log", store, await store.events.last_seq("log")), 5000) == list(range(1, 5001))
 
 
-async def test_memory_holds_the_newest_only(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_newest_events_are_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "KEPT_BYTES", 10_000)
-    asked: list[int] = []
+    reads: list[int] = []
     read = store.events.read
 
-    async def noting(log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
-        asked.append(after)
+    async def recording(log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
+        reads.append(after)
         return await read(log_id, after, rows)
 
-    monkeypatch.setattr(store.events, "read", noting)
+    monkeypatch.setattr(store.events, "read", recording)
     log = EventLog("log", store)
     log.append(tokens(range(1, 1001), 100))
     await log.written()
     assert await read_all(log, 1000, 990) == list(range(991, 1001))
-    assert not asked
+    assert not reads
     assert await read_all(log, 1000) == list(range(1, 1001))
-    assert asked[0] == 0
+    assert reads[0] == 0
 
 
-async def test_many_readers_while_it_grows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_follow_a_growing_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "KEPT_BYTES", 2_000)
     monkeypatch.setattr(event_log, "ROW_BYTES", 1_000)
     log = EventLog("log", store)
@@ -86,7 +86,7 @@ async def test_many_readers_while_it_grows(store: Store, monkeypatch: pytest.Mon
         assert await reader == list(range(after + 1, 3001))
 
 
-async def test_a_read_that_is_cancelled_loses_nothing(store: Store) -> None:
+async def test_cancelled_read_loses_no_event(store: Store) -> None:
     log = EventLog("log", store)
     for _ in range(3):
         reader = asyncio.create_task(log.read(0))
@@ -97,7 +97,7 @@ async def test_a_read_that_is_cancelled_loses_nothing(store: Store) -> None:
     assert await read_all(log, 1) == [1]
 
 
-async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> None:
+async def test_final_event_is_stored_before_it_is_published(store: Store) -> None:
     await store.runs.start(RunRecord("run", "log", "running", None, 1))
     log = EventLog("log", store)
     log.append(tokens([1, 2]))
@@ -112,7 +112,7 @@ async def test_the_end_of_a_run_is_on_disk_before_it_is_shown(store: Store) -> N
     assert [e.event for e in await EventLog("log", store, 3).read(2)] == [entry.event]
 
 
-async def test_the_writer_of_events_waits_when_the_store_is_far_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_for_capacity_blocks_while_the_store_is_far_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "UNWRITTEN_BYTES", 10_000)
     go = asyncio.Event()
     append = store.events.append
@@ -133,7 +133,7 @@ async def test_the_writer_of_events_waits_when_the_store_is_far_behind(store: St
     await asyncio.wait_for(waiting, 60)
 
 
-async def test_a_store_that_fails_for_a_while_loses_nothing(
+async def test_events_are_stored_again_after_temporary_failures(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_log, "RETRY", 0.01)

@@ -1,6 +1,4 @@
-"""Application-side tools on an agent that takes them by MCP, over HTTP and over the bridge: an agent of the tests with the
-protocols' official packages, behind a gateway.
-"""
+"""Application-side tools that an agent calls by MCP, over HTTP and over the bridge. The agent is tests/acp_agent.py."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 
 LOOKUP = {
@@ -24,21 +22,21 @@ PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAD
 
 
 @pytest.fixture(params=["http", "bridge"])
-async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunningGateway]:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "http" if request.param == "http" else ""
-    async with gateway_on(table(tmp_path, agents={"small": agent})) as found:
+    async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as found:
         yield found
 
 
-class Talk:
-    """One session; `last` is the newest answer."""
+class SessionClient:
+    """A client of one session; `last` is the last response."""
 
-    def __init__(self, running: Running, made: dict[str, Any]) -> None:
+    def __init__(self, running: RunningGateway, made: dict[str, Any]) -> None:
         self.client, self.id, self.last = running.client, made["sessionId"], made
 
     @classmethod
-    async def begin(cls, running: Running, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> Talk:
+    async def begin(cls, running: RunningGateway, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> SessionClient:
         agent = {"name": "small", "tools": list(own)}
         body = {"agent": agent, "tools": list(tools), "messages": [{"role": "user", "content": text}]}
         answer = await running.client.put("/session", json=body)
@@ -57,12 +55,12 @@ class Talk:
 
     @property
     def text(self) -> str:
-        """The newest text."""
+        """The text of the last message."""
         content = self.last["messages"][-1]["content"]
         return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
     @property
-    def open(self) -> list[dict[str, Any]]:
+    def pending_calls(self) -> list[dict[str, Any]]:
         assert self.last["stopReason"] == "tool_use", self.last
         return [block for block in self.last["messages"][-1]["content"] if block["type"] == "tool_use"]
 
@@ -79,103 +77,103 @@ def permission(call: dict[str, Any], granted: bool) -> dict[str, Any]:
     return {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted}
 
 
-async def test_the_tools_are_listed(running: Running) -> None:
-    talk = await Talk.begin(running, "tools", [LOOKUP, CLOCK])
-    assert json.loads(talk.text) == [[tool["name"], tool["description"], tool["inputSchema"]] for tool in (LOOKUP, CLOCK)]
-    # None are offered to a session that has none.
-    assert (await Talk.begin(running, "tools", [])).text == "[]"
+async def test_application_tools_are_listed_to_the_agent(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "tools", [LOOKUP, CLOCK])
+    assert json.loads(session.text) == [[tool["name"], tool["description"], tool["inputSchema"]] for tool in (LOOKUP, CLOCK)]
+    # A session without tools lists none.
+    assert (await SessionClient.begin(running, "tools", [])).text == "[]"
 
 
-async def test_a_call_and_its_result(running: Running) -> None:
-    talk = await Talk.begin(running, 'call look_up {"n": 5}')
-    (call,) = talk.open
-    assert (call["name"], call["input"], talk.text) == ("look_up", {"n": 5}, "Calling. ")
-    answer = await talk.post(result(call, "five"))
+async def test_call_stops_the_turn_and_its_result_reaches_the_agent(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, 'call look_up {"n": 5}')
+    (call,) = session.pending_calls
+    assert (call["name"], call["input"], session.text) == ("look_up", {"n": 5}, "Calling. ")
+    answer = await session.post(result(call, "five"))
     assert (answer["stopReason"], answer["messages"]) == ("end_turn", [{"role": "assistant", "content": "five"}])
-    assert await talk.roles() == ["user", "assistant", "tool", "assistant"]
-    await talk.send_turn("call look_up")
-    assert talk.open[0]["input"] == {}
-    await talk.post(result(talk.open[0], [{"type": "text", "text": "a map"}, {"type": "image", "url": PIXEL}]))
-    assert talk.text == f"a map, image of {len(PIXEL.partition(',')[2])}"
+    assert await session.roles() == ["user", "assistant", "tool", "assistant"]
+    await session.send_turn("call look_up")
+    assert session.pending_calls[0]["input"] == {}
+    await session.post(result(session.pending_calls[0], [{"type": "text", "text": "a map"}, {"type": "image", "url": PIXEL}]))
+    assert session.text == f"a map, image of {len(PIXEL.partition(',')[2])}"
 
 
-async def test_a_result_of_five_megabytes(running: Running) -> None:
-    talk = await Talk.begin(running, "call look_up")
-    await talk.post(result(talk.open[0], "x" * 5_000_000))
-    assert talk.text == "5000000 long"
+async def test_result_of_five_megabytes_reaches_the_agent(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "call look_up")
+    await session.post(result(session.pending_calls[0], "x" * 5_000_000))
+    assert session.text == "5000000 long"
 
 
 @pytest.mark.parametrize("how", ["reported", "made"])
-async def test_twenty_calls_are_one_stop_and_one_answer(running: Running, how: str) -> None:
-    """Made at once, or one after the other but reported beforehand."""
-    talk = await Talk.begin(running, f"many 20 look_up {how}")
-    calls = talk.open
+async def test_twenty_calls_are_answered_in_one_request(running: RunningGateway, how: str) -> None:
+    """`made` calls are made at once; `reported` calls are made one after the other and reported beforehand."""
+    session = await SessionClient.begin(running, f"many 20 look_up {how}")
+    calls = session.pending_calls
     assert sorted(call["input"]["n"] for call in calls) == list(range(20))
-    partly = await running.client.post(f"/session/{talk.id}", json={"messages": [result(calls[0], "0")]})
+    partly = await running.client.post(f"/session/{session.id}", json={"messages": [result(calls[0], "0")]})
     assert partly.status_code == 400 and calls[1]["toolCallId"] in partly.text
-    await talk.post(*(result(call, f"result {call['input']['n']}") for call in reversed(calls)))
-    assert talk.text == " | ".join(f"result {n}" for n in range(20))
+    await session.post(*(result(call, f"result {call['input']['n']}") for call in reversed(calls)))
+    assert session.text == " | ".join(f"result {n}" for n in range(20))
     assert len(set(call["toolCallId"] for call in calls)) == 20
 
 
-async def test_an_agent_that_tells_nothing_of_its_calls(running: Running) -> None:
-    talk = await Talk.begin(running, "silent look_up")
-    await talk.post(result(talk.open[0], "quiet"))
-    assert talk.text == "quiet"
-    assert await talk.roles() == ["user", "assistant", "tool", "assistant"]
+async def test_call_without_tool_call_update_is_answered(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "silent look_up")
+    await session.post(result(session.pending_calls[0], "result"))
+    assert session.text == "result"
+    assert await session.roles() == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_nobody_is_asked_for_leave(running: Running) -> None:
-    talk = await Talk.begin(running, "ask look_up")
-    (call,) = talk.open
+async def test_permission_requests_for_application_tools_are_granted_by_the_gateway(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "ask look_up")
+    (call,) = session.pending_calls
     assert (call["name"], call["input"]) == ("look_up", {"a": 1})
-    await talk.post(result(call, "asked"))
-    assert talk.text == "asked"
-    # A tool that is not the application's has no such leave.
-    assert await talk.send_turn("ask no_such_tool") == "not called"
+    await session.post(result(call, "asked"))
+    assert session.text == "asked"
+    # The permission request for an unknown tool is rejected.
+    assert await session.send_turn("ask no_such_tool") == "not called"
 
 
-async def test_beside_a_call_of_its_own(running: Running) -> None:
-    talk = await Talk.begin(running, "mixed look_up", own=[{"name": "execute"}])
+async def test_application_call_and_own_call_of_the_agent_in_parallel(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "mixed look_up", own=[{"name": "execute"}])
     answers = 0
-    while talk.last["stopReason"] == "tool_use":
+    while session.last["stopReason"] == "tool_use":
         answers += 1
         assert answers <= 2
-        await talk.post(*(result(c, "five") if c["name"] == "look_up" else permission(c, True) for c in talk.open))
-    assert talk.text == "five True"
+        await session.post(*(result(c, "five") if c["name"] == "look_up" else permission(c, True) for c in session.pending_calls))
+    assert session.text == "five True"
 
 
-async def test_a_denied_call_is_an_error_to_the_model(running: Running) -> None:
-    talk = await Talk.begin(running, "call look_up")
-    await talk.post({**permission(talk.open[0], False), "reason": "not today"})
-    assert talk.text == "error: Tool call denied: not today"
+async def test_denied_call_is_an_error_result(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "call look_up")
+    await session.post({**permission(session.pending_calls[0], False), "reason": "not today"})
+    assert session.text == "error: Tool call denied: not today"
 
 
-async def test_a_user_message_in_place_of_a_result(running: Running) -> None:
-    talk = await Talk.begin(running, "call look_up")
-    assert await talk.send_turn("say else") == "else"
-    assert await talk.roles() == ["user", "assistant", "tool", "user", "assistant"]
+async def test_user_message_instead_of_a_result_cancels_the_call(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "call look_up")
+    assert await session.send_turn("say else") == "else"
+    assert await session.roles() == ["user", "assistant", "tool", "user", "assistant"]
 
 
-async def test_other_tools_from_the_next_message_on(running: Running) -> None:
-    talk = await Talk.begin(running, "say one")
-    assert [tool[0] for tool in json.loads(await talk.send_turn("tools", tools=[CLOCK]))] == ["get_time"]
-    assert await talk.send_turn("recall") == "say one | tools | recall"
-    assert await talk.send_turn("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
+async def test_changed_tools_apply_from_the_next_message_on(running: RunningGateway) -> None:
+    session = await SessionClient.begin(running, "say one")
+    assert [tool[0] for tool in json.loads(await session.send_turn("tools", tools=[CLOCK]))] == ["get_time"]
+    assert await session.send_turn("recall") == "say one | tools | recall"
+    assert await session.send_turn("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
 
 
-async def test_meta_says_so(running: Running) -> None:
+async def test_meta_lists_the_application_capability(running: RunningGateway) -> None:
     agents = {agent["name"]: agent for agent in (await running.client.get("/meta")).json()["agents"]}
     assert "application" in agents["small"]["capabilities"]
 
 
-async def test_the_daemon_ends_while_a_call_is_open(tmp_path: Path) -> None:
-    """The agent's processes and the listener end with it, and the answer comes too late for this agent, which says so."""
-    config = table(tmp_path, agents={"small": small_agent(tmp_path)})
-    async with gateway_on(config) as running:
-        talk = await Talk.begin(running, "call look_up")
-        call = talk.open[0]
-    async with gateway_on(config) as running:
-        answer = await running.client.post(f"/session/{talk.id}", json={"messages": [result(call, "late")]})
+async def test_call_that_is_pending_over_a_restart_cannot_be_answered(tmp_path: Path) -> None:
+    """The agent cannot be given a history, so the result is rejected with 503 and the call stays pending."""
+    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
+    async with run_gateway(config) as running:
+        session = await SessionClient.begin(running, "call look_up")
+        call = session.pending_calls[0]
+    async with run_gateway(config) as running:
+        answer = await running.client.post(f"/session/{session.id}", json={"messages": [result(call, "late")]})
         assert (answer.status_code, "cannot be given a history" in answer.text) == (503, True)
-        assert (await running.client.get(f"/session/{talk.id}")).json()["state"] == "waiting"
+        assert (await running.client.get(f"/session/{session.id}")).json()["state"] == "waiting"

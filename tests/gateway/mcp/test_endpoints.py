@@ -1,4 +1,4 @@
-"""The MCP endpoint of the application-side tools: who may come in, for how long, and what a caller gets."""
+"""The MCP endpoint of the application-side tools: authentication, lifetime of tokens, and responses."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ async def host() -> AsyncIterator[McpHost]:
 
 
 @asynccontextmanager
-async def client_of(server: ToolServer, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+async def authorized_client(server: ToolServer, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
     authorization = {"Authorization": f"Bearer {server.token}"}
     async with httpx.AsyncClient(headers={**ACCEPT, **authorization, **headers}, timeout=30, verify=False) as client:
         yield client
 
 
-async def opened(client: httpx.AsyncClient, url: str) -> None:
-    """Begin an MCP session; the client's further requests are of it."""
+async def initialize(client: httpx.AsyncClient, url: str) -> None:
+    """Create an MCP session and add its id to the headers of the client."""
     answer = await client.post(url, json=INITIALIZE)
     assert answer.status_code == 200, answer.text
     client.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
@@ -58,80 +58,80 @@ def call(number: int, name: str = "look_up", **meta: Any) -> dict[str, Any]:
 
 
 def messages(answer: httpx.Response) -> list[dict[str, Any]]:
-    """What a stream of server-sent events holds."""
+    """Return the messages of a stream of server-sent events."""
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ") and line[6:]]
 
 
-async def refusal(url: str, **headers: str) -> tuple[int, str]:
+async def post_initialize(url: str, **headers: str) -> tuple[int, str]:
     async with httpx.AsyncClient(headers={**ACCEPT, **headers}, verify=False) as client:
         answer = await client.post(url, json=INITIALIZE)
         return answer.status_code, answer.text
 
 
-async def test_only_the_token_lets_in(host: McpHost) -> None:
+async def test_only_requests_with_the_token_are_accepted(host: McpHost) -> None:
     server = await host.open([TOOL])
     assert server.url.startswith("http://127.0.0.1:")
     wrong = ("", "Bearer", "Bearer x", f"Bearer {KEY}", f"Basic {server.token}", f"Bearer {server.token}x")
     for authorization in wrong:
-        status, text = await refusal(server.url, Authorization=authorization)
+        status, text = await post_initialize(server.url, Authorization=authorization)
         assert (status, server.token in text) == (401, False)
         assert "token" in json.loads(text)["error"]
-    assert (await refusal(server.url))[0] == 401
-    assert (await refusal(f"{server.url}?token={server.token}"))[0] == 401
-    assert (await refusal(server.url, Authorization=f"Bearer {server.token}"))[0] == 200
-    assert (await refusal(server.url.replace("/mcp", "/sessions"), Authorization=f"Bearer {server.token}"))[0] == 404
+    assert (await post_initialize(server.url))[0] == 401
+    assert (await post_initialize(f"{server.url}?token={server.token}"))[0] == 401
+    assert (await post_initialize(server.url, Authorization=f"Bearer {server.token}"))[0] == 200
+    assert (await post_initialize(server.url.replace("/mcp", "/sessions"), Authorization=f"Bearer {server.token}"))[0] == 404
 
 
 @pytest.mark.parametrize(
     ("header", "value"), [("Host", "evil.example"), ("Host", "127.0.0.1.evil.example:80"), ("Origin", "http://evil.example")]
 )
-async def test_no_page_in_a_browser_comes_in(host: McpHost, header: str, value: str) -> None:
+async def test_foreign_host_and_origin_are_rejected(host: McpHost, header: str, value: str) -> None:
     server = await host.open([TOOL])
-    status, _ = await refusal(server.url, Authorization=f"Bearer {server.token}", **{header: value})
+    status, _ = await post_initialize(server.url, Authorization=f"Bearer {server.token}", **{header: value})
     assert status in (403, 421)
 
 
-async def test_a_token_dies_with_its_session(host: McpHost) -> None:
+async def test_token_is_invalid_after_its_server_is_closed(host: McpHost) -> None:
     first, second = await host.open([TOOL]), await host.open([TOOL])
     assert first.token != second.token and len(first.token) > 40
-    async with client_of(first) as client:
-        await opened(client, first.url)
+    async with authorized_client(first) as client:
+        await initialize(client, first.url)
         await first.close()
         assert (await client.post(first.url, json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"})).status_code == 401
-    assert (await refusal(second.url, Authorization=f"Bearer {second.token}"))[0] == 200
+    assert (await post_initialize(second.url, Authorization=f"Bearer {second.token}"))[0] == 200
 
 
-async def test_another_sessions_token_leads_to_the_others_tools_only(host: McpHost) -> None:
+async def test_token_gives_access_only_to_the_tools_of_its_session(host: McpHost) -> None:
     first, second = await host.open([TOOL]), await host.open([ToolSpec("other", "Another.", {})])
-    heard: list[str] = []
+    called: list[str] = []
     for server in (first, second):
-        server.listen(lambda request: heard.append(request.name), lambda _: None)
-    async with client_of(first) as client, client_of(second) as stranger:
-        await opened(client, first.url)
-        # The MCP session of the first is none of the second's.
+        server.listen(lambda request: called.append(request.name), lambda _: None)
+    async with authorized_client(first) as client, authorized_client(second) as stranger:
+        await initialize(client, first.url)
+        # The second server does not know the MCP session of the first.
         session = {"mcp-session-id": client.headers["mcp-session-id"]}
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         assert (await stranger.post(second.url, json=listing, headers=session)).status_code == 404
-        await opened(stranger, second.url)
-        (reported,) = messages(await stranger.post(second.url, json=listing))
-        assert [tool["name"] for tool in reported["result"]["tools"]] == ["other"]
-        (reported,) = messages(await stranger.post(second.url, json=call(3)))
-        assert reported["result"]["isError"] is True and "Unknown tool 'look_up'" in reported["result"]["content"][0]["text"]
-    assert heard == []
+        await initialize(stranger, second.url)
+        (response,) = messages(await stranger.post(second.url, json=listing))
+        assert [tool["name"] for tool in response["result"]["tools"]] == ["other"]
+        (response,) = messages(await stranger.post(second.url, json=call(3)))
+        assert response["result"]["isError"] is True and "Unknown tool 'look_up'" in response["result"]["content"][0]["text"]
+    assert called == []
 
 
-async def test_a_call_is_answered_when_the_application_answers(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_is_answered_with_the_first_result_of_the_application(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_server, "PROGRESS_INTERVAL", 0.05)
     server = await host.open([TOOL], ["theirs", "callId"])
     calls: asyncio.Queue[ToolRequest] = asyncio.Queue()
     server.listen(calls.put_nowait, lambda _: None)
-    async with client_of(server) as client:
-        await opened(client, server.url)
+    async with authorized_client(server) as client:
+        await initialize(client, server.url)
         async with client.stream("POST", server.url, json=call(7, progressToken="p", callId="mine")) as answer:
             request = await asyncio.wait_for(calls.get(), 60)
             assert (request.name, request.input, request.call_id) == ("look_up", {"n": 7}, "mine")
             lines = answer.aiter_lines()
-            # Signs of life come while it waits.
+            # Progress notifications are sent while the call is pending.
             while "notifications/progress" not in await anext(lines):
                 pass
             server.answer(ToolResponse(request.id, "seven"))
@@ -140,23 +140,23 @@ async def test_a_call_is_answered_when_the_application_answers(host: McpHost, mo
     assert rest[-1]["result"]["content"] == [{"type": "text", "text": "seven"}]
 
 
-async def test_an_open_call_ends_with_the_session(host: McpHost) -> None:
+async def test_pending_call_ends_when_the_server_is_closed(host: McpHost) -> None:
     server = await host.open([TOOL])
     called = asyncio.Event()
     server.listen(lambda _: called.set(), lambda _: None)
-    async with client_of(server) as client:
-        await opened(client, server.url)
+    async with authorized_client(server) as client:
+        await initialize(client, server.url)
         waiting = asyncio.create_task(client.post(server.url, json=call(1)))
         await asyncio.wait_for(called.wait(), 60)
         await server.close()
-        # Told so, or hung up on.
+        # The response is an error, or the connection is closed.
         with suppress(httpx.HTTPError):
             answer = await asyncio.wait_for(waiting, 60)
             assert all(message["result"]["isError"] for message in messages(answer))
         assert waiting.done()
 
 
-async def test_a_token_is_hidden_while_it_is_of_use() -> None:
+async def test_token_is_redacted_until_its_server_is_closed() -> None:
     redactor = Redactor()
     host = McpHost(redactor)
     server = await host.open([TOOL])
@@ -166,7 +166,7 @@ async def test_a_token_is_hidden_while_it_is_of_use() -> None:
     await host.close()
 
 
-def test_nothing_of_it_is_imported_at_the_start() -> None:
+def test_gateway_does_not_import_mcp_and_acp_at_start() -> None:
     code = "import sys, gateway.server.app, gateway.gateway; print(*[name for name in ('mcp', 'acp') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

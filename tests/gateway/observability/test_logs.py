@@ -1,4 +1,4 @@
-"""The log: an id on every line, one form for all of it, and no secret in any."""
+"""The log: request and session ids, text and JSON format, and redaction of secrets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatter, bind_session_id, request_id
 from gateway.security.redaction import HIDDEN, Redactor, redact_patterns
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, Running, table
-from tests.gateway.talk import create, execute, send_turn, session_body, user
+from tests.daemon import KEY, Daemon, RunningGateway, gateway_config
+from tests.gateway.requests import create_session, execute, send_turn, session_body, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 SECRET = "registered-secret-1"
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ \[\S+ \S+\]: .+")
 
@@ -57,13 +57,13 @@ def formatters() -> list[LogFormatter]:
         (record("sk-ant-never-seen-before-77 was refused"), "was refused"),
         (record("proxy http://me:never-seen-before-77@host:80/"), "@host:80/"),
         (record('body {"authToken": "never-seen-before-77", "n": 1}'), '"n": 1'),
-        (record("field", note=f"a {SECRET} b"), "field"),
+        (record("field", extra=f"a {SECRET} b"), "field"),
         (record("%s", 'qu"ote-secret-é'), ""),
         (raised(ValueError(f"no login with {SECRET}")), "ValueError"),
         (raised(RuntimeError("Bearer never-seen-before-77")), "RuntimeError"),
     ],
 )
-def test_no_secret_stands_in_a_line(formatter: LogFormatter, line: logging.LogRecord, kept: str) -> None:
+def test_secrets_are_redacted_in_log_lines(formatter: LogFormatter, line: logging.LogRecord, kept: str) -> None:
     written = formatter.format(line)
     seen = json.dumps(json.loads(written), ensure_ascii=False) if written.startswith("{") else written
     for secret in (SECRET, KEY, "never-seen-before-77", "ote-secret"):
@@ -76,18 +76,18 @@ def test_no_secret_stands_in_a_line(formatter: LogFormatter, line: logging.LogRe
 @pytest.mark.parametrize(
     "text", ["a key = value", "monkey business", "tokens: 12", '{"input_tokens": 12}', "http://host:80/x", "skill"]
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_secrets_is_not_changed(text: str) -> None:
     assert redact_patterns(text) == text
 
 
 @pytest.mark.parametrize("word", ["a", "a-", "ab://", "key", '"secret": "', "bearer ", "sk-", "://a:"])
-def test_a_long_text_takes_no_longer_than_its_length(word: str) -> None:
+def test_redaction_time_is_linear_in_the_length_of_the_text(word: str) -> None:
     began = time.process_time()
     redact_patterns(word * 100_000)
     assert time.process_time() - began < 5
 
 
-async def test_the_ids_stand_on_every_line_of_a_task_and_of_those_that_it_starts() -> None:
+async def test_ids_are_inherited_by_tasks() -> None:
     text, structured = formatters()
 
     async def later() -> str:
@@ -104,7 +104,7 @@ async def test_the_ids_stand_on_every_line_of_a_task_and_of_those_that_it_starts
     assert text.format(record("x")).endswith("[- -]: x")
 
 
-def test_a_text_cannot_look_like_a_line() -> None:
+def test_line_breaks_in_messages_are_escaped() -> None:
     text, structured = formatters()
     for line in (text.format(record("a\n2026-11-20 INFO forged\r")), structured.format(record("a\nb"))):
         assert "\n" not in line
@@ -112,7 +112,7 @@ def test_a_text_cannot_look_like_a_line() -> None:
     assert all(row.startswith("    ") for row in trace[1:])
 
 
-async def test_every_answer_has_the_id_of_its_request(portico: Running) -> None:
+async def test_every_response_has_a_request_id(portico: RunningGateway) -> None:
     for path in ("/healthz", "/nothing", "/session/none", "/sessions?limit=x"):
         made = (await portico.client.get(path)).headers["x-request-id"]
         assert re.fullmatch(r"req_[0-9a-f]{16}", made)
@@ -123,8 +123,8 @@ async def test_every_answer_has_the_id_of_its_request(portico: Running) -> None:
         assert answer.headers["x-request-id"].startswith("req_"), odd
 
 
-async def test_a_failure_of_the_gateway_is_logged_once_with_its_ids(
-    portico: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_internal_error_is_logged_once_and_counted(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("out of order")
@@ -138,19 +138,23 @@ async def test_a_failure_of_the_gateway_is_logged_once_with_its_ids(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-async def test_a_daemon_logs_in_one_form(daemon: Daemon, tmp_path: Path, scene: Scene, form: str) -> None:
-    name = scene({"when": "fail", "steps": [{"stop": {"reason": "error", "message": "bad {options.token}"}}]}, [{"text": "ok"}])
-    write_config(tmp_path, table(tmp_path, server={"log_format": form, "log_level": "debug"}))
+async def test_daemon_logs_only_in_the_configured_format(
+    daemon: Daemon, tmp_path: Path, write_scenario: WriteScenario, form: str
+) -> None:
+    name = write_scenario(
+        {"when": "fail", "steps": [{"stop": {"reason": "error", "message": "bad {options.token}"}}]}, [{"text": "ok"}]
+    )
+    write_config(tmp_path, gateway_config(tmp_path, server={"log_format": form, "log_level": "debug"}))
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": name, "token": SECRET}))["sessionId"]
+        session = (await create_session(client, options={"scenario": name, "token": SECRET}))["sessionId"]
         await send_turn(client, session, "fail", agent={"options": {"token": "later-secret-22"}})
         await send_turn(client, session, "x", headers={})
         await execute(client, "x", "echo")
         await client.get(f"/session/{session}?api_key=in-the-query-333", headers={"Authorization": "Bearer unknown-key-4444"})
         await client.put("/session", json=session_body(options={"scenario": "later-secret-22"}))
-        await client.post(f"/session/{session}", json={"messages": [user("x")]}, headers={"X-Request-Id": "mine-5"})
-    # Not HTTP at all: what the server itself says of it.
+        await client.post(f"/session/{session}", json={"messages": [user_message("x")]}, headers={"X-Request-Id": "mine-5"})
+    # Data that is not HTTP, which uvicorn itself logs.
     _, writer = await asyncio.open_connection("127.0.0.1", int(daemon.url.rsplit(":", 1)[1]))
     writer.write(b"\x00\x01 nonsense\r\n\r\n")
     await writer.drain()

@@ -1,4 +1,4 @@
-"""Transcripts of CLIs: off by default, both directions, without secrets, bounded, and gone with their session."""
+"""Transcripts of CLIs: both directions, redaction, size limit, and deletion."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from gateway.observability import transcripts
 from gateway.observability.transcripts import Transcript
 from gateway.security.redaction import HIDDEN, Redactor
-from tests.daemon import KEY, Running, gateway_on, table
-from tests.gateway.talk import create, execute, send_turn
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import create_session, execute, send_turn
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 OF_ENV, OF_SESSION, LATER, SHAPE = "value-of-env-11", "secret-of-session-22", "secret-of-later-33", "sk-ant-never-registered-44"
 
 
@@ -28,7 +28,7 @@ def recording(folder: Path, **agents: Any) -> dict[str, Any]:
         "record": True,
         "env": {"VENDOR_BASE_URL": OF_ENV, "MODE": "fast"},
     }
-    return table(folder, agents={"script": entry, "echo": {"driver": "echo"}, **agents})
+    return gateway_config(folder, agents={"script": entry, "echo": {"driver": "echo"}, **agents})
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
@@ -39,22 +39,22 @@ def lines(found: list[dict[str, Any]], direction: str) -> str:
     return "\n".join(row["line"] for row in found if row["direction"] == direction)
 
 
-async def test_nothing_is_recorded_unless_it_is_wanted(portico: Running) -> None:
-    await create(portico.client, "echo")
+async def test_transcripts_are_off_by_default(portico: RunningGateway) -> None:
+    await create_session(portico.client, "echo")
     await execute(portico.client, driver="echo")
     assert not (portico.gateway.settings.data_dir / "transcripts").exists()
 
 
-async def test_both_directions_of_a_session_are_recorded_without_secrets(tmp_path: Path, scene: Scene) -> None:
-    name = scene(
+async def test_session_transcript_has_both_directions_without_secrets(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    name = write_scenario(
         {"when": "crash", "steps": [{"stderr": f"no login with {{options.token}} or {SHAPE}"}, {"exit": 3}]},
         [{"line": "junk {options.token}"}, {"env": "VENDOR_BASE_URL"}, {"env": "MODE"}],
     )
-    async with gateway_on(recording(tmp_path)) as running:
+    async with run_gateway(recording(tmp_path)) as running:
         folder = running.gateway.settings.data_dir / "transcripts"
-        session = (await create(running.client, "script", "first words", options={"scenario": name, "token": OF_SESSION}))[
-            "sessionId"
-        ]
+        session = (
+            await create_session(running.client, "script", "first words", options={"scenario": name, "token": OF_SESSION})
+        )["sessionId"]
         await send_turn(running.client, session, f"crash with {KEY}", agent={"options": {"token": LATER}})
         await send_turn(running.client, session, "third words")
         file = folder / f"{session}.jsonl"
@@ -77,21 +77,21 @@ async def test_both_directions_of_a_session_are_recorded_without_secrets(tmp_pat
         assert secret not in json.dumps(found)
 
 
-async def test_a_task_is_recorded_and_forgotten_with_its_stream(tmp_path: Path) -> None:
+async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path) -> None:
     config = recording(tmp_path, echo={"driver": "echo", "record": True})
-    async with gateway_on(config) as running:
+    async with run_gateway(config) as running:
         await execute(running.client, "a task", "echo")
         (file,) = (running.gateway.settings.data_dir / "transcripts").glob("exec_*.jsonl")
     assert lines(rows(file), "to_agent") == "a task"
     assert "a task" in lines(rows(file), "from_agent")
-    async with gateway_on(config):
+    async with run_gateway(config):
         assert file.exists()
     os.utime(file, (0, time.time() - 8 * 86400))
-    async with gateway_on(config):
+    async with run_gateway(config):
         assert not file.exists()
 
 
-def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transcript_size_is_limited_and_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcripts, "FILE_BYTES", 5000)
     monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
     transcript = Transcript(tmp_path / "x.jsonl", [Redactor()])
@@ -106,7 +106,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows(tmp_path / "x.jsonl")[-1]["line"] == "y" * 100 + " … and 400 more characters"
 
 
-def test_a_secret_at_the_cut_is_hidden_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_redacted_before_a_long_line_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
     redactor = Redactor()
     redactor.register([OF_SESSION])
@@ -114,11 +114,11 @@ def test_a_secret_at_the_cut_is_hidden_before_it(tmp_path: Path, monkeypatch: py
     assert OF_SESSION[:5] not in (tmp_path / "x.jsonl").read_text()
 
 
-async def test_a_transcript_that_cannot_be_written_costs_no_turn(
-    tmp_path: Path, scene: Scene, caplog: pytest.LogCaptureFixture
+async def test_turn_succeeds_when_the_transcript_cannot_be_written(
+    tmp_path: Path, write_scenario: WriteScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with gateway_on(recording(tmp_path)) as running:
+    async with run_gateway(recording(tmp_path)) as running:
         (running.gateway.settings.data_dir / "transcripts").write_text("in the way")
-        answer = await create(running.client, options={"scenario": scene([{"text": "ok"}])})
+        answer = await create_session(running.client, options={"scenario": write_scenario([{"text": "ok"}])})
     assert answer["messages"][0]["content"] == "ok"
     assert sum("cannot be written, and ends here" in line.message for line in caplog.records) == 1

@@ -1,4 +1,4 @@
-"""Rules in the configuration: what is refused at the start, and what is warned of."""
+"""Policy rules in the configuration: errors and warnings at the start."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def table(**rule: Any) -> dict[str, Any]:
         ({"tool": "shell", "decide": "allow", "when": {"command": "a; b"}}, "when.command: 'a; b' has an operator of the shell"),
     ],
 )
-def test_a_bad_rule_is_named(rule: dict[str, Any], expected_text: str) -> None:
+def test_invalid_rule_is_rejected_with_its_path(rule: dict[str, Any], expected_text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse(table(**rule))
     assert expected_text in str(refused.value)
 
 
-def test_a_rule_about_no_tool_of_the_agent_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rule_for_an_unknown_tool_is_logged_as_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Agents(parse(table(tool="Shell", decide="deny")), {}, tmp_path)
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("agents.demo.policy.1.tool: 'Shell' is no tool of the agent") and "lookup, shell, write_note" in line

@@ -1,4 +1,4 @@
-"""The rules by themselves: which matches, and what it says of a call."""
+"""Policy rules: which rule matches a call, and its verdict."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def verdict(policy: Policy, command: str) -> str | None:
         ("*b*", "a\nb\nc", True),
     ],
 )
-def test_globs(pattern: str, text: str, matches: bool) -> None:
+def test_glob_patterns(pattern: str, text: str, matches: bool) -> None:
     assert glob(pattern, text) is matches
 
 
-def test_the_first_rule_that_matches_decides() -> None:
+def test_first_matching_rule_decides() -> None:
     policy = Policy([rule("allow", command="git status"), rule("deny", command="git *"), rule("ask", "B*")])
     assert policy.evaluate("Bash", {"command": "git status"}).rule == 0
     assert policy.evaluate("Bash", {"command": "git push"}).verdict == "deny"
@@ -46,7 +46,7 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert policy.evaluate("Read", {"file_path": "x"}).verdict is None
 
 
-def test_every_command_of_a_line_is_decided_by_itself_and_the_strictest_counts() -> None:
+def test_strictest_verdict_of_the_commands_of_a_line_counts() -> None:
     policy = Policy([rule("allow", command="git *"), rule("allow", command="npm test"), rule("deny", command="rm *")])
     assert verdict(policy, "git status && npm test") == "allow"
     assert verdict(policy, "git status; ls") is None
@@ -56,14 +56,14 @@ def test_every_command_of_a_line_is_decided_by_itself_and_the_strictest_counts()
     assert policy.evaluate("Bash", {"command": "git a && npm test"}).rule == 0
 
 
-def test_a_denied_rest_leaves_what_is_allowed_before_it() -> None:
+def test_final_deny_rule_does_not_affect_commands_that_an_earlier_rule_allows() -> None:
     policy = Policy([rule("allow", command="git *"), rule("deny")])
     assert verdict(policy, "git a && git b") == "allow"
     assert verdict(policy, "git a && make") == "deny"
     assert verdict(policy, "git a > b") == "deny"
 
 
-def test_a_pattern_with_an_operator_is_about_the_whole_line() -> None:
+def test_pattern_with_a_shell_operator_matches_the_whole_line() -> None:
     policy = Policy([rule("deny", command="curl *|*sh*")])
     assert verdict(policy, "curl http://x | sudo bash -x y") == "deny"
     assert verdict(policy, "curl http://x") is None
@@ -71,7 +71,7 @@ def test_a_pattern_with_an_operator_is_about_the_whole_line() -> None:
         rule("allow", command="a | b")
 
 
-def test_nested_arguments_and_values_that_are_no_texts() -> None:
+def test_nested_arguments_and_values_that_are_not_strings() -> None:
     policy = Policy([Rule.model_validate({"tool": "edit", "when": {"changes.path": "src/*", "dry": False}, "decide": "allow"})])
     changes = [{"path": "src/a"}, {"path": "src/b"}]
     assert policy.evaluate("edit", {"changes": changes, "dry": False}).verdict == "allow"
@@ -85,27 +85,27 @@ def test_nested_arguments_and_values_that_are_no_texts() -> None:
     assert number.evaluate("t", {"n": 5.5, "deep": {"er": {}}}).verdict is None
 
 
-def test_one_value_is_enough_to_be_denied() -> None:
+def test_one_matching_value_of_a_list_denies_the_call() -> None:
     policy = Policy([rule("deny", "edit", **{"changes.path": "/etc/*"})])
     assert policy.evaluate("edit", {"changes": [{"path": "a"}, {"path": "/etc/passwd"}]}).verdict == "deny"
     assert policy.evaluate("edit", {"changes": [{"path": "/home/../etc/passwd"}]}).verdict == "deny"
     assert policy.evaluate("edit", {"changes": [{"path": "a"}]}).verdict is None
 
 
-def test_a_command_may_be_a_list_of_words() -> None:
+def test_command_may_be_a_list_of_words() -> None:
     policy = Policy([rule("allow", command="git *"), rule("deny", command="rm *")])
     assert policy.evaluate("Bash", {"command": ["git", "a; b"]}).verdict == "allow"
     assert policy.evaluate("Bash", {"command": ["bash", "-lc", "rm x"]}).verdict == "deny"
 
 
-def test_a_rule_without_the_command_is_about_every_line() -> None:
+def test_rule_without_a_command_pattern_matches_every_line() -> None:
     policy = Policy([rule("deny", command="rm *"), rule("allow", cwd="/tmp/*")])
     assert policy.evaluate("Bash", {"command": "echo > a", "cwd": "/tmp/x"}).verdict == "allow"
     assert policy.evaluate("Bash", {"command": "echo > a", "cwd": "/"}).verdict is None
     assert policy.evaluate("Bash", {"command": "echo $(rm a)", "cwd": "/tmp/x"}).verdict == "deny"
 
 
-def test_what_the_agent_must_ask_about() -> None:
+def test_effective_grants_do_not_trust_tools_with_restricting_rules() -> None:
     rules = [rule("deny", command="rm *"), rule("ask", "Web*"), rule("allow", "Read"), rule("deny", "Read")]
     policy = Policy([*rules, rule("allow", "Edit", x="y")])
     names = ("Bash", "WebFetch", "Read", "Edit", "Glob")

@@ -1,4 +1,4 @@
-"""Rules in force: sessions of the `script` agent, whose calls write files when they really run."""
+"""Policy rules in sessions of the `script` agent, whose tool calls write a file when they run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gateway.security.api_keys import NamedKeys
-from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import create, error, execute, frames, history, send_turn, session_body
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import create_session, execute, expect_error, get_history, parse_frames, send_turn, session_body
 
 Json = dict[str, Any]
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 RULES = [
     {"tool": "shell", "when": {"command": "git *"}, "decide": "allow"},
@@ -38,9 +38,9 @@ def results(messages: list[Json]) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def ruled(tmp_path: Path) -> AsyncIterator[Running]:
+async def ruled(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": RULES}
-    async with gateway_on(table(tmp_path, agents={"script": agent, "free": {**agent, "policy": RULES[:1]}})) as running:
+    async with run_gateway(gateway_config(tmp_path, agents={"script": agent, "free": {**agent, "policy": RULES[:1]}})) as running:
         yield running
 
 
@@ -53,18 +53,18 @@ def audit(tmp_path: Path) -> list[tuple[str, str, str, str | None]]:
         return list(store.execute("SELECT call_id, outcome, by, reason FROM audit ORDER BY id"))
 
 
-async def turn(running: Running, mode: str, scenario: str, grants: list[Json]) -> tuple[str, Json, str]:
-    """The first turn of a session: its id, its results by call, and how it stops."""
+async def turn(running: RunningGateway, mode: str, scenario: str, grants: list[Json]) -> tuple[str, Json, str]:
+    """Run the first turn of a new session. Return the session id, the tool results by call id, and the stop reason."""
     body = session_body(options={"scenario": scenario}, grants=grants, stream=mode)
     answer = await running.client.put("/session", json=body)
     assert answer.is_success, answer.text
     if mode == "none":
         found = answer.json()
         return found["sessionId"], results(found["messages"]), found["stopReason"]
-    events = frames(answer.text)
-    shown = {data["toolCallId"]: data["content"] for name, data in events if name == "tool_result"}
+    events = parse_frames(answer.text)
+    sent_results = {data["toolCallId"]: data["content"] for name, data in events if name == "tool_result"}
     assert [name for name, _ in events].count("turn_stop") == 1 and events[-1][0] == "turn_stop"
-    return events[0][1]["sessionId"], shown, events[-1][1]["stopReason"]
+    return events[0][1]["sessionId"], sent_results, events[-1][1]["stopReason"]
 
 
 @pytest.mark.parametrize("mode", ["delta", "message", "none"])
@@ -78,51 +78,62 @@ async def turn(running: Running, mode: str, scenario: str, grants: list[Json]) -
         ("git status; ls", "by trust", None),
     ],
 )
-async def test_each_decision(
-    ruled: Running, scene: Scene, tmp_path: Path, mode: str, grants: Json, command: str, reported: str | None, outcome: Any
+async def test_decision_for_one_call(
+    ruled: RunningGateway,
+    write_scenario: WriteScenario,
+    tmp_path: Path,
+    mode: str,
+    grants: Json,
+    command: str,
+    reported: str | None,
+    outcome: Any,
 ) -> None:
-    scenario = scene([shell("one", command), {"text": "done"}])
+    scenario = write_scenario([shell("one", command), {"text": "done"}])
     if reported == "by trust":
         reported = "ran" if grants is FREE else None
         outcome = ("trusted", "trust", None) if grants is FREE else ("asked", "default", None)
-    session, shown, stop = await turn(ruled, mode, scenario, [grants])
-    assert (shown, stop) == (({"one": reported}, "end_turn") if reported else ({}, "tool_use"))
+    session, sent_results, stop = await turn(ruled, mode, scenario, [grants])
+    assert (sent_results, stop) == (({"one": reported}, "end_turn") if reported else ({}, "tool_use"))
     assert made(tmp_path) == (["one"] if reported == "ran" else [])
     assert audit(tmp_path) == [("one", *outcome)]
     if reported is None:
-        assert (await history(ruled.client, session))[-1]["role"] == "assistant"
+        assert (await get_history(ruled.client, session))[-1]["role"] == "assistant"
         answer = await send_turn(ruled.client, session, grant("one"))
         assert results(answer["messages"]) == {"one": "ran"} and answer["stopReason"] == "end_turn"
         assert made(tmp_path) == ["one"] and audit(tmp_path)[-1] == ("one", "granted", "client", None)
-    assert results(await history(ruled.client, session)) == {"one": reported or "ran"}
+    assert results(await get_history(ruled.client, session)) == {"one": reported or "ran"}
 
 
 @pytest.mark.parametrize("mode", ["delta", "message", "none"])
-async def test_decisions_of_all_kinds_in_one_message(ruled: Running, scene: Scene, tmp_path: Path, mode: str) -> None:
+async def test_parallel_calls_with_different_decisions(
+    ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, mode: str
+) -> None:
     calls = [shell("allowed", "git a"), shell("denied", "rm a"), shell("asked", "push a"), shell("open", "make")]
-    scenario = scene([{"parallel": calls}, {"text": "{results.allowed} {results.denied} {results.asked} {results.open}"}])
-    session, shown, stop = await turn(ruled, mode, scenario, [CAREFUL])
+    scenario = write_scenario(
+        [{"parallel": calls}, {"text": "{results.allowed} {results.denied} {results.asked} {results.open}"}]
+    )
+    session, sent_results, stop = await turn(ruled, mode, scenario, [CAREFUL])
     denied = "Tool call denied: nothing is removed here"
-    assert (shown, stop, made(tmp_path)) == ({"denied": denied}, "tool_use", [])
-    assert "'open' is still pending" in await error(
+    assert (sent_results, stop, made(tmp_path)) == ({"denied": denied}, "tool_use", [])
+    assert "'open' is still pending" in await expect_error(
         ruled.client.post(f"/session/{session}", json={"messages": [grant("asked")]}), 400
     )
     both = [grant("asked"), grant("open")]
-    assert "'denied' is answered already" in await error(
+    assert "'denied' is answered already" in await expect_error(
         ruled.client.post(f"/session/{session}", json={"messages": [*both, grant("denied")]}), 400
     )
     answer = await send_turn(ruled.client, session, *both)
     assert results(answer["messages"]) == {"allowed": "ran", "asked": "ran", "open": "ran"}
     assert answer["messages"][-1]["content"] == f"ran {denied} ran ran"
     assert made(tmp_path) == ["allowed", "asked", "open"]
-    roles = [message["role"] for message in await history(ruled.client, session)]
+    roles = [message["role"] for message in await get_history(ruled.client, session)]
     assert roles == ["user", "assistant", "tool", "tool", "tool", "tool", "assistant"]
 
 
-async def test_answers_that_could_not_be_stored_are_taken_whole_the_next_time(
-    ruled: Running, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_replies_that_could_not_be_stored_can_be_sent_again(
+    ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenario = scene([{"parallel": [shell("allowed", "git a"), shell("asked", "push a")]}, {"text": "done"}])
+    scenario = write_scenario([{"parallel": [shell("allowed", "git a"), shell("asked", "push a")]}, {"text": "done"}])
     session, _, stop = await turn(ruled, "none", scenario, [CAREFUL])
     assert stop == "tool_use"
     runs = ruled.gateway.store.runs
@@ -142,26 +153,33 @@ async def test_answers_that_could_not_be_stored_are_taken_whole_the_next_time(
     assert made(tmp_path) == ["allowed", "asked"]
 
 
-async def test_an_application_side_tool_can_be_denied(tmp_path: Path, scene: Scene) -> None:
+async def test_application_side_tool_is_denied_by_a_rule(tmp_path: Path, write_scenario: WriteScenario) -> None:
     rule = {"tool": "ask_*", "when": {"who.name": "boss"}, "decide": "deny", "reason": "not him"}
     agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": [rule]}
     call = {"app_tool": {"id": "c", "name": "ask_him", "input": {"who": {"name": "boss"}}}}
     tool = {"name": "ask_him", "description": "Asks.", "inputSchema": {}}
-    async with gateway_on(table(tmp_path, agents={"script": agent})) as running:
-        options = {"scenario": scene([call, {"text": "{results.c}"}])}
-        answer = await create(running.client, options=options, tools=[tool])
+    async with run_gateway(gateway_config(tmp_path, agents={"script": agent})) as running:
+        options = {"scenario": write_scenario([call, {"text": "{results.c}"}])}
+        answer = await create_session(running.client, options=options, tools=[tool])
     assert answer["messages"][-1]["content"] == "Tool call denied: not him" and answer["stopReason"] == "end_turn"
 
 
-async def test_a_one_shot_task_is_refused_where_it_could_not_keep_the_rules(ruled: Running, scene: Scene) -> None:
-    refused = await error(ruled.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 403)
+async def test_execute_is_rejected_for_an_agent_with_restricting_rules(
+    ruled: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    refused = await expect_error(ruled.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 403)
     assert "agents.script.policy" in refused and "use a session" in refused
     assert (await execute(ruled.client, driver="free"))[-1]["kind"] == "session_end"
 
 
-async def test_the_audit_holds_no_secret_and_outlives_the_session(ruled: Running, scene: Scene, tmp_path: Path) -> None:
-    options = {"scenario": scene([shell("one", "git sesame-open-1 " + "x" * 1000), {"text": "done"}]), "token": "sesame-open-1"}
-    session = (await create(ruled.client, options=options, grants=[CAREFUL]))["sessionId"]
+async def test_audit_records_have_no_secrets_and_remain_after_the_session_is_deleted(
+    ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    options = {
+        "scenario": write_scenario([shell("one", "git secret-value-1 " + "x" * 1000), {"text": "done"}]),
+        "token": "secret-value-1",
+    }
+    session = (await create_session(ruled.client, options=options, grants=[CAREFUL]))["sessionId"]
     assert (await ruled.client.delete(f"/session/{session}")).status_code == 204
     [record] = await ruled.gateway.store.audit.newest(10, session)
     assert (record.session_id, record.agent, record.tool, record.outcome) == (session, "script", "shell", "allowed")
@@ -170,26 +188,30 @@ async def test_the_audit_holds_no_secret_and_outlives_the_session(ruled: Running
     assert await ruled.gateway.store.audit.newest(10) == []
 
 
-async def test_every_decision_is_in_the_log(ruled: Running, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_decisions_are_logged(
+    ruled: RunningGateway, write_scenario: WriteScenario, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "gateway.observability.audit")
-    options = {"scenario": scene([shell("one", "rm a"), {"text": "done"}])}
-    session = (await create(ruled.client, options=options, grants=[FREE]))["sessionId"]
+    options = {"scenario": write_scenario([shell("one", "rm a"), {"text": "done"}])}
+    session = (await create_session(ruled.client, options=options, grants=[FREE]))["sessionId"]
     [line] = [record.getMessage() for record in caplog.records if record.name == "gateway.observability.audit"]
     assert line.startswith(f"denied shell of script (call one, session {session}, run run_")
     assert line.endswith("""by policy[1] because 'nothing is removed here': {"command": "rm a"}""")
 
 
-async def test_a_message_instead_of_answers_cancels(ruled: Running, scene: Scene, tmp_path: Path) -> None:
-    options = {"scenario": scene([shell("one", "push it"), {"text": "done"}], {"steps": [{"text": "again"}]})}
-    session = (await create(ruled.client, options=options, grants=[FREE]))["sessionId"]
+async def test_user_message_instead_of_replies_cancels_the_calls(
+    ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    options = {"scenario": write_scenario([shell("one", "push it"), {"text": "done"}], {"steps": [{"text": "again"}]})}
+    session = (await create_session(ruled.client, options=options, grants=[FREE]))["sessionId"]
     await send_turn(ruled.client, session, "Never mind")
     assert [row[:3] for row in audit(tmp_path)][:2] == [("one", "asked", "policy[2]"), ("one", "cancelled", "client")]
     assert made(tmp_path) == []
 
 
-async def test_the_audit_names_the_key_that_decided(ruled: Running, tmp_path: Path, scene: Scene) -> None:
+async def test_audit_names_the_api_key_that_decided(ruled: RunningGateway, tmp_path: Path, write_scenario: WriteScenario) -> None:
     phone = NamedKeys(ruled.gateway.settings.data_dir).add("phone")
-    scenario = scene([shell("first", "push 1"), shell("second", "push 2"), shell("third", "push 3")])
+    scenario = write_scenario([shell("first", "push 1"), shell("second", "push 2"), shell("third", "push 3")])
     opened = session_body(options={"scenario": scenario}, grants=[FREE])
     headers = {"Authorization": f"Bearer {phone}"}
     session = (await ruled.client.put("/session", json=opened, headers=headers)).json()["sessionId"]

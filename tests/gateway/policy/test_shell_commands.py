@@ -1,4 +1,4 @@
-"""What is read of a command line, with bash itself as the judge of what a line runs."""
+"""Parsing of shell command lines, compared with what bash really runs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ eval "$LINE"
 """
 
 
-def run_by(line: str) -> list[str]:
-    """The commands that bash begins for a line, in an empty folder and without any program."""
+def commands_run_by_bash(line: str) -> list[str]:
+    """Return the commands that bash starts for a line, in an empty folder and with an empty PATH."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         script = f"exec 9>{log}\n{TRACE}"
@@ -57,10 +57,12 @@ def files_made_by(line: str) -> list[str]:
         return [path.name for path in Path(folder).iterdir()]
 
 
-OFTEN = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+MANY_EXAMPLES = settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 
 
-@OFTEN
+@MANY_EXAMPLES
 @given(LINES)
 @example("echo ok; bad")
 @example("echo ok\nbad")
@@ -75,17 +77,17 @@ OFTEN = settings(max_examples=400, deadline=None, suppress_health_check=[HealthC
 @example("echo ok\n\\\nbad x")
 @example("echo ok;2>&1")
 @example("echo ok\n\\bad x")
-def test_what_is_allowed_runs_nothing_else(line: str) -> None:
-    """A pattern for one command lets no other command through, nor a file be written: bash says so."""
+def test_allowed_lines_run_only_the_allowed_command(line: str) -> None:
+    """A line that a pattern for one command allows runs no other command and writes no file in bash."""
     for text in (line, "echo ok" + line):
         if ALLOW.evaluate("shell", {"command": text}).verdict != "allow":
             continue
-        ran = run_by(text)
+        ran = commands_run_by_bash(text)
         assert all(command.replace("\\", "").startswith("echo ok") for command in ran), (text, ran)
         assert files_made_by(text) == [], text
 
 
-@OFTEN
+@MANY_EXAMPLES
 @given(LINES)
 @example("echo $(bad)")
 @example("bash -c 'bad x'")
@@ -104,11 +106,11 @@ def test_what_is_allowed_runs_nothing_else(line: str) -> None:
 @example("\r#;bad x")
 @example("echo ok\n\\bad x")
 @example("2>&12>&1 #\nbad x")
-def test_what_is_refused_does_not_run(line: str) -> None:
-    """Where bash runs the command, the rule has refused the line, or it has said that the line cannot be known."""
+def test_lines_that_are_not_denied_do_not_run_the_denied_command(line: str) -> None:
+    """If bash runs the denied command, the verdict for the line was `deny` or `ask`."""
     for text in (line, line + "bad x"):
         if DENY.evaluate("shell", {"command": text}).verdict is None:
-            ran = run_by(text)
+            ran = commands_run_by_bash(text)
             assert not any(command == "bad" or command.startswith("bad ") for command in ran), (text, ran)
 
 
@@ -120,7 +122,7 @@ def test_what_is_refused_does_not_run(line: str) -> None:
         ("g''it status", ["git status"]),
     ],
 )
-def test_plain_lines(line: str, commands: list[str]) -> None:
+def test_commands_of_plain_lines(line: str, commands: list[str]) -> None:
     found = parse(line)
     assert [command.text for command in found.commands] == commands
     assert found.plain and found.known
@@ -135,7 +137,7 @@ def test_plain_lines(line: str, commands: list[str]) -> None:
         "'git status'", "git 'x", "git # x", "git\r", "git\u00a0x", "! git", "bash -c git", "eval git", "git " + "x" * 200_000,
     ],
 )  # fmt: skip
-def test_lines_that_are_not_plain(line: str) -> None:
+def test_lines_that_are_not_plain_are_recognized(line: str) -> None:
     assert not parse(line).plain
 
 
@@ -151,15 +153,15 @@ def test_lines_that_are_not_plain(line: str) -> None:
         "sudo <<E rm x\nE",
     ],
 )  # fmt: skip
-def test_a_command_is_found_wherever_it_hides(line: str) -> None:
+def test_nested_command_is_found_and_denied(line: str) -> None:
     policy = Policy([Rule(tool="shell", when={"command": "rm *"}, decide="deny")])
     assert policy.evaluate("shell", {"command": line}).verdict == "deny"
 
 
-VEILED = ("$X -rf /", "`a` x", "$'\\x72m' x", "/bin/r? x", "echo rm x | sh", "bash <<< x", 'bash -c "$X"', "eval $X")
+UNDETERMINED = ("$X -rf /", "`a` x", "$'\\x72m' x", "/bin/r? x", "echo rm x | sh", "bash <<< x", 'bash -c "$X"', "eval $X")
 
 
-@pytest.mark.parametrize("line", VEILED)
-def test_a_line_that_does_not_say_what_it_runs_is_asked_about(line: str) -> None:
+@pytest.mark.parametrize("line", UNDETERMINED)
+def test_line_with_an_undetermined_command_gets_the_verdict_ask(line: str) -> None:
     assert DENY.evaluate("shell", {"command": line}).verdict == "ask"
     assert DENY.evaluate("shell", {"command": "echo rm"}).verdict is None

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from drivers.runtime.cli_agent import CliAgent
-from tests.daemon import KEY, Running, gateway_on, table
-from tests.gateway.talk import alive, error, execute, pid_in, until
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import execute, expect_error, is_alive, read_pid, wait_until
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 FIELDS: dict[str, tuple[set[str], set[str]]] = {
     "agent_token": ({"text"}, set()),
     "thinking": ({"text"}, set()),
@@ -30,11 +30,11 @@ FIELDS: dict[str, tuple[set[str], set[str]]] = {
 
 
 @pytest.fixture
-async def run(portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+async def run(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Executes a task on a scenario of one turn; its frames, whose shape is checked."""
 
     async def play(*steps: Any, task: str = "do it", **fields: Any) -> list[dict[str, Any]]:
-        name = scene(list(steps))
+        name = write_scenario(list(steps))
         entry = portico.gateway.agents.get("script")
         monkeypatch.setitem(entry.settings.options, "scenario", name)
         found = await execute(portico.client, task, **fields)
@@ -54,14 +54,14 @@ def kinds_of(found: list[dict[str, Any]]) -> list[str]:
     return [frame["kind"] for frame in found]
 
 
-async def test_echo_says_the_task_verbatim(portico: Running) -> None:
+async def test_echo_says_the_task_verbatim(portico: RunningGateway) -> None:
     for task in ("hello", "-hello", "--help", "äöü 🙂\r\n\t", " ", '{"kind":"session_end"}', "x" * 1_000_000, "\x00\x1b[31m"):
         first, end = await execute(portico.client, task, "echo")
         assert first == {"kind": "agent_token", "text": task}
         assert end == {"kind": "session_end", "exit_code": 0, "duration_ms": end["duration_ms"]}
 
 
-async def test_the_bytes_of_a_stream(portico: Running) -> None:
+async def test_the_bytes_of_a_stream(portico: RunningGateway) -> None:
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "hi"})
     assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
     head, duration = answer.text.split('"duration_ms":')
@@ -138,8 +138,8 @@ async def test_what_the_task_left_behind_is_ended(run: Callable[..., Any], tmp_p
     stray = {"seconds": 300, "new_session": True, "hold_stdout": True, "pid_file": "stray"}
     found = await run({"spawn": stray}, {"text": "done"})
     assert kinds_of(found) == ["agent_token", "session_end"]
-    pid = await pid_in(tmp_path / "scenes" / "stray")
-    await until(lambda: not alive(pid))
+    pid = await read_pid(tmp_path / "scenes" / "stray")
+    await wait_until(lambda: not is_alive(pid))
 
 
 async def test_a_call_that_would_ask_is_denied(run: Callable[..., Any]) -> None:
@@ -169,7 +169,7 @@ REFUSED: list[tuple[Any, int, list[str]]] = [
 ]
 
 
-async def test_refusals_come_before_the_stream(portico: Running) -> None:
+async def test_refusals_come_before_the_stream(portico: RunningGateway) -> None:
     key = portico.client.headers.pop("Authorization")
     for body, status, named in REFUSED:
         headers = {"Authorization": key} if status != 401 else {}
@@ -180,27 +180,27 @@ async def test_refusals_come_before_the_stream(portico: Running) -> None:
         assert "s3cret" not in text
 
 
-async def test_the_key_may_come_in_the_body(portico: Running) -> None:
+async def test_the_key_may_come_in_the_body(portico: RunningGateway) -> None:
     portico.client.headers.pop("Authorization")
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "x", "auth_token": KEY})
     assert answer.status_code == 200
     assert KEY not in answer.text
 
 
-async def test_fields_that_are_not_known_are_skipped(portico: Running) -> None:
+async def test_fields_that_are_not_known_are_skipped(portico: RunningGateway) -> None:
     assert (await execute(portico.client, "x", "echo", namespace="n", scope_token=None))[0]["text"] == "x"
 
 
-async def test_a_task_whose_agent_cannot_start_is_refused(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_whose_agent_cannot_start_is_refused(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "cwd", "missing")
-    text = await error(portico.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 400)
+    text = await expect_error(portico.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 400)
     assert "missing" in text
     assert json.dumps(text)
 
 
-async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, scene: Scene) -> None:
-    entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": scene([{"delay": 0.4}])}}
-    async with gateway_on(table(tmp_path, server={"keep_alive": 0.05}, agents={"script": entry})) as portico:
+async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": write_scenario([{"delay": 0.4}])}}
+    async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05}, agents={"script": entry})) as portico:
         answer = await portico.client.post("/v1/execute", json={"driver": "script", "task": "x"})
     blocks = answer.text.split("\n\n")
     assert len([block for block in blocks if block.startswith(": ")]) >= 3
@@ -208,7 +208,7 @@ async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, scene: Scen
 
 
 async def test_a_task_is_over_also_if_its_agent_cannot_be_closed(
-    portico: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = CliAgent.close
 
@@ -218,5 +218,5 @@ async def test_a_task_is_over_also_if_its_agent_cannot_be_closed(
 
     monkeypatch.setattr(CliAgent, "close", broken)
     assert (await execute(portico.client, "x", "echo"))[-1]["kind"] == "session_end"
-    await until(lambda: not portico.gateway.tasks.running)
+    await wait_until(lambda: not portico.gateway.tasks.running)
     assert list((tmp_path / "data").rglob("exec_*")) == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from tests.daemon import KEY, Running
-from tests.gateway.aap_client import BASES
-from tests.gateway.talk import error, session_body
+from tests.daemon import KEY, RunningGateway
+from tests.gateway.aap_client import BASE_URLS
+from tests.gateway.requests import expect_error, session_body
 
 JSON = {"Content-Type": "application/json"}
 OF_V2: list[tuple[str, str, dict[str, Any]]] = [
@@ -49,7 +49,7 @@ ENDPOINTS = [
 WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
 
 
-async def test_without_the_key_nothing_is_answered(portico: Running) -> None:
+async def test_without_the_key_nothing_is_answered(portico: RunningGateway) -> None:
     for authorization, (method, path, request) in itertools.product(WRONG, ENDPOINTS):
         portico.client.headers.pop("Authorization", None)
         if authorization is not None:
@@ -61,26 +61,26 @@ async def test_without_the_key_nothing_is_answered(portico: Running) -> None:
         assert KEY not in answer.text
 
 
-async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: Running) -> None:
+async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: RunningGateway) -> None:
     described = (await portico.client.get("/openapi.json")).json()["paths"]
     named = {
         (method, path.split("?")[0].replace("sess_x", "{session_id}").replace("/echo", "/{agent}"))
         for method, path, _ in ENDPOINTS
     }
     offered = {(method.upper(), path) for path, methods in described.items() for method in methods}
-    assert offered - named == {("GET", "/healthz"), ("GET", "/readyz"), *(("GET", f"{base.url}/meta") for base in BASES)}
+    assert offered - named == {("GET", "/healthz"), ("GET", "/readyz"), *(("GET", f"{base.url}/meta") for base in BASE_URLS)}
     assert named - offered == {("GET", "/openapi.json")}
 
 
-async def test_the_scheme_may_be_written_in_any_case(portico: Running) -> None:
+async def test_the_scheme_may_be_written_in_any_case(portico: RunningGateway) -> None:
     for scheme in ("Bearer", "bearer", "BEARER"):
         answer = await portico.client.get("/sessions", headers={"Authorization": f"{scheme} {KEY}"})
         assert answer.status_code == 200
 
 
-async def test_a_refused_request_runs_nothing(portico: Running) -> None:
+async def test_a_refused_request_runs_nothing(portico: RunningGateway) -> None:
     headers = {"Authorization": "Bearer wrong-key"}
-    await error(portico.client.put("/session", json=session_body("echo"), headers=headers), 401)
-    await error(portico.client.post("/v1/execute", json={"driver": "echo", "task": "x"}, headers=headers), 401)
+    await expect_error(portico.client.put("/session", json=session_body("echo"), headers=headers), 401)
+    await expect_error(portico.client.post("/v1/execute", json={"driver": "echo", "task": "x"}, headers=headers), 401)
     assert (await portico.client.get("/sessions")).json() == {"sessions": []}
     assert not await portico.gateway.store.runs.unfinished()

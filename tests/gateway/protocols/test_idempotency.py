@@ -13,24 +13,24 @@ import pytest
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.store import EventRow, RunRecord
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, table
-from tests.gateway.talk import agents_of, alive, error, execute, kinds, pid_in, until
+from tests.daemon import Daemon, RunningGateway, gateway_config
+from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, parse_output_events, read_pid, wait_until
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 EVENTS = [{"events": 3000}, {"stderr": "never shown"}, {"text": "end"}]
 TASK = {"driver": "script", "task": "do it", "idempotency_key": "job-1"}
 
 
 @pytest.fixture
-def play(portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def play(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def use(*steps: Any) -> None:
-        monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "scenario", scene(list(steps)))
+        monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "scenario", write_scenario(list(steps)))
 
     return use
 
 
 @pytest.fixture
-async def started(portico: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def started(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The markers of all processes that are started."""
     marks: list[str] = []
     note = portico.gateway.store.processes.started
@@ -43,11 +43,11 @@ async def started(portico: Running, monkeypatch: pytest.MonkeyPatch) -> list[str
     return marks
 
 
-async def test_two_at_the_same_time_run_once(portico: Running, play: Callable[..., None], started: list[str]) -> None:
+async def test_two_at_the_same_time_run_once(portico: RunningGateway, play: Callable[..., None], started: list[str]) -> None:
     play({"text": "begin"}, {"delay": 0.3}, *EVENTS)
     answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=TASK) for _ in range(4)))
     assert len({answer.text for answer in answers}) == 1
-    found = kinds(answers[0].text)
+    found = parse_output_events(answers[0].text)
     assert found[0] == {"kind": "agent_token", "text": "begin"}
     assert found[-2:] == [{"kind": "agent_token", "text": "end"}, found[-1]]
     assert len(found) == 3003
@@ -55,31 +55,31 @@ async def test_two_at_the_same_time_run_once(portico: Running, play: Callable[..
 
 
 async def test_who_asks_later_gets_it_from_its_start(
-    portico: Running, play: Callable[..., None], started: list[str], tmp_path: Path
+    portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
     play({"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 0.5}, {"text": "end"})
     first = asyncio.create_task(portico.client.post("/v1/execute", json=TASK))
-    await until((tmp_path / "scenes" / "began").exists)
+    await wait_until((tmp_path / "scenes" / "began").exists)
     second = await portico.client.post("/v1/execute", json=TASK)
     third = await portico.client.post("/v1/execute", json=TASK)
     assert (await first).text == second.text == third.text
-    assert [frame.get("text") for frame in kinds(third.text)] == ["begin", "end", None]
+    assert [frame.get("text") for frame in parse_output_events(third.text)] == ["begin", "end", None]
     assert len(started) == 1
 
 
 async def test_a_client_that_drops_off_does_not_stop_the_run(
-    portico: Running, play: Callable[..., None], started: list[str], tmp_path: Path
+    portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
     play({"text": "begin"}, {"delay": 0.3}, *EVENTS, {"write_file": {"path": "ended", "text": "x"}})
     async with portico.client.stream("POST", "/v1/execute", json=TASK) as answer:
         await anext(answer.aiter_bytes())
-    await until((tmp_path / "scenes" / "ended").exists)
+    await wait_until((tmp_path / "scenes" / "ended").exists)
     found = await execute(portico.client, "do it", idempotency_key="job-1")
     assert (len(found), len(started)) == (3003, 1)
     assert found[-1]["exit_code"] == 0
 
 
-async def test_who_names_the_last_event_gets_the_rest_with_numbers(portico: Running, play: Callable[..., None]) -> None:
+async def test_who_names_the_last_event_gets_the_rest_with_numbers(portico: RunningGateway, play: Callable[..., None]) -> None:
     play({"text": "begin"}, {"events": 20}, {"text": "end"})
     plain = (await portico.client.post("/v1/execute", json=TASK)).text
 
@@ -92,34 +92,36 @@ async def test_who_names_the_last_event_gets_the_rest_with_numbers(portico: Runn
     assert [block.split("\n")[0] for block in whole] == plain.split("\n\n")[:-1]
     for place, block in enumerate(whole):
         assert await behind(block.split("\nid: ")[1]) == whole[place + 1 :]
-    await error(portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": "x"}), 400)
+    await expect_error(portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": "x"}), 400)
 
 
 @pytest.mark.parametrize("change", [{"task": "do that"}, {"driver": "echo"}, {"model": "other"}])
-async def test_another_request_under_the_key_is_refused(portico: Running, started: list[str], change: dict[str, str]) -> None:
+async def test_another_request_under_the_key_is_refused(
+    portico: RunningGateway, started: list[str], change: dict[str, str]
+) -> None:
     await execute(portico.client, **TASK, model="m")
-    text = await error(portico.client.post("/v1/execute", json=TASK | {"model": "m"} | change), 409)
+    text = await expect_error(portico.client.post("/v1/execute", json=TASK | {"model": "m"} | change), 409)
     assert "idempotency key" in text
     assert len(started) == 1
 
 
-async def test_keys_are_apart(portico: Running, started: list[str]) -> None:
+async def test_keys_are_apart(portico: RunningGateway, started: list[str]) -> None:
     for key in ("job-1", "job-2", "JOB-1", "job-1 ", "x" * 1024, None, None):
         assert (await execute(portico.client, "hi", "echo", **({"idempotency_key": key} if key else {})))[0]["text"] == "hi"
     assert len(started) == 7
 
 
 async def test_a_task_that_could_not_start_may_be_tried_again(
-    portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = portico.gateway.agents.get("script").settings.options
     monkeypatch.setitem(options, "cwd", "later")
-    await error(portico.client.post("/v1/execute", json=TASK), 400)
+    await expect_error(portico.client.post("/v1/execute", json=TASK), 400)
     (tmp_path / "scenes" / "later").mkdir()
     assert (await execute(portico.client, **TASK))[-1]["exit_code"] == 0
 
 
-async def test_the_way_of_asking_is_not_part_of_the_request(portico: Running, started: list[str]) -> None:
+async def test_the_way_of_asking_is_not_part_of_the_request(portico: RunningGateway, started: list[str]) -> None:
     key = portico.client.headers.pop("Authorization").removeprefix("Bearer ")
     answers = [
         await portico.client.post("/v1/execute", json=TASK | {"auth_token": key}),
@@ -135,8 +137,8 @@ async def _ask(client: httpx.AsyncClient) -> str:
     return answer.text
 
 
-async def test_the_stream_outlives_the_daemon(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    _with_scenario(tmp_path, scene(EVENTS))
+async def test_the_stream_outlives_the_daemon(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+    _with_scenario(tmp_path, write_scenario(EVENTS))
     await daemon.start()
     async with daemon.client() as client:
         first = await _ask(client)
@@ -144,13 +146,17 @@ async def test_the_stream_outlives_the_daemon(daemon: Daemon, scene: Scene, tmp_
     await daemon.start()
     async with daemon.client() as client:
         assert await _ask(client) == first
-        assert not agents_of(daemon.pid)
-        await error(client.post("/v1/execute", json=TASK | {"task": "other"}), 409)
+        assert not agent_processes(daemon.pid)
+        await expect_error(client.post("/v1/execute", json=TASK | {"task": "other"}), 409)
 
 
-async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     left = {"seconds": 300, "new_session": True, "pid_file": "stray"}
-    _with_scenario(tmp_path, scene([{"text": "begin"}, {"events": 500}, {"spawn": left}, {"text": "hanging"}, {"hang": True}]))
+    _with_scenario(
+        tmp_path, write_scenario([{"text": "begin"}, {"events": 500}, {"spawn": left}, {"text": "hanging"}, {"hang": True}])
+    )
     await daemon.start()
     async with daemon.client() as client, client.stream("POST", "/v1/execute", json=TASK) as answer:
         received = ""
@@ -158,24 +164,24 @@ async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(daemon: Da
             received += chunk
             if "hanging" in received:
                 break
-        (agent,) = agents_of(daemon.pid)
-        stray = await pid_in(tmp_path / "scenes" / "stray")
-        await until(lambda: _stored(tmp_path))
+        (agent,) = agent_processes(daemon.pid)
+        stray = await read_pid(tmp_path / "scenes" / "stray")
+        await wait_until(lambda: _stored(tmp_path))
         await daemon.kill()
     await daemon.start()
-    assert not alive(agent.pid)
-    assert not alive(stray)
+    assert not is_alive(agent.pid)
+    assert not is_alive(stray)
     async with daemon.client() as client:
         again = await _ask(client)
         assert await _ask(client) == again
-    found = kinds(again)
+    found = parse_output_events(again)
     assert again.startswith(received.rsplit("\n\n", 1)[0])
     assert [frame["kind"] for frame in found[-3:]] == ["agent_token", "error", "session_end"]
     assert "stopped" in found[-2]["message"]
     assert found[-1]["exit_code"] != 0
 
 
-async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: Running) -> None:
+async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: RunningGateway) -> None:
     """Killed after the run was marked as ended, before its last events were written."""
     store = portico.gateway.store
     ask = IdempotencyKey.of(None, "execute", "job-1", ["echo", "x", None])
@@ -193,4 +199,4 @@ def _stored(folder: Path) -> bool:
 
 def _with_scenario(folder: Path, name: str) -> None:
     entry = {"driver": "script", "cwd": str(folder / "scenes"), "options": {"scenario": name}}
-    write_config(folder, table(folder, agents={"script": entry}))
+    write_config(folder, gateway_config(folder, agents={"script": entry}))

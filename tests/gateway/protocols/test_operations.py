@@ -17,10 +17,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability import health
 from gateway.observability.metrics import Metrics
-from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import agents_of, create, execute, idle, send_turn, session_body, until, user
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import (
+    agent_processes,
+    create_session,
+    execute,
+    send_turn,
+    session_body,
+    user_message,
+    wait_until,
+    wait_until_idle,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 USAGE = {"usage": {"input_tokens": 7, "output_tokens": 5, "cache_read": 3, "cache_write": 2}}
 
 
@@ -37,9 +46,9 @@ async def figures(client: httpx.AsyncClient) -> dict[str, float]:
     return found
 
 
-async def test_a_turn_is_counted(portico: Running, scene: Scene) -> None:
-    name = scene([{"text": "ok"}, USAGE])
-    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
+async def test_a_turn_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "ok"}, USAGE])
+    session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     await send_turn(portico.client, session, "again")
     await execute(portico.client, driver="echo")
     found = await figures(portico.client)
@@ -65,11 +74,11 @@ async def test_a_turn_is_counted(portico: Running, scene: Scene) -> None:
         now = await figures(portico.client)
         return (now["open_streams"], now["store_unwritten_bytes"]) == (0, 0)
 
-    await until(quiet)
+    await wait_until(quiet)
 
 
-async def test_what_is_under_way_is_counted(portico: Running, scene: Scene) -> None:
-    name = scene([{"text": "x"}, {"hang": True}])
+async def test_what_is_under_way_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "x"}, {"hang": True}])
     options = {"scenario": name}
     async with portico.client.stream(
         "PUT", "/session", json=session_body("script", "hang", options=options, stream="delta")
@@ -79,13 +88,13 @@ async def test_what_is_under_way_is_counted(portico: Running, scene: Scene) -> N
             pass
         found = await figures(portico.client)
         assert (found["running_turns"], found["open_streams"], found["live_agents"]) == (1, 1, 1)
-    await until(lambda: portico.gateway.metrics.registry.get_sample_value("portico_open_streams") == 0)
+    await wait_until(lambda: portico.gateway.metrics.registry.get_sample_value("portico_open_streams") == 0)
 
 
-async def test_a_session_that_waits_is_counted(portico: Running, scene: Scene) -> None:
+async def test_a_session_that_waits_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     tool = {"name": "ask", "description": "Asks.", "inputSchema": {"type": "object"}}
-    name = scene([{"app_tool": {"name": "ask"}}])
-    answer = await create(portico.client, options={"scenario": name}, tools=[tool])
+    name = write_scenario([{"app_tool": {"name": "ask"}}])
+    answer = await create_session(portico.client, options={"scenario": name}, tools=[tool])
     assert answer["stopReason"] == "tool_use"
     found = await figures(portico.client)
     assert found["waiting_sessions"] == 1
@@ -99,17 +108,19 @@ async def test_a_session_that_waits_is_counted(portico: Running, scene: Scene) -
     assert 'turns_total{agent="script",stop_reason="cancelled"}' not in found
 
 
-async def test_starts_restarts_and_crashes_are_told_apart(portico: Running, scene: Scene) -> None:
-    name = scene(
+async def test_starts_restarts_and_crashes_are_told_apart(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario(
         {"when": "crash", "steps": [{"exit": 3}]}, {"when": "fail", "steps": [{"stop": {"reason": "error"}}]}, [{"text": "ok"}]
     )
     options = {"scenario": name}
-    session = (await create(portico.client, options=options))["sessionId"]
+    session = (await create_session(portico.client, options=options))["sessionId"]
     await send_turn(portico.client, session, "fail")
     assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 0
     await send_turn(portico.client, session, "crash")
     assert (await send_turn(portico.client, session, "x"))["stopReason"] == "end_turn"
-    await create(portico.client, "script", user("seed"), {"role": "assistant", "content": "s"}, "go", options=options)
+    await create_session(
+        portico.client, "script", user_message("seed"), {"role": "assistant", "content": "s"}, "go", options=options
+    )
     refused = await portico.client.put("/session", json=session_body(options={"scenario": "none.json"}))
     assert refused.status_code == 503
     found = await figures(portico.client)
@@ -121,23 +132,23 @@ async def test_starts_restarts_and_crashes_are_told_apart(portico: Running, scen
     assert starts == {"new": 1, "resumed": None, "seeded": 2, "failed": 1}
 
 
-async def test_an_agent_that_is_killed_has_crashed(portico: Running, scene: Scene) -> None:
-    options = {"scenario": scene([{"text": "x"}, {"hang": True}])}
-    before = {agent.pid for agent in agents_of(os.getpid())}
-    task = asyncio.create_task(create(portico.client, options=options))
-    (agent,) = await until(lambda: [a for a in agents_of(os.getpid()) if a.pid not in before])
-    await until(
+async def test_an_agent_that_is_killed_has_crashed(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    options = {"scenario": write_scenario([{"text": "x"}, {"hang": True}])}
+    before = {agent.pid for agent in agent_processes(os.getpid())}
+    task = asyncio.create_task(create_session(portico.client, options=options))
+    (agent,) = await wait_until(lambda: [a for a in agent_processes(os.getpid()) if a.pid not in before])
+    await wait_until(
         lambda: portico.gateway.metrics.registry.get_sample_value(
             "portico_events_total", {"agent": "script", "kind": "agent_token"}
         )
     )
     os.kill(agent.pid, signal.SIGKILL)
     session = (await task)["sessionId"]
-    await idle(portico.client, session)
+    await wait_until_idle(portico.client, session)
     assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 1
 
 
-async def test_what_clients_invent_is_not_a_label(portico: Running) -> None:
+async def test_what_clients_invent_is_not_a_label(portico: RunningGateway) -> None:
     for n in range(3):
         await portico.client.request("PROPFIND", f"/nothing/{n}")
     found = await figures(portico.client)
@@ -147,11 +158,11 @@ async def test_what_clients_invent_is_not_a_label(portico: Running) -> None:
 
 async def test_the_figures_are_behind_the_key_unless_the_configuration_opens_them(tmp_path: Path) -> None:
     async with (
-        gateway_on(table(tmp_path, server={"open_metrics": True})) as running,
+        run_gateway(gateway_config(tmp_path, server={"open_metrics": True})) as running,
         httpx.AsyncClient(base_url=running.url) as anybody,
     ):
         assert (await anybody.get("/metrics")).status_code == 200
-    async with gateway_on(table(tmp_path)) as running, httpx.AsyncClient(base_url=running.url) as anybody:
+    async with run_gateway(gateway_config(tmp_path)) as running, httpx.AsyncClient(base_url=running.url) as anybody:
         assert (await anybody.get("/metrics")).status_code == 401
 
 
@@ -163,14 +174,14 @@ def test_each_gateway_has_figures_of_its_own() -> None:
     assert other.registry.get_sample_value("portico_turns_total", labels) is None
 
 
-async def test_every_figure_is_documented(portico: Running) -> None:
+async def test_every_figure_is_documented(portico: RunningGateway) -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     documented = set(re.findall(r"^\| `(portico_\w+)", page, re.MULTILINE))
     offered = {family.name for family in portico.gateway.metrics.registry.collect() if family.name.startswith("portico_")}
     assert {name.removesuffix("_total") for name in documented} == offered
 
 
-async def test_it_is_ready_while_the_store_takes_writes(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_ready_while_the_store_takes_writes(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
@@ -186,7 +197,7 @@ async def test_it_is_ready_while_the_store_takes_writes(portico: Running, monkey
     assert (await portico.client.get("/readyz")).status_code == 200
 
 
-async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     monkeypatch.setattr(health, "WRITE_TIMEOUT", 0.2)
     with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
@@ -197,7 +208,7 @@ async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: Running, m
     assert (await portico.client.get("/healthz")).status_code == 200
 
 
-async def test_it_is_not_ready_while_it_goes_down(portico: Running) -> None:
+async def test_it_is_not_ready_while_it_goes_down(portico: RunningGateway) -> None:
     await portico.gateway.stop_runs()
     answer = await portico.client.get("/readyz")
     assert (answer.status_code, answer.json()["reasons"]) == (503, ["the gateway is shutting down"])

@@ -1,4 +1,4 @@
-"""How many turns and tasks may run, in all and of one key: one more is refused, and has changed nothing."""
+"""Limits of concurrent turns and tasks, in total and per API key: a request over the limit is rejected without effect."""
 
 from __future__ import annotations
 
@@ -12,33 +12,47 @@ from typing import Any
 import httpx
 
 from gateway.security.api_keys import NamedKeys
-from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import agents_of, create, error, execute, look, send_turn, session_body, until, user
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import (
+    agent_processes,
+    create_session,
+    execute,
+    expect_error,
+    get_session,
+    send_turn,
+    session_body,
+    user_message,
+    wait_until,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 TOOL = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 ANSWER = {"role": "tool", "toolCallId": "c", "content": "rain"}
 
 
-def scenario(scene: Scene) -> dict[str, str]:
-    asks = [{"app_tool": {"name": "get_weather", "id": "c"}}, {"hang": True}]
-    return {"scenario": scene({"when": "hang", "steps": [{"hang": True}]}, {"when": "ask", "steps": asks}, [{"text": "done"}])}
+def scenario(write_scenario: WriteScenario) -> dict[str, str]:
+    waits_for_client = [{"app_tool": {"name": "get_weather", "id": "c"}}, {"hang": True}]
+    return {
+        "scenario": write_scenario(
+            {"when": "hang", "steps": [{"hang": True}]}, {"when": "ask", "steps": waits_for_client}, [{"text": "done"}]
+        )
+    }
 
 
 @asynccontextmanager
 async def hanging(client: httpx.AsyncClient, options: dict[str, str]) -> AsyncIterator[str]:
-    """A session in the middle of a turn, until it is deleted at the end."""
+    """Create a session whose turn hangs, yield its id, and delete it at the end."""
     body = session_body("script", "hang", options=options)
     known = set((await client.get("/sessions")).json()["sessions"])
     turn = asyncio.create_task(client.put("/session", json=body))
 
-    async def at_work() -> str | None:
+    async def running_session() -> str | None:
         for session in set((await client.get("/sessions")).json()["sessions"]) - known:
-            if (await look(client, session))["state"] == "running":
+            if (await get_session(client, session))["state"] == "running":
                 return session
         return None
 
-    session = str(await until(at_work))
+    session = str(await wait_until(running_session))
     try:
         yield session
     finally:
@@ -46,102 +60,108 @@ async def hanging(client: httpx.AsyncClient, options: dict[str, str]) -> AsyncIt
         await turn
 
 
-async def refused(awaited: Awaitable[httpx.Response], key: str) -> None:
+async def expect_too_many(awaited: Awaitable[httpx.Response], key: str) -> None:
     answer = await awaited
     assert answer.status_code == 429, answer.text
     assert int(answer.headers["retry-after"]) > 0
     assert key in answer.json()["error"]
 
 
-async def test_as_many_turns_run_as_are_allowed(tmp_path: Path, scene: Scene) -> None:
-    options = scenario(scene)
-    async with gateway_on(table(tmp_path, limits={"running_turns": 1})) as portico:
+async def test_turns_over_the_limit_are_rejected_without_effect(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    options = scenario(write_scenario)
+    async with run_gateway(gateway_config(tmp_path, limits={"running_turns": 1})) as portico:
         client = portico.client
-        first = (await create(client, "script", "one", options=options))["sessionId"]
-        waiting = (await create(client, "script", "ask", options=options, tools=[TOOL]))["sessionId"]
-        before = [await look(client, session) for session in (first, waiting)]
+        first = (await create_session(client, "script", "one", options=options))["sessionId"]
+        waiting = (await create_session(client, "script", "ask", options=options, tools=[TOOL]))["sessionId"]
+        before = [await get_session(client, session) for session in (first, waiting)]
         async with hanging(client, options) as busy:
-            wish = {"messages": [user("two")], "agent": {"options": {"pace": "fast"}}}
-            await refused(client.post(f"/session/{first}", json=wish), "limits.running_turns")
-            await refused(client.put("/session", json=session_body(options=options)), "limits.running_turns")
-            await refused(client.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.running_turns")
+            turn = {"messages": [user_message("two")], "agent": {"options": {"pace": "fast"}}}
+            await expect_too_many(client.post(f"/session/{first}", json=turn), "limits.running_turns")
+            await expect_too_many(client.put("/session", json=session_body(options=options)), "limits.running_turns")
+            await expect_too_many(client.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.running_turns")
             # Neither its pending call nor the answer is lost.
-            await refused(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}), "limits.running_turns")
-            await refused(client.post(f"/session/{waiting}", json={"messages": [user("other")]}), "limits.running_turns")
-            assert [await look(client, session) for session in (first, waiting)] == before
+            await expect_too_many(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}), "limits.running_turns")
+            await expect_too_many(
+                client.post(f"/session/{waiting}", json={"messages": [user_message("other")]}), "limits.running_turns"
+            )
+            assert [await get_session(client, session) for session in (first, waiting)] == before
             assert len((await client.get("/sessions")).json()["sessions"]) == 3
-            await error(client.post(f"/session/{busy}", json={"messages": [user()]}), 409)
+            await expect_error(client.post(f"/session/{busy}", json={"messages": [user_message()]}), 409)
         assert (await send_turn(client, first, "two"))["messages"][0]["content"] == "done"
         going_on = asyncio.create_task(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}))
-        await until(lambda: _is(client, waiting, "running"))
+        await wait_until(lambda: _is(client, waiting, "running"))
         await client.delete(f"/session/{waiting}")
         assert (await going_on).status_code == 200
 
 
 async def _is(client: httpx.AsyncClient, session: str, state: str) -> bool:
-    return bool((await look(client, session))["state"] == state)
+    return bool((await get_session(client, session))["state"] == state)
 
 
-async def test_the_limit_of_turns_holds_for_many_at_once(tmp_path: Path, scene: Scene) -> None:
-    body = session_body("script", "hang", options=scenario(scene), stream="delta")
-    async with gateway_on(table(tmp_path, limits={"running_turns": 2})) as portico:
+async def test_turn_limit_holds_for_concurrent_requests(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    body = session_body("script", "hang", options=scenario(write_scenario), stream="delta")
+    async with run_gateway(gateway_config(tmp_path, limits={"running_turns": 2})) as portico:
         requests = [asyncio.create_task(portico.client.put("/session", json=body)) for _ in range(8)]
-        done = await until(lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None)
+        done = await wait_until(lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None)
         assert [request.result().status_code for request in done] == [429] * 6
         for session in (await portico.client.get("/sessions")).json()["sessions"]:
             await portico.client.delete(f"/session/{session}")
         await asyncio.gather(*requests)
 
 
-async def test_each_key_has_its_share(tmp_path: Path, scene: Scene) -> None:
-    options = scenario(scene)
-    async with gateway_on(table(tmp_path, limits={"turns_per_key": 1})) as portico:
+async def test_turn_limit_per_api_key(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    options = scenario(write_scenario)
+    async with run_gateway(gateway_config(tmp_path, limits={"turns_per_key": 1})) as portico:
         keys = NamedKeys(portico.gateway.settings.data_dir)
         async with _client(portico, keys.add("a")) as a, _client(portico, keys.add("b")) as b, hanging(a, options):
-            await refused(a.put("/session", json=session_body("echo")), "limits.turns_per_key")
-            await refused(a.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.turns_per_key")
-            assert (await create(b, "echo"))["stopReason"] == "end_turn"
-            assert (await create(portico.client, "echo"))["stopReason"] == "end_turn"
+            await expect_too_many(a.put("/session", json=session_body("echo")), "limits.turns_per_key")
+            await expect_too_many(a.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.turns_per_key")
+            assert (await create_session(b, "echo"))["stopReason"] == "end_turn"
+            assert (await create_session(portico.client, "echo"))["stopReason"] == "end_turn"
             assert (await execute(b, "x", "echo"))[-1]["exit_code"] == 0
             async with hanging(portico.client, options):
-                await refused(portico.client.put("/session", json=session_body("echo")), "limits.turns_per_key")
+                await expect_too_many(portico.client.put("/session", json=session_body("echo")), "limits.turns_per_key")
 
 
-def _client(portico: Running, key: str) -> httpx.AsyncClient:
+def _client(portico: RunningGateway, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=portico.url, headers={"Authorization": f"Bearer {key}"}, timeout=60, verify=False)
 
 
-async def test_tasks_take_slots_for_live_agents(tmp_path: Path, scene: Scene, monkeypatch: Any) -> None:
-    options = scenario(scene)
-    async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
+async def test_tasks_occupy_slots_for_live_agents(tmp_path: Path, write_scenario: WriteScenario, monkeypatch: Any) -> None:
+    options = scenario(write_scenario)
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
         monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "scenario", options["scenario"])
-        idle = (await create(portico.client, "script", "one"))["sessionId"]
+        idle = (await create_session(portico.client, "script", "one"))["sessionId"]
         task = {"driver": "script", "task": "hang", "idempotency_key": "first"}
         first = asyncio.create_task(portico.client.post("/v1/execute", json=task))
         async with hanging(portico.client, options):
-            # The idle one slept for it. Now all slots are taken, by one task and one turn.
-            await refused(portico.client.post("/v1/execute", json={**task, "idempotency_key": "more"}), "limits.live_agents")
-            await refused(portico.client.post(f"/session/{idle}", json={"messages": [user()]}), "limits.live_agents")
+            # The idle session released its slot. Now one task and one turn occupy all slots.
+            await expect_too_many(
+                portico.client.post("/v1/execute", json={**task, "idempotency_key": "more"}), "limits.live_agents"
+            )
+            await expect_too_many(
+                portico.client.post(f"/session/{idle}", json={"messages": [user_message()]}), "limits.live_agents"
+            )
             again = asyncio.create_task(portico.client.post("/v1/execute", json=task))
-            await until(lambda: _running(portico, 2))
-            assert not again.done(), "the same task again takes no slot"
-        assert (await execute(portico.client, "say it", idempotency_key="more"))[-1]["exit_code"] == 0
+            await wait_until(lambda: _running(portico, 2))
+            assert not again.done(), "a repeated idempotency key takes no slot"
+        assert (await execute(portico.client, "other", idempotency_key="more"))[-1]["exit_code"] == 0
         await portico.gateway.tasks.close("the test is over")
         for request in (first, again):
             assert (await request).status_code == 200
 
 
-async def _running(portico: Running, count: int) -> bool:
+async def _running(portico: RunningGateway, count: int) -> bool:
     return len(await portico.gateway.store.runs.unfinished()) == count
 
 
-async def test_a_slot_of_a_task_is_free_again(tmp_path: Path) -> None:
+async def test_slot_is_released_after_a_task_and_after_a_rejected_task(tmp_path: Path) -> None:
     limits = {"live_agents": 1, "running_turns": 1, "turns_per_key": 1}
     missing = {"driver": "codex", "program": str(tmp_path / "no-such-codex")}
-    async with gateway_on(table(tmp_path, limits=limits, agents={"missing": missing})) as portico:
+    async with run_gateway(gateway_config(tmp_path, limits=limits, agents={"missing": missing})) as portico:
         for _ in range(3):
             assert (await execute(portico.client, "x", "echo"))[-1]["exit_code"] == 0
-            await until(lambda: not agents_of(os.getpid()))
-        await error(portico.client.post("/v1/execute", json={"driver": "nobody", "task": "x"}), 400)
-        await error(portico.client.post("/v1/execute", json={"driver": "missing", "task": "x"}), 503)
-        assert (await create(portico.client, "echo"))["stopReason"] == "end_turn"
+            await wait_until(lambda: not agent_processes(os.getpid()))
+        await expect_error(portico.client.post("/v1/execute", json={"driver": "unknown", "task": "x"}), 400)
+        await expect_error(portico.client.post("/v1/execute", json={"driver": "missing", "task": "x"}), 503)
+        assert (await create_session(portico.client, "echo"))["stopReason"] == "end_turn"

@@ -6,83 +6,93 @@ from collections.abc import Callable
 
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
 from gateway.runs.compaction import compacted
-from tests.daemon import Daemon, Running
-from tests.gateway.talk import create, error, execute, look, send_turn, user
+from tests.daemon import Daemon, RunningGateway
+from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, user_message
 
-Scene = Callable[..., str]
-SUMMARY = user("So far: a, b.")
+WriteScenario = Callable[..., str]
+SUMMARY = user_message("So far: a, b.")
 
 
 def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-async def test_it_is_the_whole_history_until_the_cli_compacts_it(portico: Running, scene: Scene) -> None:
-    name = scene([{"text": "one"}], [{"compact": "So far: a, b."}, {"text": "two"}], [{"text": "three"}])
+async def test_compacted_history_equals_the_full_history_until_the_cli_compacts_it(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    name = write_scenario([{"text": "one"}], [{"compact": "So far: a, b."}, {"text": "two"}], [{"text": "three"}])
     client = portico.client
     seed = {"role": "system", "content": "Be brief."}
-    session = (await create(client, "script", seed, "a", options={"scenario": name}))["sessionId"]
-    found = (await look(client, session))["history"]
-    assert found["compacted"] == found["full"] == [seed, user("a"), assistant("one")]
+    session = (await create_session(client, "script", seed, "a", options={"scenario": name}))["sessionId"]
+    found = (await get_session(client, session))["history"]
+    assert found["compacted"] == found["full"] == [seed, user_message("a"), assistant("one")]
     # No event reports it to the client, which can request the history.
     assert [message["content"] for message in (await send_turn(client, session, "b"))["messages"]] == ["two"]
     await send_turn(client, session, "c")
-    after = [assistant("two"), user("c"), assistant("three")]
-    found = (await look(client, session))["history"]
+    after = [assistant("two"), user_message("c"), assistant("three")]
+    found = (await get_session(client, session))["history"]
     assert found["compacted"] == [seed, SUMMARY, *after]
-    assert found["full"] == [seed, user("a"), assistant("one"), user("b"), *after]
+    assert found["full"] == [seed, user_message("a"), assistant("one"), user_message("b"), *after]
 
 
-async def test_messages_that_the_cli_keeps_follow_the_summary(portico: Running, scene: Scene) -> None:
-    name = scene([{"text": "one"}], [{"compact": {"summary": "So far: a, b.", "kept": 2}}, {"text": "two"}])
-    session = (await create(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
+async def test_kept_messages_follow_the_summary(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "one"}], [{"compact": {"summary": "So far: a, b.", "kept": 2}}, {"text": "two"}])
+    session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
     await send_turn(portico.client, session, "b")
-    found = (await look(portico.client, session))["history"]
-    assert found["compacted"] == [SUMMARY, assistant("one"), user("b"), assistant("two")]
+    found = (await get_session(portico.client, session))["history"]
+    assert found["compacted"] == [SUMMARY, assistant("one"), user_message("b"), assistant("two")]
 
 
-async def test_the_last_compaction_counts_and_more_is_kept_than_there_is(portico: Running, scene: Scene) -> None:
-    name = scene([{"compact": "old"}, {"text": "one"}, {"message_end": True}, {"compact": {"summary": "new", "kept": 9}}])
-    session = (await create(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
-    assert (await look(portico.client, session))["history"]["compacted"] == [user("new"), user("a"), assistant("one")]
+async def test_last_compaction_counts_and_may_keep_more_messages_than_exist(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    name = write_scenario(
+        [{"compact": "old"}, {"text": "one"}, {"message_end": True}, {"compact": {"summary": "new", "kept": 9}}]
+    )
+    session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
+    assert (await get_session(portico.client, session))["history"]["compacted"] == [
+        user_message("new"),
+        user_message("a"),
+        assistant("one"),
+    ]
 
 
-async def test_one_history_can_be_asked_for(portico: Running, scene: Scene) -> None:
-    session = (await create(portico.client, "script", "a"))["sessionId"]
+async def test_request_for_one_kind_of_history(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    session = (await create_session(portico.client, "script", "a"))["sessionId"]
     for kind in ("compacted", "full"):
         answer = await portico.client.get(f"/session/{session}", params={"history": kind})
         assert list(answer.json()["history"]) == [kind]
-    echo = (await create(portico.client, "echo", "a"))["sessionId"]
-    assert list((await look(portico.client, echo))["history"]) == ["full"]
-    text = await error(portico.client.get(f"/session/{echo}", params={"history": "compacted"}), 404)
+    echo = (await create_session(portico.client, "echo", "a"))["sessionId"]
+    assert list((await get_session(portico.client, echo))["history"]) == ["full"]
+    text = await expect_error(portico.client.get(f"/session/{echo}", params={"history": "compacted"}), 404)
     assert text == "agent 'echo' declares no compacted history; ask for full"
     declared = {agent["name"]: agent["capabilities"]["history"] for agent in (await portico.client.get("/meta")).json()["agents"]}
     assert declared["echo"] == {"full": {}} and declared["script"] == {"compacted": {}, "full": {}}
 
 
-async def test_it_outlives_the_daemon_and_a_fresh_agent_is_given_it(daemon: Daemon, scene: Scene) -> None:
-    name = scene({"when": "b", "steps": [{"compact": {"summary": "So far: a, b."}}]}, [{"remember": True}])
+async def test_compacted_history_is_seeded_to_a_new_agent_after_a_restart(daemon: Daemon, write_scenario: WriteScenario) -> None:
+    name = write_scenario({"when": "b", "steps": [{"compact": {"summary": "So far: a, b."}}]}, [{"remember": True}])
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, "script", "a", options={"scenario": name}))["sessionId"]
+        session = (await create_session(client, "script", "a", options={"scenario": name}))["sessionId"]
         await send_turn(client, session, "b")
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        assert (await look(client, session))["history"]["compacted"] == [SUMMARY]
+        assert (await get_session(client, session))["history"]["compacted"] == [SUMMARY]
         (answer,) = (await send_turn(client, session, "c"))["messages"]
         assert answer["content"] == '["So far: a, b."]'
         assert (await client.delete(f"/session/{session}")).status_code == 204
 
 
-async def test_a_task_has_no_history_to_compact(portico: Running, scene: Scene) -> None:
-    scene([{"compact": "nothing"}, {"text": "done"}], name="task.json")
+async def test_compaction_in_a_task_is_ignored(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    write_scenario([{"compact": "nothing"}, {"text": "done"}], name="task.json")
     portico.gateway.agents.get("script").settings.options["scenario"] = "task.json"
     events = await execute(portico.client)
     assert [event["kind"] for event in events] == ["agent_token", "session_end"]
 
 
-def test_a_result_is_not_kept_without_its_call() -> None:
+def test_result_without_its_call_is_dropped_from_the_compacted_history() -> None:
     call = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="t", input={}),))
     history: list[Message] = [SystemMessage(content="s"), UserMessage(content="a"), call]
     history += [ToolMessage(tool_call_id="1", content="x"), ToolMessage(tool_call_id="2", content="y")]

@@ -1,4 +1,4 @@
-"""Calls that wait for the client while their agent goes away: the history shows what is pending, and the answers still count."""
+"""Pending calls without a live agent: they are found in the history, and replies resolve them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def runs_at_once(call: ToolUseBlock) -> bool:
     return call.name in ("Agent", "Write")
 
 
-def test_what_waits_and_for_what() -> None:
+def test_pending_calls_of_a_history() -> None:
     assert pending_in(HISTORY, runs_at_once, [WEATHER]) == [
         AwaitedCall(id="app", wants="result"),
         AwaitedCall(id="shell", wants="permission"),
@@ -38,13 +38,13 @@ def test_what_waits_and_for_what() -> None:
     assert list(unanswered(answered)) == ["agent", "shell", "file"]
 
 
-def test_there_is_always_something_to_answer() -> None:
+def test_single_pending_call_is_never_optional() -> None:
     [call] = pending_in([AssistantMessage(content=(use("file", "Write"),))], runs_at_once, None)
     assert not call.optional
     assert pending_in([UserMessage(content="Go")], runs_at_once, None) == []
 
 
-def test_every_pending_call_is_resolved() -> None:
+def test_resolution_has_a_result_for_every_pending_call() -> None:
     calls = {call.id: call for call in pending_in(HISTORY, runs_at_once, [WEATHER])}
     resolution = resolve(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", True)])
     assert resolution.results == (
@@ -58,7 +58,7 @@ def test_every_pending_call_is_resolved() -> None:
     assert [e.tool_call_id for e in resolution.events if isinstance(e, ToolResult)] == ["agent", "shell", "file"]
 
 
-def test_a_denial_says_why() -> None:
+def test_denied_call_has_the_reason_as_result() -> None:
     calls = {call.id: call for call in pending_in(HISTORY, runs_at_once, [WEATHER])}
     replies = [PermissionReply("app", True), PermissionReply("shell", False, "no"), PermissionReply("file", False)]
     results = resolve(HISTORY, calls, replies).results
@@ -66,7 +66,7 @@ def test_a_denial_says_why() -> None:
     assert texts == [INTERRUPTED, NO_RESULT, "Tool call denied: no", "Tool call denied"]
 
 
-def test_a_granted_call_passes_once() -> None:
+def test_earlier_grant_applies_to_one_call_only() -> None:
     grants = EarlierGrants([use("old", "Bash", command="ls")])
     assert not grants.take(use("a", "Bash", command="rm"))
     assert grants.take(use("b", "Bash", command="ls"))

@@ -1,4 +1,4 @@
-"""A daemon that is killed in the middle: nothing stored is lost, nothing it started is left."""
+"""Recovery after the daemon was killed: stored events and messages are kept, and agent processes are ended."""
 
 from __future__ import annotations
 
@@ -27,14 +27,27 @@ from gateway.security.redaction import Redactor
 from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
-from tests.gateway.talk import agents_of, alive, create, look, pid_in, send_turn, until, user
+from tests.gateway.requests import (
+    agent_processes,
+    create_session,
+    get_session,
+    is_alive,
+    read_pid,
+    send_turn,
+    user_message,
+    wait_until,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))
 
 
-async def _kill_in_mid_turn(daemon: Daemon, scene: Scene, folder: Path) -> tuple[str, list[int]]:
-    """A session whose daemon is killed while it hangs after much text; the agent and a stray of its own session are left."""
+async def _kill_in_mid_turn(daemon: Daemon, write_scenario: WriteScenario, folder: Path) -> tuple[str, list[int]]:
+    """Create a session and kill the daemon during a turn with much text.
+
+    Returns the session id and the ids of two processes that are left: the agent, and a process that the agent started in a
+    process session of its own.
+    """
     long = [
         {"text": "first message"},
         {"message_end": True},
@@ -43,72 +56,76 @@ async def _kill_in_mid_turn(daemon: Daemon, scene: Scene, folder: Path) -> tuple
         {"text": "last words"},
         {"hang": {"ignore_term": True}},
     ]
-    name = scene({"when": "long", "steps": long}, [{"text": "{turn} "}, {"remember": True}])
+    name = write_scenario({"when": "long", "steps": long}, [{"text": "{turn} "}, {"remember": True}])
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, "script", "one", options={"scenario": name, "token": "tok-1234"}))["sessionId"]
-        body = {"messages": [user("long")], "stream": "delta"}
+        session = (await create_session(client, "script", "one", options={"scenario": name, "token": "tok-1234"}))["sessionId"]
+        body = {"messages": [user_message("long")], "stream": "delta"}
         async with client.stream("POST", f"/session/{session}", json=body) as answer:
             seen = ""
             async for chunk in answer.aiter_text():
                 seen += chunk
                 if "last words" in seen:
                     break
-            stray = await pid_in(folder / "scenes" / "stray")
-            (agent,) = agents_of(daemon.pid)
-            await until(lambda: any(b"last words" in f.read_bytes() for f in (folder / "data").glob("portico.db*")))
+            stray = await read_pid(folder / "scenes" / "stray")
+            (agent,) = agent_processes(daemon.pid)
+            await wait_until(lambda: any(b"last words" in f.read_bytes() for f in (folder / "data").glob("portico.db*")))
             await daemon.kill()
-    assert alive(agent.pid) and alive(stray)
+    assert is_alive(agent.pid) and is_alive(stray)
     return session, [agent.pid, stray]
 
 
-async def test_a_killed_turn_keeps_its_text_and_ends_with_an_error(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    session, left = await _kill_in_mid_turn(daemon, scene, tmp_path)
+async def test_turn_of_a_killed_daemon_keeps_its_text_and_ends_with_an_error(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    session, left = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
     await daemon.start()
-    assert not [pid for pid in left if alive(pid)]
+    assert not [pid for pid in left if is_alive(pid)]
     async with daemon.client() as client:
-        found = await look(client, session)
+        found = await get_session(client, session)
         assert (found["state"], found["stopReason"]) == ("idle", "error")
         assert found["history"]["full"] == [
-            user("one"),
+            user_message("one"),
             {"role": "assistant", "content": "1 []"},
-            user("long"),
+            user_message("long"),
             {"role": "assistant", "content": "first message"},
             {"role": "assistant", "content": f"{LONG_TEXT}last words"},
         ]
         answer = await send_turn(client, session, "two")
         assert answer["stopReason"] == "end_turn"
         assert answer["messages"][0]["content"] == '3 ["one", "long"]'
-        assert (await look(client, session))["stopReason"] == "end_turn"
+        assert (await get_session(client, session))["stopReason"] == "end_turn"
     assert await daemon.stop() == 0
     assert "left behind" in daemon.stderr.decode()
 
 
-async def test_a_second_start_finds_nothing_to_do(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    session, _ = await _kill_in_mid_turn(daemon, scene, tmp_path)
+async def test_second_start_recovers_nothing(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+    session, _ = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
     await daemon.start()
     async with daemon.client() as client:
-        before = await look(client, session)
+        before = await get_session(client, session)
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        assert await look(client, session) == before
+        assert await get_session(client, session) == before
     await daemon.stop()
     assert b"left behind" not in daemon.stderr
     assert b"under way" not in daemon.stderr
 
 
-async def test_strays_are_found_by_their_marker_alone(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
-    _, (agent, stray) = await _kill_in_mid_turn(daemon, scene, tmp_path)
+async def test_processes_are_found_by_their_marker_without_the_agent(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    _, (agent, stray) = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
     psutil.Process(agent).kill()
-    await until(lambda: not alive(agent))
-    assert alive(stray)
+    await wait_until(lambda: not is_alive(agent))
+    assert is_alive(stray)
     await daemon.start()
-    assert not alive(stray)
+    assert not is_alive(stray)
 
 
-async def test_other_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> None:
-    """A process with the marker of another gateway, and one whose pid is stored but that started at another time."""
+async def test_unrelated_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> None:
+    """One has the marker of another gateway; the id of the other is stored with another start time."""
     await daemon.start()
     await daemon.kill()
     others = [
@@ -120,7 +137,7 @@ async def test_other_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> 
     await store.close()
     try:
         await daemon.start()
-        assert all(alive(process.pid) for process in others)
+        assert all(is_alive(process.pid) for process in others)
         store = await Store.open(sqlite_url(tmp_path / "data"))
         assert await store.processes.all() == []
         await store.close()
@@ -130,20 +147,22 @@ async def test_other_processes_are_not_ended(daemon: Daemon, tmp_path: Path) -> 
             await process.wait()
 
 
-async def test_the_agent_of_a_daemon_that_stops_well_is_gone(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+async def test_agent_processes_are_ended_when_the_daemon_stops(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     steps = [{"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}, {"text": "x"}]
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": scene(steps)}))["sessionId"]
-        (agent,) = agents_of(daemon.pid)
-        stray = await pid_in(tmp_path / "scenes" / "stray")
-        before = await look(client, session)
+        session = (await create_session(client, options={"scenario": write_scenario(steps)}))["sessionId"]
+        (agent,) = agent_processes(daemon.pid)
+        stray = await read_pid(tmp_path / "scenes" / "stray")
+        before = await get_session(client, session)
     assert await daemon.stop() == 0
-    assert not alive(agent.pid)
-    assert not alive(stray)
+    assert not is_alive(agent.pid)
+    assert not is_alive(stray)
     await daemon.start()
     async with daemon.client() as client:
-        assert await look(client, session) == before
+        assert await get_session(client, session) == before
         assert before["stopReason"] == "end_turn"
 
 
@@ -157,7 +176,7 @@ MESSAGES = [
     '{"role":"assistant","content":"c"}',
 ]
 NUMBERS = [6, 6, 8, 10]
-"""Of MESSAGES, with the prompt at 3; the event that completed the last was not stored."""
+"""The sequence numbers of MESSAGES, with the prompt at 3; the event that completes the last message is not stored."""
 GO = MessageRow('{"role":"user","content":"go"}', 1)
 GO_AT_3 = MessageRow('{"role":"user","content":"go"}', 3)
 
@@ -170,8 +189,8 @@ async def store(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("stored", range(5))
-async def test_messages_that_were_not_stored_yet_are_appended(store: Store, stored: int) -> None:
-    """Killed after any of the messages was stored: each is in the history once."""
+async def test_messages_that_were_not_stored_are_appended(store: Store, stored: int) -> None:
+    """The daemon was killed after `stored` messages were stored: each message is in the history once."""
     await store.sessions.create(SessionRecord("s", "script"), ['{"role":"assistant","content":"old"}'])
     await store.runs.start(RunRecord("r", "s", "running", None, 3), [GO_AT_3])
     await store.messages.append("s", [MessageRow(*message) for message in zip(MESSAGES[:stored], NUMBERS, strict=False)])
@@ -189,7 +208,7 @@ async def test_messages_that_were_not_stored_yet_are_appended(store: Store, stor
     assert await close_open_runs(store) == 0
 
 
-async def test_calls_without_a_result_are_cancelled(store: Store) -> None:
+async def test_calls_without_a_result_get_the_result_cancelled(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "script"), [])
     await store.runs.start(RunRecord("r", "s", "waiting", None, 1), [GO])
     await store.events.append(EventRow("s", 1, 2, b"\n".join(event.encode() for event in (CALL, Awaiting(calls=())))))
@@ -201,7 +220,7 @@ async def test_calls_without_a_result_are_cancelled(store: Store) -> None:
     ]
 
 
-async def test_a_run_of_which_nothing_was_stored(store: Store) -> None:
+async def test_run_without_stored_events_keeps_its_prompt(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "script"), [])
     await store.runs.start(RunRecord("r", "s", "running", None, 1), [GO])
     assert await close_open_runs(store) == 1
@@ -209,9 +228,7 @@ async def test_a_run_of_which_nothing_was_stored(store: Store) -> None:
 
 
 @pytest.mark.parametrize("seeds", [True, False])
-async def test_a_native_session_of_a_run_that_was_cut_off_is_forgotten_where_a_fresh_one_can_be_seeded(
-    store: Store, seeds: bool
-) -> None:
+async def test_native_session_of_an_interrupted_run_is_removed_if_a_new_one_can_be_seeded(store: Store, seeds: bool) -> None:
     for name in ("cut", "idle"):
         await store.sessions.create(SessionRecord(name, "script", native_id=f"native {name}"), [])
     await store.runs.start(RunRecord("r", "cut", "running", None, 1), [GO])
@@ -280,7 +297,7 @@ RUNS: dict[str, list[LogEvent]] = {
         AgentToken(text="b"),
         MessageEnd(),
     ],
-    "the same words again": [
+    "repeated text": [
         AgentToken(text="go"),
         MessageEnd(),
         steered("go"),
@@ -292,7 +309,7 @@ RUNS: dict[str, list[LogEvent]] = {
 
 
 class Recorder:
-    """Passes a run's events through the real RunOutput, one at a time, and keeps what would be stored."""
+    """Passes the events of a run through RunOutput, one at a time, and collects the messages to store."""
 
     def __init__(self, store: Store) -> None:
         self.rows: list[MessageRow] = []
@@ -311,7 +328,7 @@ class Recorder:
 
 
 async def recorded(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
-    """The messages of a run with these events, as they are stored."""
+    """Return the stored messages of a run with these events."""
     await asyncio.to_thread(path.mkdir)
     store = await Store.open(sqlite_url(path))
     recorder = Recorder(store)
@@ -323,13 +340,13 @@ async def recorded(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
 
 
 def folded(events: Sequence[LogEvent]) -> list[str]:
-    """What is in the history if the run ends behind these events."""
+    """Return the messages of a history whose run ends after these events."""
     fold = Fold()
     return [m.model_dump_json() for event in [*events, SessionEnd(exit_code=1)] for m in fold.feed(event)]
 
 
 async def killed(store: Store, events: Sequence[LogEvent], rows: Sequence[MessageRow], session: str = "s") -> None:
-    """A session whose daemon was killed when it had stored these events and messages of a run."""
+    """Store a session as of a daemon that was killed after it stored these events and messages of a run."""
     await store.sessions.create(SessionRecord(session, "script"), ['{"role":"assistant","content":"old"}'])
     earlier = (AgentToken(text="old"), SessionEnd(exit_code=0))
     await store.events.append(EventRow(session, 1, 2, b"\n".join(event.encode() for event in earlier)))
@@ -344,7 +361,7 @@ async def killed(store: Store, events: Sequence[LogEvent], rows: Sequence[Messag
 
 
 async def recovered(store: Store, *sessions: str) -> list[list[str]]:
-    """The histories behind the prompts after recovery, and after a second one, which changes nothing."""
+    """Recover, and return the messages after each prompt. A second recovery must change nothing."""
     assert await close_open_runs(store) == len(sessions)
     found = [await store.messages.rows(session) for session in sessions]
     for rows in found:
@@ -357,13 +374,13 @@ async def recovered(store: Store, *sessions: str) -> list[list[str]]:
 
 
 def up_to(rows: Sequence[MessageRow], events: int) -> int:
-    """How many messages are complete after so many events."""
+    """Return the number of messages that are complete after `events` events."""
     return sum((row.seq or 0) <= FIRST + events for row in rows)
 
 
 @pytest.mark.parametrize("name", RUNS)
-async def test_no_message_is_lost_or_doubled_wherever_the_daemon_is_killed(store: Store, tmp_path: Path, name: str) -> None:
-    """Every number of stored events with every number of stored messages that these events complete."""
+async def test_no_message_is_lost_or_duplicated_after_any_kill(store: Store, tmp_path: Path, name: str) -> None:
+    """Combines each number of stored events with each number of stored messages that these events complete."""
     events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
     cuts = {f"{n} events, {kept} messages": (n, kept) for n in range(len(events) + 1) for kept in range(up_to(rows, n) + 1)}
     for cut, (stored, kept) in cuts.items():
@@ -373,8 +390,8 @@ async def test_no_message_is_lost_or_doubled_wherever_the_daemon_is_killed(store
 
 
 @pytest.mark.parametrize("name", RUNS)
-async def test_messages_whose_events_were_not_stored_are_kept_once(store: Store, tmp_path: Path, name: str) -> None:
-    """Behind them are only results of calls that have none, and what the client sent to the agent and was not stored yet."""
+async def test_messages_stored_before_their_events_are_kept_once(store: Store, tmp_path: Path, name: str) -> None:
+    """Only cancelled results and messages of the client that were not stored follow them."""
     events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
     cuts = {
         f"{n} events, {kept} messages": (n, kept)
@@ -395,8 +412,8 @@ async def test_messages_whose_events_were_not_stored_are_kept_once(store: Store,
 
 @pytest.mark.parametrize("echoed", [True, False])
 @pytest.mark.parametrize("given_by_event", [True, False])
-async def test_results_that_were_stored_before_the_kill_are_there_once(store: Store, echoed: bool, given_by_event: bool) -> None:
-    """The client answers one of two calls that wait, the gateway closes the other; their results come in the events too."""
+async def test_results_stored_before_the_kill_are_in_the_history_once(store: Store, echoed: bool, given_by_event: bool) -> None:
+    """The client answers one of two pending calls and the gateway denies the other; the events may repeat their results."""
     await killed(store, [call("1"), call("2"), Awaiting(calls=())], [])
     asked = AssistantMessage(content=tuple(ToolUseBlock(tool_call_id=c, name="lookup", input={}) for c in "12"))
     await store.messages.append("s", [MessageRow(asked.model_dump_json(), 6)])
@@ -411,8 +428,8 @@ async def test_results_that_were_stored_before_the_kill_are_there_once(store: St
     assert await recovered(store, "s") == [[message.model_dump_json() for message in (asked, *results, words)]]
 
 
-async def test_a_daemon_that_is_killed_several_times(store: Store) -> None:
-    """In one run after the other, and between the end of a run and the next start."""
+async def test_recovery_after_several_kills(store: Store) -> None:
+    """The daemon is killed in consecutive runs."""
     await killed(store, [AgentToken(text="a"), call("c")], [])
     [first] = await recovered(store, "s")
     for number in range(2, 5):
@@ -422,8 +439,8 @@ async def test_a_daemon_that_is_killed_several_times(store: Store) -> None:
         await store.runs.start(RunRecord(f"r{number}", "s", "running", None, seq), [prompt], begin)
         await store.events.append(EventRow("s", seq + 1, seq + 1, AgentToken(text=f"words {number}").encode()))
         assert await close_open_runs(store) == 1
-    words = [AssistantMessage(content=f"words {number}").model_dump_json() for number in range(2, 5)]
-    later = [body for answer in words for body in (PROMPT.model_dump_json(), answer)]
+    answers = [AssistantMessage(content=f"words {number}").model_dump_json() for number in range(2, 5)]
+    later = [body for answer in answers for body in (PROMPT.model_dump_json(), answer)]
     assert (await store.messages.bodies("s"))[2:] == [*first, *later]
     assert [run.state for run in (await store.runs.last_of_each(["s"])).values()] == ["ended"]
 
@@ -437,7 +454,7 @@ def to_version_4(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["steered between messages", "steered in a message and in a call", "parallel calls"])
-async def test_a_run_of_version_4_is_recovered_wherever_it_was_killed(tmp_path: Path, name: str) -> None:
+async def test_run_in_a_database_of_version_4_is_recovered_after_any_kill(tmp_path: Path, name: str) -> None:
     events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
     cuts = {f"{n} events, {kept} messages": (n, kept) for n in range(len(events) + 1) for kept in range(up_to(rows, n) + 1)}
     store = await Store.open(sqlite_url(tmp_path))
@@ -453,7 +470,7 @@ async def test_a_run_of_version_4_is_recovered_wherever_it_was_killed(tmp_path: 
     assert histories == {cut: folded(events[:stored]) for cut, (stored, _) in cuts.items()}
 
 
-async def test_a_run_of_version_4_that_waits_goes_on_waiting_and_is_recovered_later(tmp_path: Path) -> None:
+async def test_waiting_run_in_a_database_of_version_4_can_be_resumed_and_recovered(tmp_path: Path) -> None:
     store = await Store.open(sqlite_url(tmp_path))
     await killed(store, [AgentToken(text="a"), MessageEnd(), call("1")], [])
     asked = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="lookup", input={}),))

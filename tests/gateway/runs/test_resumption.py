@@ -1,4 +1,4 @@
-"""Pending calls, and a gateway or an agent that goes away while they wait: the same answers are taken afterwards."""
+"""Pending calls can be answered after the gateway or the agent has ended."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Daemon, Running
-from tests.gateway.aap_client import Aap, Base
+from tests.daemon import Daemon, RunningGateway
+from tests.gateway.aap_client import AapClient, BaseUrl
 
 Json = dict[str, Any]
 
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 NOTE = {"path": "note.txt", "text": "Tokyo"}
 STEPS = [
-    {"text": "I ask around."},
+    {"text": "I will check."},
     {
         "parallel": [
             {"app_tool": {"id": "weather", "name": "get_weather", "input": {"location": "Tokyo"}}},
@@ -38,30 +38,30 @@ ALL = [
 ]
 DENIED = [ALL[0], {"role": "tool_permission", "toolCallId": "note", "granted": False, "reason": "no"}]
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 
 @asynccontextmanager
-async def aap_of(daemon: Daemon, base: Base) -> AsyncIterator[Aap]:
+async def aap_client(daemon: Daemon, base: BaseUrl) -> AsyncIterator[AapClient]:
     async with daemon.client() as client:
-        yield Aap(client, base)
+        yield AapClient(client, base)
 
 
-async def begin(aap: Aap, scenario: str) -> str:
-    """A session that waits for the weather and for a permission."""
+async def begin(aap: AapClient, scenario: str) -> str:
+    """Create a session that waits for a result (`weather`) and a permission (`note`), and return its id."""
     grants = [{"name": "lookup", "trust": True}, {"name": "write_note"}]
-    answer = await aap.create("script", "Go", grants=grants, options={"scenario": scenario}, tools=[WEATHER])
+    answer = await aap.create_session("script", "Go", grants=grants, options={"scenario": scenario}, tools=[WEATHER])
     assert answer["stopReason"] == "tool_use", answer
     return str(answer["sessionId"])
 
 
-async def post(aap: Aap, session: str, messages: list[Json]) -> httpx.Response:
+async def post(aap: AapClient, session: str, messages: list[Json]) -> httpx.Response:
     return await aap.post(session, {"messages": messages})
 
 
-async def went_on(aap: Aap, session: str, folder: Path) -> None:
-    """The answers are taken; the call that was granted is made again, and runs without asking."""
-    assert (await aap.look(session))["state"] == "waiting"
+async def assert_resumes(aap: AapClient, session: str, folder: Path) -> None:
+    """Send the replies. The agent repeats the granted call, which runs without another permission request."""
+    assert (await aap.get_session(session))["state"] == "waiting"
     assert not (folder / "note.txt").exists()
     response = await post(aap, session, ALL)
     answer = response.json()
@@ -72,46 +72,52 @@ async def went_on(aap: Aap, session: str, folder: Path) -> None:
     assert again["content"][0] == {"type": "tool_use", "toolCallId": "note_again", "name": "write_note", "input": NOTE}
     assert written == {"role": "tool", "toolCallId": "note_again", "content": "written"}
     assert last == {"role": "assistant", "content": "Weather: rain. Note: written."}
-    history = await aap.history(session)
+    history = await aap.get_history(session)
     assert [message["role"] for message in history] == [
         "user", "assistant", "tool", "tool", "tool", "assistant", "tool", "assistant",
     ]  # fmt: skip
     twice = await post(aap, session, ALL)
     assert twice.status_code == 400 and "'note', 'weather' is answered already" in twice.json()["error"]
-    assert await aap.history(session) == history
+    assert await aap.get_history(session) == history
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_the_gateway_goes_away(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path, how: signal.Signals) -> None:
+async def test_calls_can_be_answered_after_the_gateway_was_restarted(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path, how: signal.Signals
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+    async with aap_client(daemon, base) as aap:
+        session = await begin(aap, write_scenario(STEPS))
     await (daemon.kill() if how == signal.SIGKILL else daemon.stop())
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        await went_on(aap, session, tmp_path / "scenes")
+    async with aap_client(daemon, base) as aap:
+        await assert_resumes(aap, session, tmp_path / "scenes")
         later = (await post(aap, session, [{"role": "user", "content": "And?"}])).json()
         assert later["stopReason"] == "tool_use"
 
 
-async def test_it_goes_away_twice(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+async def test_calls_can_be_answered_after_two_restarts(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     steps = [*STEPS, {"app_tool": {"id": "more", "name": "get_weather"}}, {"text": "{results.more} {results.note}"}]
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(steps))
+    async with aap_client(daemon, base) as aap:
+        session = await begin(aap, write_scenario(steps))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         assert (await post(aap, session, ALL)).json()["stopReason"] == "tool_use"
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         answer = (await post(aap, session, [{"role": "tool", "toolCallId": "more", "content": "sun"}])).json()
         assert answer["messages"] == [{"role": "assistant", "content": "sun written"}], answer
 
 
-async def test_the_agent_goes_away(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
-    session = await begin(aap, scene(STEPS))
+async def test_calls_can_be_answered_after_the_agent_ended(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    session = await begin(aap, write_scenario(STEPS))
     live = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).live
     assert live is not None
     process = psutil.Process(live.pid)  # type: ignore[attr-defined]
@@ -119,11 +125,13 @@ async def test_the_agent_goes_away(portico: Running, aap: Aap, scene: Scene, tmp
     run = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).run
     assert run is not None
     await run.wait()
-    await went_on(aap, session, tmp_path / "scenes")
+    await assert_resumes(aap, session, tmp_path / "scenes")
 
 
-async def test_answers_that_come_twice_while_the_run_goes_on(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
-    session = await begin(aap, scene([*STEPS, {"hang": {}}]))
+async def test_repeated_replies_are_rejected_while_the_run_continues(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    session = await begin(aap, write_scenario([*STEPS, {"hang": {}}]))
     async with aap.stream(session, *ALL) as response:
         async for line in response.aiter_lines():
             if "Weather" in line:
@@ -135,13 +143,15 @@ async def test_answers_that_come_twice_while_the_run_goes_on(portico: Running, a
     await aap.delete(session)
 
 
-async def test_a_denied_call_is_not_made_again(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+async def test_denied_call_is_not_repeated_after_a_restart(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+    async with aap_client(daemon, base) as aap:
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         answer = (await post(aap, session, DENIED)).json()
     assert [message["content"] for message in answer["messages"]] == [
         "Tool call denied: no",
@@ -150,57 +160,63 @@ async def test_a_denied_call_is_not_made_again(daemon: Daemon, base: Base, scene
     assert not (tmp_path / "scenes" / "note.txt").exists()
 
 
-async def test_a_user_message_gives_the_calls_up(daemon: Daemon, base: Base, scene: Scene) -> None:
+async def test_user_message_cancels_the_pending_calls_after_a_restart(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS, [{"text": "Well."}]))
+    async with aap_client(daemon, base) as aap:
+        session = await begin(aap, write_scenario(STEPS, [{"text": "Well."}]))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         answer = (await post(aap, session, [{"role": "user", "content": "Stop"}])).json()
         assert answer["messages"] == [{"role": "assistant", "content": "Well."}]
-        history = await aap.history(session)
+        history = await aap.get_history(session)
         assert [m["content"] for m in history if m["role"] == "tool"] == ["3 hits", *["Tool call cancelled"] * 2]
 
 
-async def test_wrong_answers_change_nothing(daemon: Daemon, base: Base, scene: Scene, tmp_path: Path) -> None:
+async def test_invalid_replies_are_rejected_without_effect(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+    async with aap_client(daemon, base) as aap:
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        before = await aap.look(session)
+    async with aap_client(daemon, base) as aap:
+        before = await aap.get_session(session)
         for wrong, named in (ALL[:1], "'note' is still pending"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not a pending"):
             refused = await post(aap, session, wrong)
             assert refused.status_code == 400 and named in refused.json()["error"]
-        assert await aap.look(session) == before
-        await went_on(aap, session, tmp_path / "scenes")
+        assert await aap.get_session(session) == before
+        await assert_resumes(aap, session, tmp_path / "scenes")
 
 
-async def test_an_agent_that_does_not_start_leaves_the_calls_open(
-    daemon: Daemon, base: Base, scene: Scene, tmp_path: Path
+async def test_calls_stay_pending_when_the_agent_does_not_start(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+    async with aap_client(daemon, base) as aap:
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     scenario = tmp_path / "scenes" / "scene.json"
     kept = scenario.read_text()
     scenario.write_text(json.dumps({"turns": []}))
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         assert (await post(aap, session, ALL)).status_code == 503
         scenario.write_text(kept)
-        await went_on(aap, session, tmp_path / "scenes")
+        await assert_resumes(aap, session, tmp_path / "scenes")
 
 
-async def test_a_session_that_waits_can_be_deleted(daemon: Daemon, base: Base, scene: Scene) -> None:
+async def test_waiting_session_can_be_deleted_after_a_restart(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario
+) -> None:
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
-        session = await begin(aap, scene(STEPS))
+    async with aap_client(daemon, base) as aap:
+        session = await begin(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
-    async with aap_of(daemon, base) as aap:
+    async with aap_client(daemon, base) as aap:
         assert (await aap.delete(session)).status_code == 204
         assert (await aap.get(session)).status_code == 404

@@ -1,4 +1,4 @@
-"""A run whose agent does what no program can be made to do at the right moment."""
+"""A run with an agent object that fails at an exact point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.store.sqlite import sqlite_url
 
 
 class Gone(Agent):
-    """Its process ends behind these events, and before the answer to them."""
+    """An agent whose process ends after the given events, before a reply."""
 
     alive = False
 
@@ -53,7 +53,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await found.close()
 
 
-async def test_the_output_of_an_agent_before_it_was_gone_is_kept(store: Store) -> None:
+async def test_output_before_the_agent_process_ended_is_kept(store: Store) -> None:
     sent = [AgentToken(text="I look."), ToolCall(id="c", name="shell", status="started", input={"command": "ls"})]
     agent = Gone([*sent, Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))])
     record = RunRecord("run_1", "sess_1", "running", None, 1)

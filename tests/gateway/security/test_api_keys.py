@@ -1,4 +1,4 @@
-"""A key for each client: made and taken back beside a running daemon, with sessions of its own."""
+"""Named API keys: created and removed while the daemon runs, each with its own sessions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ from gateway.gateway import Gateway
 from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, Running, client_of, gateway_on, serving, table
-from tests.fork_server import forked
-from tests.gateway.talk import create, error, execute, history, idle, kinds, look, send_turn, session_body, user
+from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, http_client, run_gateway, serve_gateway
+from tests.fork_server import forked_command
+from tests.gateway.requests import (
+    create_session,
+    execute,
+    expect_error,
+    get_history,
+    get_session,
+    parse_output_events,
+    send_turn,
+    session_body,
+    user_message,
+    wait_until_idle,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 
 def key(daemon: Daemon, *arguments: str) -> Result:
@@ -39,36 +50,36 @@ def client(url: str, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, verify=False)
 
 
-async def test_a_key_is_in_force_from_its_making_to_its_removal(daemon: Daemon, tmp_path: Path) -> None:
+async def test_key_is_valid_from_its_creation_to_its_removal(daemon: Daemon, tmp_path: Path) -> None:
     await daemon.start()
     phone = made(daemon, "phone")
     async with client(daemon.url, phone) as mine:
         assert (await mine.get("/sessions")).status_code == 200
         task = {"driver": "echo", "task": "x"}
         assert (await mine.post("/v1/execute", json=task)).status_code == 200
-        async with httpx.AsyncClient(base_url=daemon.url, verify=False, timeout=60) as nobody:
-            assert (await nobody.post("/v1/execute", json={**task, "auth_token": phone})).status_code == 200
+        async with httpx.AsyncClient(base_url=daemon.url, verify=False, timeout=60) as anonymous:
+            assert (await anonymous.post("/v1/execute", json={**task, "auth_token": phone})).status_code == 200
             assert key(daemon, "remove", "phone").exit_code == 0
-            await error(nobody.post("/v1/execute", json={**task, "auth_token": phone}), 401)
-        await error(mine.get("/sessions"), 401)
-        await error(mine.put("/session", json=session_body("echo")), 401)
-        await error(mine.post("/v1/execute", json=task), 401)
+            await expect_error(anonymous.post("/v1/execute", json={**task, "auth_token": phone}), 401)
+        await expect_error(mine.get("/sessions"), 401)
+        await expect_error(mine.put("/session", json=session_body("echo")), 401)
+        await expect_error(mine.post("/v1/execute", json=task), 401)
         other = made(daemon, "phone")
         assert other != phone
-        await error(mine.get("/sessions"), 401)
+        await expect_error(mine.get("/sessions"), 401)
         assert (await mine.get("/sessions", headers={"Authorization": f"Bearer {other}"})).status_code == 200
     async with daemon.client() as default:
-        assert (await default.get("/sessions")).status_code == 200, "the key of the configuration is as it was"
+        assert (await default.get("/sessions")).status_code == 200, "the key of the configuration is still valid"
     await daemon.stop()
     assert phone not in daemon.stderr.decode()
 
 
-async def test_a_stream_ends_before_the_next_event_when_its_key_is_taken_back(
-    daemon: Daemon, scene: Scene, tmp_path: Path
+async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    name = scene([{"text": "first"}, {"delay": 5.0}, {"text": "secret"}])
+    name = write_scenario([{"text": "first"}, {"delay": 5.0}, {"text": "secret"}])
     agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": name}}
-    write_config(tmp_path, table(tmp_path, agents={"slow": agent}))
+    write_config(tmp_path, gateway_config(tmp_path, agents={"slow": agent}))
     await daemon.start()
     async with daemon.client() as default:
         for method, path, body in (
@@ -84,15 +95,15 @@ async def test_a_stream_ends_before_the_next_event_when_its_key_is_taken_back(
             assert "first" in seen
             assert "secret" not in seen
         (session,) = (await default.get("/sessions")).json()["sessions"]
-        await idle(default, session)
-        assert "secret" in str((await history(default, session))[-1]), "the run went on"
+        await wait_until_idle(default, session)
+        assert "secret" in str((await get_history(default, session))[-1]), "the run continued"
 
 
-async def test_a_key_outlives_the_daemon_and_is_kept_as_its_hash(daemon: Daemon, tmp_path: Path) -> None:
+async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
     phone = made(daemon, "phone")
     await daemon.start()
     async with client(daemon.url, phone) as mine:
-        session = (await create(mine, "echo"))["sessionId"]
+        session = (await create_session(mine, "echo"))["sessionId"]
     await daemon.kill()
     await daemon.start()
     async with client(daemon.url, phone) as mine:
@@ -105,7 +116,7 @@ async def test_a_key_outlives_the_daemon_and_is_kept_as_its_hash(daemon: Daemon,
     assert (tmp_path / "data" / "keys").stat().st_mode & 0o077 == 0
 
 
-async def test_the_list_says_when_a_key_was_used(daemon: Daemon) -> None:
+async def test_key_list_shows_the_last_use(daemon: Daemon) -> None:
     assert key(daemon, "list").stdout == ""
     laptop = made(daemon, "laptop")
     made(daemon, "phone")
@@ -121,9 +132,9 @@ async def test_the_list_says_when_a_key_was_used(daemon: Daemon) -> None:
     assert laptop not in used
 
 
-async def test_what_the_command_refuses(daemon: Daemon) -> None:
+async def test_invalid_key_commands_are_rejected(daemon: Daemon) -> None:
     made(daemon, "phone")
-    for arguments, received_text in (
+    for arguments, message in (
         (("add", "phone"), "already"),
         (("add", "a b"), "letters, digits"),
         (("add", "../x"), "letters, digits"),
@@ -132,13 +143,13 @@ async def test_what_the_command_refuses(daemon: Daemon) -> None:
     ):
         result = key(daemon, *arguments)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert received_text in result.stderr
+        assert message in result.stderr
     assert key(daemon).stdout == f"{KEY}\n", "the command alone prints the default key"
     behind = CliRunner().invoke(main, ["key", "list", "--config", str(daemon.config)])
-    assert behind.stdout.startswith("phone\t"), "the options may stand behind the command"
+    assert behind.stdout.startswith("phone\t"), "options may follow the subcommand"
 
 
-async def test_of_two_that_make_one_name_one_is_refused(tmp_path: Path) -> None:
+async def test_concurrent_creation_of_one_name_succeeds_once(tmp_path: Path) -> None:
     async def add() -> bool:
         try:
             return bool(await asyncio.to_thread(NamedKeys(tmp_path).add, "phone"))
@@ -148,85 +159,89 @@ async def test_of_two_that_make_one_name_one_is_refused(tmp_path: Path) -> None:
     assert sorted(await asyncio.gather(*(add() for _ in range(8)))) == [False] * 7 + [True]
 
 
-def test_no_file_of_the_folder_is_a_key(tmp_path: Path) -> None:
+def test_file_names_in_the_key_folder_are_not_valid_keys(tmp_path: Path) -> None:
     keys = NamedKeys(tmp_path)
-    for offered in ("", "x", ".lock", "../api-key", "a" * 64):
-        assert keys.name_of(offered) is None
+    for invalid in ("", "x", ".lock", "../api-key", "a" * 64):
+        assert keys.name_of(invalid) is None
     phone = keys.add("phone")
     (file,) = [file for file in (tmp_path / "keys").iterdir() if not file.name.startswith(".")]
     assert keys.name_of(phone) == "phone"
-    assert keys.name_of(file.name) is None, "its hash is no key"
+    assert keys.name_of(file.name) is None, "the hash is not a valid key"
 
 
 @pytest.mark.parametrize(
     "content", [b"", b'{"name": "pho', b"[]", b"null", b"{}", b'{"name": "x", "created_at": null}', b"\xff\xfe"]
 )
-async def test_a_damaged_key_is_none(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
+async def test_damaged_key_file_is_ignored_and_reported(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
     phone = made(daemon, "phone")
     (file,) = [file for file in (tmp_path / "data" / "keys").iterdir() if not file.name.startswith(".")]
     made(daemon, "laptop")
     file.write_bytes(content)
     await daemon.start()
     async with client(daemon.url, phone) as mine:
-        assert "is unknown" in await error(mine.get("/sessions"), 401)
+        assert "is unknown" in await expect_error(mine.get("/sessions"), 401)
     listing = await asyncio.create_subprocess_exec(
-        *forked("gateway", "key", "list", "--config", str(daemon.config)),
+        *forked_command("gateway", "key", "list", "--config", str(daemon.config)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=daemon.environment(),
     )  # fmt: skip
-    listed, received_text = await listing.communicate()
+    listed, errors = await listing.communicate()
     assert (listing.returncode, listed.decode().split("\t")[0], len(listed.splitlines())) == (0, "laptop", 1)
     await daemon.stop()
-    for reported in (received_text, daemon.stderr):
-        assert f"the key file {file} is damaged" in reported.decode()
+    for output in (errors, daemon.stderr):
+        assert f"the key file {file} is damaged" in output.decode()
 
 
-Two = tuple[Running, httpx.AsyncClient, httpx.AsyncClient]
+Two = tuple[RunningGateway, httpx.AsyncClient, httpx.AsyncClient]
 
 
 @pytest.fixture
-async def two(portico: Running) -> AsyncIterator[Two]:
-    """Two clients with keys of their own."""
+async def two(portico: RunningGateway) -> AsyncIterator[Two]:
+    """A gateway and two clients, each with its own key."""
     keys = NamedKeys(portico.gateway.settings.data_dir)
     async with client(portico.url, keys.add("a")) as a, client(portico.url, keys.add("b")) as b:
         yield portico, a, b
 
 
-async def test_what_is_not_a_session_s_is_for_every_key(two: Two) -> None:
+async def test_metrics_and_drivers_are_available_to_every_key(two: Two) -> None:
     _, a, b = two
-    session = (await create(a, "echo"))["sessionId"]
+    session = (await create_session(a, "echo"))["sessionId"]
     for path in ("/metrics", "/v1/drivers"):
-        shown = await b.get(path)
-        assert (shown.status_code, session in shown.text) == (200, False)
+        response = await b.get(path)
+        assert (response.status_code, session in response.text) == (200, False)
 
 
-async def test_sessions_are_their_key_s(two: Two) -> None:
+async def test_sessions_belong_to_the_key_that_created_them(two: Two) -> None:
     portico, a, b = two
-    of_a, of_b = [(await create(one, "echo"))["sessionId"] for one in (a, b)]
-    default = (await create(portico.client, "echo"))["sessionId"]
+    of_a, of_b = [(await create_session(one, "echo"))["sessionId"] for one in (a, b)]
+    default = (await create_session(portico.client, "echo"))["sessionId"]
     assert (await a.get("/sessions")).json() == {"sessions": [of_a]}
     assert (await b.get("/sessions")).json() == {"sessions": [of_b]}
     assert (await portico.client.get("/sessions")).json() == {"sessions": [default, of_b, of_a]}
-    before = await look(a, of_a)
+    before = await get_session(a, of_a)
     for session, absent in ((of_a, "sess_none"), (default, "sess_none")):
         for request in (
             lambda s: b.get(f"/session/{s}"),
-            lambda s: b.post(f"/session/{s}", json={"messages": [user()]}),
+            lambda s: b.post(f"/session/{s}", json={"messages": [user_message()]}),
             lambda s: b.delete(f"/session/{s}"),
         ):
-            # The same words as for one that is not there.
-            assert (await error(request(session), 404)).replace(session, absent) == await error(request(absent), 404)
-    assert await look(a, of_a) == before
-    assert (await send_turn(portico.client, of_a, "x"))["stopReason"] == "end_turn", "the default key is the householder's"
+            # The same error as for a session that does not exist.
+            assert (await expect_error(request(session), 404)).replace(session, absent) == await expect_error(
+                request(absent), 404
+            )
+    assert await get_session(a, of_a) == before
+    assert (await send_turn(portico.client, of_a, "x"))["stopReason"] == "end_turn", (
+        "the default key belongs to the administrator"
+    )
     assert (await a.delete(f"/session/{of_a}")).status_code == 204
     assert (await a.get("/sessions")).json() == {"sessions": []}
 
 
-async def test_pages_of_the_list_are_the_key_s_too(two: Two) -> None:
+async def test_session_list_pages_have_only_sessions_of_the_key(two: Two) -> None:
     _, a, b = two
     mine = []
     for _ in range(3):
-        mine.insert(0, (await create(a, "echo"))["sessionId"])
-        await create(b, "echo")
+        mine.insert(0, (await create_session(a, "echo"))["sessionId"])
+        await create_session(b, "echo")
     seen, mark = [], None
     for _ in range(3):
         page = (await a.get("/sessions", params={"limit": 1, **({"after": mark} if mark else {})})).json()
@@ -235,29 +250,29 @@ async def test_pages_of_the_list_are_the_key_s_too(two: Two) -> None:
     assert (seen, mark) == (mine, None)
 
 
-async def test_a_session_that_is_not_in_memory_is_its_key_s_all_the_same(daemon: Daemon) -> None:
+async def test_session_belongs_to_its_key_after_a_restart(daemon: Daemon) -> None:
     keys = [made(daemon, name) for name in "ab"]
     await daemon.start()
     async with client(daemon.url, keys[0]) as a:
-        session = (await create(a, "echo"))["sessionId"]
+        session = (await create_session(a, "echo"))["sessionId"]
     await daemon.stop()
     await daemon.start()
     async with client(daemon.url, keys[0]) as a, client(daemon.url, keys[1]) as b:
-        await error(b.get(f"/session/{session}"), 404)
+        await expect_error(b.get(f"/session/{session}"), 404)
         assert (await send_turn(a, session, "again"))["stopReason"] == "end_turn"
-        await error(b.get(f"/session/{session}"), 404)
+        await expect_error(b.get(f"/session/{session}"), 404)
 
 
-async def test_sessions_may_be_shared(tmp_path: Path) -> None:
-    async with gateway_on({**table(tmp_path), "auth": {"keys": [KEY], "share_sessions": True}}) as portico:
+async def test_share_sessions_gives_every_key_access(tmp_path: Path) -> None:
+    async with run_gateway({**gateway_config(tmp_path), "auth": {"keys": [KEY], "share_sessions": True}}) as portico:
         keys = NamedKeys(portico.gateway.settings.data_dir)
         async with client(portico.url, keys.add("a")) as a, client(portico.url, keys.add("b")) as b:
-            session = (await create(a, "echo"))["sessionId"]
+            session = (await create_session(a, "echo"))["sessionId"]
             assert (await b.get("/sessions")).json() == {"sessions": [session]}
             assert (await send_turn(b, session, "x"))["stopReason"] == "end_turn"
 
 
-async def test_idempotency_keys_are_their_key_s(two: Two) -> None:
+async def test_idempotency_keys_are_separate_for_each_api_key(two: Two) -> None:
     portico, a, b = two
     await execute(a, "the task of a", "echo", idempotency_key="job")
     of_b = await execute(b, "the task of b", "echo", idempotency_key="job")
@@ -265,14 +280,17 @@ async def test_idempotency_keys_are_their_key_s(two: Two) -> None:
     assert "the task of b" in str(of_b)
     assert "the task of the default key" in str(default)
     again = await a.post("/v1/execute", json={"driver": "echo", "task": "the task of a", "idempotency_key": "job"})
-    assert "the task of a" in str(kinds(again.text))
+    assert "the task of a" in str(parse_output_events(again.text))
     refused = {"driver": "echo", "task": "the task of b", "idempotency_key": "job"}
-    await error(a.post("/v1/execute", json=refused), 409)
+    await expect_error(a.post("/v1/execute", json=refused), 409)
 
 
-async def test_without_keys_everything_is_everybody_s(tmp_path: Path) -> None:
-    """`--no-auth`: a key that is sent all the same does not matter."""
+async def test_without_authentication_sessions_are_shared(tmp_path: Path) -> None:
+    """With `--no-auth`, an Authorization header is ignored."""
     NamedKeys(tmp_path / "data").add("a")
-    async with serving(Gateway(parse(table(tmp_path)), (), Redactor())) as portico, client_of(portico.url) as other:
-        session = (await create(portico.client, "echo"))["sessionId"]
+    async with (
+        serve_gateway(Gateway(parse(gateway_config(tmp_path)), (), Redactor())) as portico,
+        http_client(portico.url) as other,
+    ):
+        session = (await create_session(portico.client, "echo"))["sessionId"]
         assert (await other.get("/sessions", headers={"Authorization": "Bearer x"})).json() == {"sessions": [session]}

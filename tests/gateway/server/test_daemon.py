@@ -1,4 +1,4 @@
-"""`portico serve`: its one line, its refusals, and how it ends."""
+"""`portico serve`: output, startup errors and shutdown."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import pytest
 from gateway.errors import ConfigError
 from gateway.security.loopback import check_no_auth
 from tests.conftest import write_config
-from tests.daemon import Daemon, table
-from tests.gateway.command import Command
-from tests.gateway.talk import (
-    agents_of,
-    alive,
-    create,
-    error,
-    frames,
-    history,
-    kinds,
-    pid_in,
+from tests.daemon import Daemon, gateway_config
+from tests.gateway.portico_command import PorticoCommand
+from tests.gateway.requests import (
+    agent_processes,
+    create_session,
+    expect_error,
+    get_history,
+    is_alive,
+    parse_frames,
+    parse_output_events,
+    read_pid,
     send_turn,
     session_body,
-    until,
-    user,
+    user_message,
+    wait_until,
 )
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 
-async def test_it_prints_one_line_and_nothing_else(daemon: Daemon) -> None:
+async def test_serve_prints_one_line_to_standard_output(daemon: Daemon) -> None:
     daemon.forked = False
     await daemon.start()
     assert daemon.process is not None and daemon.process.stdout is not None
@@ -45,7 +45,7 @@ async def test_it_prints_one_line_and_nothing_else(daemon: Daemon) -> None:
     assert int(port) > 1023
     async with daemon.client() as client:
         assert (await client.get("/healthz")).json()["status"] == "ok"
-        await create(client, "echo")
+        await create_session(client, "echo")
         await client.get("/nothing")
     daemon.process.send_signal(signal.SIGTERM)
     assert await daemon.process.stdout.read() == b""
@@ -55,12 +55,14 @@ async def test_it_prints_one_line_and_nothing_else(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_running_turns_cleanly(daemon: Daemon, scene: Scene, tmp_path: Path, number: signal.Signals) -> None:
+async def test_signal_ends_running_turns_and_agents(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path, number: signal.Signals
+) -> None:
     stray = {"seconds": 300, "new_session": True, "pid_file": "stray"}
-    hang = [{"text": "said"}, {"spawn": stray}, {"hang": {"ignore_term": True, "ignore_interrupt": True}}]
-    name = scene({"when": "hang", "steps": hang}, [{"remember": True}])
+    hang = [{"text": "output"}, {"spawn": stray}, {"hang": {"ignore_term": True, "ignore_interrupt": True}}]
+    name = write_scenario({"when": "hang", "steps": hang}, [{"remember": True}])
     entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": name}}
-    write_config(tmp_path, table(tmp_path, agents={"script": entry}))
+    write_config(tmp_path, gateway_config(tmp_path, agents={"script": entry}))
     daemon.forked = False
     await daemon.start()
     async with daemon.client() as client:
@@ -70,94 +72,94 @@ async def test_a_signal_ends_running_turns_cleanly(daemon: Daemon, scene: Scene,
             asyncio.create_task(client.post("/v1/execute", json={"driver": "script", "task": "hang"})),
             asyncio.create_task(client.put("/session", json=session_body("script", "plain"))),
         ]
-        await until(lambda: len(agents_of(daemon.pid)) == 4)
-        pid = await pid_in(tmp_path / "scenes" / "stray")
+        await wait_until(lambda: len(agent_processes(daemon.pid)) == 4)
+        pid = await read_pid(tmp_path / "scenes" / "stray")
         await requests[3]
-        agents = agents_of(daemon.pid)
-        await until(lambda: _said(tmp_path) == 3)
+        agents = agent_processes(daemon.pid)
+        await wait_until(lambda: _runs_with_stored_output(tmp_path) == 3)
         assert await daemon.stop(number) == 0
         streamed, whole, task, _ = await asyncio.gather(*requests)
-    events = frames(streamed.text)
+    events = parse_frames(streamed.text)
     assert [event for event, _ in events] == ["session_start", "turn_start", "text_delta", "turn_stop"]
     assert events[-1][1]["stopReason"] == "error"
     assert "shut down" in events[-1][1]["error"]
     assert (whole.status_code, whole.json()["stopReason"]) == (201, "error")
-    assert whole.json()["messages"] == [{"role": "assistant", "content": "said"}]
-    assert [frame["kind"] for frame in kinds(task.text)] == ["agent_token", "error", "session_end"]
-    assert kinds(task.text)[-1]["exit_code"] != 0
-    assert not [process.pid for process in agents if alive(process.pid)]
-    assert not alive(pid)
+    assert whole.json()["messages"] == [{"role": "assistant", "content": "output"}]
+    assert [frame["kind"] for frame in parse_output_events(task.text)] == ["agent_token", "error", "session_end"]
+    assert parse_output_events(task.text)[-1]["exit_code"] != 0
+    assert not [process.pid for process in agents if is_alive(process.pid)]
+    assert not is_alive(pid)
     await daemon.start()
     async with daemon.client() as client:
         session = events[0][1]["sessionId"]
-        assert await history(client, session) == [user("hang"), {"role": "assistant", "content": "said"}]
+        assert await get_history(client, session) == [user_message("hang"), {"role": "assistant", "content": "output"}]
         assert (await send_turn(client, session, "x"))["messages"][0]["content"] == '["hang"]'
     await daemon.stop()
     assert b"left behind" not in daemon.stderr
 
 
-def _said(folder: Path) -> int:
-    """How many runs have said their word, as far as it is stored."""
+def _runs_with_stored_output(folder: Path) -> int:
+    """Return the number of runs whose text is stored."""
     with closing(sqlite3.connect(folder / "data" / "portico.db")) as store:
-        return int(store.execute("SELECT count(*) FROM events WHERE instr(CAST(body AS TEXT), 'said')").fetchone()[0])
+        return int(store.execute("SELECT count(*) FROM events WHERE instr(CAST(body AS TEXT), 'output')").fetchone()[0])
 
 
-async def test_a_second_daemon_on_the_same_data_is_refused(daemon: Daemon, tmp_path: Path) -> None:
+async def test_second_daemon_on_the_same_data_directory_is_rejected(daemon: Daemon, tmp_path: Path) -> None:
     await daemon.start()
-    code, out, err = await Command(tmp_path, "serve", "--port", "0").run()
+    code, out, err = await PorticoCommand(tmp_path, "serve", "--port", "0").run()
     assert (code != 0, out) == (True, "")
     assert f"another portico runs with the data directory {tmp_path / 'data'}" in err
     assert "--data-dir" in err
     assert "Traceback" not in err
-    async with Command(tmp_path, "serve", "--port", "0", "--data-dir", str(tmp_path / "other")).serving() as other:
+    async with PorticoCommand(tmp_path, "serve", "--port", "0", "--data-dir", str(tmp_path / "other")).serving() as other:
         assert other.line.startswith("portico listening on http://127.0.0.1:")
     async with daemon.client() as client:
         assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_an_open_door_for_everybody_is_refused(tmp_path: Path) -> None:
-    code, out, err = await Command(tmp_path, "serve", "--port", "0", "--no-auth", "--host", "0.0.0.0").run()
+async def test_no_auth_on_a_public_address_is_rejected(tmp_path: Path) -> None:
+    code, out, err = await PorticoCommand(tmp_path, "serve", "--port", "0", "--no-auth", "--host", "0.0.0.0").run()
     assert (code != 0, out) == (True, "")
     assert "--no-auth" in err and "0.0.0.0" in err and "127.0.0.1" in err
     assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.example.org"])
-def test_only_this_machine_may_come_without_a_key(host: str) -> None:
+def test_check_no_auth_rejects_hosts_that_are_not_loopback(host: str) -> None:
     check_no_auth(host, no_auth=False)
     with pytest.raises(ConfigError, match="--no-auth"):
         check_no_auth(host, no_auth=True)
 
 
-async def test_an_open_door_for_everybody_in_the_configuration_is_refused(tmp_path: Path) -> None:
-    write_config(tmp_path, table(tmp_path, server={"host": "0.0.0.0"}))
-    code, _, err = await Command(tmp_path, "serve", "--no-auth").run()
+async def test_no_auth_with_a_configured_public_address_is_rejected(tmp_path: Path) -> None:
+    write_config(tmp_path, gateway_config(tmp_path, server={"host": "0.0.0.0"}))
+    code, _, err = await PorticoCommand(tmp_path, "serve", "--no-auth").run()
     assert code != 0
     assert "0.0.0.0" in err
 
 
-async def test_without_auth_nobody_is_asked(tmp_path: Path) -> None:
+async def test_no_auth_accepts_requests_without_and_with_a_key(tmp_path: Path) -> None:
     async with (
-        Command(tmp_path, "serve", "--no-auth").serving() as daemon,
+        PorticoCommand(tmp_path, "serve", "--no-auth").serving() as daemon,
         httpx.AsyncClient(base_url=daemon.url) as client,
     ):
-        assert (await create(client, "echo"))["stopReason"] == "end_turn"
+        assert (await create_session(client, "echo"))["stopReason"] == "end_turn"
         assert (await client.post("/v1/execute", json={"driver": "echo", "task": "x"})).status_code == 200
-        await error(client.get("/session/none", headers={"Authorization": "Bearer whatever"}), 404)
+        await expect_error(client.get("/session/none", headers={"Authorization": "Bearer whatever"}), 404)
     assert daemon.code == 0
     assert not (tmp_path / "data" / "api-key").exists()
 
 
-async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+async def test_port_in_use_is_named_in_the_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, out, err = await Command(tmp_path, "serve", "--port", str(port)).run()
+        code, out, err = await PorticoCommand(tmp_path, "serve", "--port", str(port)).run()
     assert (code != 0, out) == (True, "")
     assert str(port) in err
 
 
-async def test_hints_are_for_people_and_go_to_standard_error(tmp_path: Path) -> None:
-    async with Command(tmp_path, "serve", "--port", "0", "--hints").serving() as daemon:
+async def test_hints_are_printed_to_standard_error(tmp_path: Path) -> None:
+    async with PorticoCommand(tmp_path, "serve", "--port", "0", "--hints").serving() as daemon:
         pass
     assert daemon.out == ""
     assert "key" in daemon.err

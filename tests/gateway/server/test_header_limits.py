@@ -1,4 +1,4 @@
-"""Request heads that are too large, too slow or none at all."""
+"""Limits of request headers: size, number and time; and data that is not HTTP."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import json
 import pytest
 
 from gateway.server import connection_limits as limits
-from tests.daemon import KEY, Daemon, Running
-from tests.gateway.talk import create
-from tests.gateway.wire import answer, connect
+from tests.daemon import KEY, Daemon, RunningGateway
+from tests.gateway.raw_http import connect, send_raw
+from tests.gateway.requests import create_session
 
 HEAD = b"GET /meta HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -21,7 +21,7 @@ def _text(got: bytes) -> str:
     return str(json.loads(body)["error"])
 
 
-async def test_too_large_a_head_is_refused(daemon: Daemon) -> None:
+async def test_too_large_headers_are_rejected(daemon: Daemon) -> None:
     await daemon.start()
     size, count = limits.MAX_HEAD_BYTES, limits.MAX_HEADERS
     for pieces in (
@@ -33,33 +33,37 @@ async def test_too_large_a_head_is_refused(daemon: Daemon) -> None:
         [b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * size)],
         [b"GET /" + b"x" * size, b"x" * size],
     ):
-        status, got = await answer(daemon.url, *pieces)
+        status, got = await send_raw(daemon.url, *pieces)
         assert status == 431, got
         assert str(size) in _text(got)
     many = b"".join(b"X%d: x\r\n" % n for n in range(count - 3))
-    status, got = await answer(daemon.url, HEAD, many, b"Connection: close\r\n\r\n")
+    status, got = await send_raw(daemon.url, HEAD, many, b"Connection: close\r\n\r\n")
     assert (status, b"agents" in got) == (200, True)
     async with daemon.client() as client:
         assert (await client.get("/sessions", headers={"X": "x" * (size - 1000)})).status_code == 200
 
 
 @pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00\x01", b"junk\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
-async def test_what_is_no_request_gets_the_one_form_of_errors(daemon: Daemon, junk: bytes) -> None:
+async def test_invalid_http_gets_a_json_error(daemon: Daemon, junk: bytes) -> None:
     await daemon.start()
-    status, got = await answer(daemon.url, junk)
+    status, got = await send_raw(daemon.url, junk)
     assert status == 400
     assert "HTTP" in _text(got)
 
 
 @pytest.mark.parametrize("pieces", [[], [b"\r\n"], [b"GET /meta HT"], [HEAD]])
-async def test_too_slow_a_head_is_refused(portico: Running, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]) -> None:
+async def test_too_slow_headers_are_rejected(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
+) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
-    status, got = await answer(portico.url, *pieces)
+    status, got = await send_raw(portico.url, *pieces)
     assert status == 408
     assert "seconds" in _text(got)
 
 
-async def test_the_second_head_of_a_connection_may_not_be_slow_either(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_slow_headers_of_a_second_request_are_rejected(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
     reader, writer = await connect(portico.url)
     writer.write(HEAD + b"\r\n")
@@ -69,8 +73,10 @@ async def test_the_second_head_of_a_connection_may_not_be_slow_either(portico: R
     writer.close()
 
 
-async def test_quick_heads_have_all_time(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a body, nor an answer, nor the pause before the next request on the connection is a head."""
+async def test_header_timeout_does_not_apply_to_bodies_and_idle_connections(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit ends with the headers: a slow body and a pause between two requests are accepted."""
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
     reader, writer = await connect(portico.url)
     writer.write(HEAD + b"\r\n")
@@ -85,4 +91,4 @@ async def test_quick_heads_have_all_time(portico: Running, monkeypatch: pytest.M
     writer.write(body[10:])
     assert b"201" in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
-    assert (await create(portico.client, "echo"))["stopReason"] == "end_turn"
+    assert (await create_session(portico.client, "echo"))["stopReason"] == "end_turn"

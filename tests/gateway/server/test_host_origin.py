@@ -1,4 +1,4 @@
-"""Which hosts and which pages are let in: names that lead here (DNS rebinding), and pages of other origins."""
+"""Host and Origin checks: protection against DNS rebinding and against pages of other origins, and CORS."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.daemon import KEY, Daemon, Running, gateway_on, table
-from tests.gateway.talk import create, error, frames, session_body
-from tests.gateway.wire import answer
+from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
+from tests.gateway.raw_http import send_raw
+from tests.gateway.requests import create_session, expect_error, parse_frames, session_body
 
 PATHS = [
     ("GET", "/healthz"),
@@ -26,24 +26,26 @@ PATHS = [
 UIS = ["http://localhost:*", "tauri://localhost", "app://portico", "https://ui.example.org", "vscode-webview://*"]
 
 
-async def _nothing_happened(portico: Running) -> None:
+async def _assert_no_effect(portico: RunningGateway) -> None:
     assert (await portico.client.get("/sessions")).json() == {"sessions": []}
     assert not await portico.gateway.store.runs.unfinished()
 
 
-async def test_another_host_is_refused(portico: Running) -> None:
+async def test_foreign_host_is_rejected(portico: RunningGateway) -> None:
     port = urlsplit(portico.url).port
     for host in (
         "evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example",
         "10.0.0.1", "0.0.0.0", "[::]", "[2001:db8::1]:80", "evil.example@localhost", "localhost:80:80", "", "[::1", "localhost/x",
     ):  # fmt: skip
         for method, path in PATHS:
-            text = await error(portico.client.request(method, path, headers={"Host": host}, json=session_body("echo")), 403)
+            text = await expect_error(
+                portico.client.request(method, path, headers={"Host": host}, json=session_body("echo")), 403
+            )
             assert "server.hosts" in text or "Host header" in text
-    await _nothing_happened(portico)
+    await _assert_no_effect(portico)
 
 
-async def test_its_own_names_are_let_in(portico: Running) -> None:
+async def test_loopback_hosts_are_accepted(portico: RunningGateway) -> None:
     port = urlsplit(portico.url).port
     names = [
         "127.0.0.1",
@@ -59,18 +61,18 @@ async def test_its_own_names_are_let_in(portico: Running) -> None:
         assert (await portico.client.get("/sessions", headers={"Host": host})).status_code == 200, host
 
 
-async def test_no_host_and_two_hosts_are_refused(portico: Running) -> None:
+async def test_missing_and_repeated_host_are_rejected(portico: RunningGateway) -> None:
     for head in (
         b"GET /meta HTTP/1.0\r\n\r\n",
         b"GET /meta HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n",
     ):
-        status, received_text = await answer(portico.url, head)
+        status, response = await send_raw(portico.url, head)
         assert status == 403
-        assert b"Host header" in received_text
+        assert b"Host header" in response
 
 
-async def test_hosts_of_the_configuration_are_let_in(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, server={"hosts": ["Gateway.lan", "*.example.org", "10.0.0.7"]})) as portico:
+async def test_configured_hosts_are_accepted(tmp_path: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, server={"hosts": ["Gateway.lan", "*.example.org", "10.0.0.7"]})) as portico:
         for host, status in (
             ("gateway.lan", 200), ("GATEWAY.LAN:7700", 200), ("a.example.org", 200), ("10.0.0.7", 200),
             ("a.b.example.org:1", 200), ("example.org", 403), ("evilexample.org", 403), ("sub.gateway.lan", 403),
@@ -79,26 +81,26 @@ async def test_hosts_of_the_configuration_are_let_in(tmp_path: Path) -> None:
             assert (await portico.client.get("/meta", headers={"Host": host})).status_code == status, host
 
 
-async def test_a_daemon_on_all_interfaces_is_known_by_any_address(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, server={"host": "0.0.0.0"})) as portico:
+async def test_any_ip_address_is_accepted_when_listening_on_all_interfaces(tmp_path: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, server={"host": "0.0.0.0"})) as portico:
         for host, status in (("192.168.7.7:7700", 200), ("[2001:db8::1]", 200), ("localhost", 200), ("evil.example", 403)):
             assert (await portico.client.get("/meta", headers={"Host": host})).status_code == status, host
 
 
-async def test_pages_are_refused_out_of_the_box(portico: Running) -> None:
+async def test_all_origins_are_rejected_by_default(portico: RunningGateway) -> None:
     for origin in ("https://evil.example", "http://localhost:3000", portico.url, "null", "", "file://", "tauri://localhost"):
         headers = {"Origin": origin}
         for method, path in PATHS:
-            text = await error(portico.client.request(method, path, headers=headers, json=session_body("echo")), 403)
+            text = await expect_error(portico.client.request(method, path, headers=headers, json=session_body("echo")), 403)
             assert "server.origins" in text
         asked = {**headers, "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "authorization"}
         refused = await portico.client.options("/session", headers=asked)
         assert refused.status_code == 403
         assert not [name for name in refused.headers if name.startswith("access-control")]
-    await _nothing_happened(portico)
+    await _assert_no_effect(portico)
 
 
-async def test_what_a_page_loads_without_asking_is_refused(portico: Running) -> None:
+async def test_cross_site_requests_without_origin_are_rejected(portico: RunningGateway) -> None:
     for site, mode, status in (
         ("cross-site", "no-cors", 403), ("same-site", "no-cors", 403), ("cross-site", "cors", 403),
         ("cross-site", "websocket", 403), ("cross-site", "navigate", 200), ("none", "navigate", 200),
@@ -110,7 +112,7 @@ async def test_what_a_page_loads_without_asking_is_refused(portico: Running) -> 
         assert found.headers["cross-origin-resource-policy"] == "same-origin"
 
 
-async def test_a_page_cannot_open_a_websocket(portico: Running) -> None:
+async def test_websocket_of_a_foreign_page_is_rejected(portico: RunningGateway) -> None:
     for who in (b"Host: localhost\r\nOrigin: https://evil.example", b"Host: evil.example"):
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         upgrade += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -122,10 +124,10 @@ async def test_a_page_cannot_open_a_websocket(portico: Running) -> None:
             writer.close()
 
 
-async def test_a_form_is_refused(portico: Running) -> None:
-    """What a page can post without a preflight, should its browser leave the Origin out."""
+async def test_bodies_that_are_not_json_are_rejected(portico: RunningGateway) -> None:
+    """A page can post these content types without a preflight request."""
     body = '{"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x"}], "driver": "echo", "task": "x"}'
-    session = (await create(portico.client, "echo"))["sessionId"]
+    session = (await create_session(portico.client, "echo"))["sessionId"]
     before = (await portico.client.get(f"/session/{session}")).json()
     for kind in (
         "text/plain",
@@ -137,7 +139,7 @@ async def test_a_form_is_refused(portico: Running) -> None:
     ):
         headers = {} if kind is None else {"Content-Type": kind}
         for method, path in (("PUT", "/session"), ("POST", f"/session/{session}"), ("POST", "/v1/execute")):
-            text = await error(portico.client.request(method, path, content=body, headers=headers), 415)
+            text = await expect_error(portico.client.request(method, path, content=body, headers=headers), 415)
             assert "Content-Type: application/json" in text
     assert (await portico.client.get(f"/session/{session}")).json() == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [session]}
@@ -147,7 +149,7 @@ async def test_a_form_is_refused(portico: Running) -> None:
 
 @pytest.fixture
 async def with_uis(tmp_path: Path) -> Any:
-    async with gateway_on(table(tmp_path, server={"origins": UIS})) as portico:
+    async with run_gateway(gateway_config(tmp_path, server={"origins": UIS})) as portico:
         yield portico
 
 
@@ -167,7 +169,7 @@ BAD = [
 ]  # fmt: skip
 
 
-async def test_origins_of_the_configuration_are_let_in(with_uis: Running) -> None:
+async def test_configured_origins_are_accepted(with_uis: RunningGateway) -> None:
     for origin in GOOD:
         found = await with_uis.client.get("/sessions", headers={"Origin": origin})
         assert found.status_code == 200, origin
@@ -179,10 +181,10 @@ async def test_origins_of_the_configuration_are_let_in(with_uis: Running) -> Non
         found = await with_uis.client.get("/sessions", headers={"Origin": origin})
         assert found.status_code == 403, origin
         assert "access-control-allow-origin" not in found.headers
-        assert (await with_uis.client.get("/meta")).status_code == 200, "no browser is no page"
+        assert (await with_uis.client.get("/meta")).status_code == 200, "requests without Origin are accepted"
 
 
-async def test_a_ui_can_read_why_it_was_refused(with_uis: Running) -> None:
+async def test_error_responses_have_cors_headers(with_uis: RunningGateway) -> None:
     for request, status in (
         (with_uis.client.get("/sessions", headers={"Origin": GOOD[1], "Authorization": "Bearer no"}), 401),
         (with_uis.client.get("/session/none", headers={"Origin": GOOD[1]}), 404),
@@ -192,9 +194,9 @@ async def test_a_ui_can_read_why_it_was_refused(with_uis: Running) -> None:
         assert (found.status_code, found.headers["access-control-allow-origin"]) == (status, GOOD[1])
 
 
-async def test_a_preflight_needs_no_key(with_uis: Running) -> None:
-    wanted = "authorization,content-type,last-event-id,idempotency-key,x-request-id,acp-connection-id"
-    headers = {"Access-Control-Request-Headers": wanted, "Access-Control-Request-Private-Network": "true"}
+async def test_preflight_request_needs_no_key(with_uis: RunningGateway) -> None:
+    requested_headers = "authorization,content-type,last-event-id,idempotency-key,x-request-id,acp-connection-id"
+    headers = {"Access-Control-Request-Headers": requested_headers, "Access-Control-Request-Private-Network": "true"}
     async with httpx.AsyncClient(base_url=with_uis.url, verify=False) as stranger:
         for method, path in (
             ("PUT", "/session"),
@@ -207,15 +209,15 @@ async def test_a_preflight_needs_no_key(with_uis: Running) -> None:
             assert found.status_code == 200, found.text
             assert found.headers["access-control-allow-origin"] == "tauri://localhost"
             assert method in found.headers["access-control-allow-methods"]
-            assert all(name in found.headers["access-control-allow-headers"] for name in wanted.split(","))
+            assert all(name in found.headers["access-control-allow-headers"] for name in requested_headers.split(","))
             assert found.headers["access-control-allow-private-network"] == "true"
             assert (await stranger.options(path, headers={**asked, "Origin": "https://evil.example"})).status_code == 403
 
 
-async def test_a_stream_reaches_a_ui_as_it_comes(tmp_path: Path, scene: Callable[..., str]) -> None:
-    """No middleware gathers it, and nothing in between is to."""
-    name = scene([{"text": "first"}, {"hang": True}])
-    async with gateway_on(table(tmp_path, server={"origins": UIS, "keep_alive": 0.1})) as portico:
+async def test_stream_is_sent_to_a_page_without_buffering(tmp_path: Path, write_scenario: Callable[..., str]) -> None:
+    """No middleware buffers the stream, and its headers ask proxies not to."""
+    name = write_scenario([{"text": "first"}, {"hang": True}])
+    async with run_gateway(gateway_config(tmp_path, server={"origins": UIS, "keep_alive": 0.1})) as portico:
         body = session_body(options={"scenario": name}, stream="delta")
         async with portico.client.stream("PUT", "/session", json=body, headers={"Origin": "http://localhost:9"}) as stream:
             assert stream.headers["access-control-allow-origin"] == "http://localhost:9"
@@ -226,19 +228,19 @@ async def test_a_stream_reaches_a_ui_as_it_comes(tmp_path: Path, scene: Callable
                 seen += text
                 if "first" in seen and ": keep-alive" in seen:
                     break
-        assert [event for event, _ in frames(seen)][:2] == ["session_start", "turn_start"]
-        await portico.client.delete(f"/session/{frames(seen)[0][1]['sessionId']}")
+        assert [event for event, _ in parse_frames(seen)][:2] == ["session_start", "turn_start"]
+        await portico.client.delete(f"/session/{parse_frames(seen)[0][1]['sessionId']}")
 
 
-async def test_a_refused_page_is_in_the_log_once(daemon: Daemon) -> None:
+async def test_rejected_hosts_and_origins_are_logged_once(daemon: Daemon) -> None:
     await daemon.start()
     async with daemon.client() as client:
         for _ in range(3):
-            await error(client.get("/meta", headers={"Origin": "https://evil.example"}), 403)
+            await expect_error(client.get("/meta", headers={"Origin": "https://evil.example"}), 403)
         for number in range(300):
-            await error(client.get("/meta", headers={"Host": f"evil{number}.example"}), 403)
+            await expect_error(client.get("/meta", headers={"Host": f"evil{number}.example"}), 403)
     await daemon.stop()
-    received_text = daemon.stderr.decode()
-    assert received_text.count("https://evil.example") == 1
-    assert "server.origins" in received_text
-    assert received_text.count("server.hosts") == 99
+    log = daemon.stderr.decode()
+    assert log.count("https://evil.example") == 1
+    assert "server.origins" in log
+    assert log.count("server.hosts") == 99

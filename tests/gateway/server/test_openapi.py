@@ -1,4 +1,4 @@
-"""`/openapi.json`: complete, true, and enough for a generated client."""
+"""`/openapi.json`: descriptions, examples and errors of all operations, and a generated client."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import httpx
 import jsonschema
 import pytest
 
-from tests.daemon import KEY, Running
-from tests.gateway.aap_client import BASES
-from tests.gateway.talk import create
+from tests.daemon import KEY, RunningGateway
+from tests.gateway.aap_client import BASE_URLS
+from tests.gateway.requests import create_session
 
 Document = dict[str, Any]
-SECRET_FREE = {"get /healthz", "get /readyz", *(f"get {base.url}/meta" for base in BASES)}
+SECRET_FREE = {"get /healthz", "get /readyz", *(f"get {base.url}/meta" for base in BASE_URLS)}
 
 
 @pytest.fixture
-async def document(portico: Running) -> Document:
+async def document(portico: RunningGateway) -> Document:
     return dict((await portico.client.get("/openapi.json")).json())
 
 
 def operations(document: Document) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(method, path, operation) of every one."""
+    """Yield (method, path, operation) of each operation."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield method, path, operation
@@ -37,7 +37,7 @@ def check(document: Document, schema: dict[str, Any], value: Any) -> None:
     jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(value)
 
 
-async def test_it_is_of_version_3_1_and_names_everything_once(document: Document) -> None:
+async def test_version_is_3_1_and_names_are_unique(document: Document) -> None:
     assert document["openapi"].startswith("3.1")
     names = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(set(names)) == len(names) >= 11
@@ -49,9 +49,9 @@ async def test_it_is_of_version_3_1_and_names_everything_once(document: Document
     )
 
 
-async def test_every_operation_is_explained_and_shown(document: Document) -> None:
+async def test_every_operation_has_a_description_and_examples(document: Document) -> None:
     for method, path, operation in operations(document):
-        where = f"{method} {path}: declare examples with `shown` (gateway/protocols/route_metadata.py)"
+        where = f"{method} {path}: declare examples with `openapi_extra` (gateway/protocols/route_metadata.py)"
         assert operation["description"], where
         if "requestBody" in operation:
             assert operation["requestBody"]["content"]["application/json"]["examples"], where
@@ -59,27 +59,27 @@ async def test_every_operation_is_explained_and_shown(document: Document) -> Non
         assert good, where
         for answer in good:
             assert answer["description"], where
-            assert all("example" in shown for shown in answer.get("content", {}).values()), where
+            assert all("example" in content for content in answer.get("content", {}).values()), where
 
 
-async def test_examples_are_of_the_shapes_that_they_show(document: Document) -> None:
-    shown = 0
+async def test_examples_are_valid_against_their_schemas(document: Document) -> None:
+    checked = 0
     for _, _, operation in operations(document):
         for content in operation.get("requestBody", {}).get("content", {}).values():
             for example in content["examples"].values():
                 check(document, content["schema"], example["value"])
-                shown += 1
+                checked += 1
         for answer in operation["responses"].values():
             for kind, content in answer.get("content", {}).items():
                 if kind == "application/json":
                     check(document, content["schema"], content["example"])
-                    shown += 1
-    assert shown >= 15
+                    checked += 1
+    assert checked >= 15
 
 
-async def test_every_request_that_is_shown_is_taken(portico: Running, document: Document) -> None:
-    """But for answers to calls that nobody has made."""
-    session = (await create(portico.client, "echo"))["sessionId"]
+async def test_example_requests_are_accepted(portico: RunningGateway, document: Document) -> None:
+    """Replies to tool calls are rejected, because no call is pending."""
+    session = (await create_session(portico.client, "echo"))["sessionId"]
     for method, path, operation in operations(document):
         for example in (
             operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("examples", {}).values()
@@ -90,22 +90,22 @@ async def test_every_request_that_is_shown_is_taken(portico: Running, document: 
                 assert (answer.status_code, "no tool call is pending" in answer.text) == (400, True), (method, path, answer.text)
                 continue
             assert answer.status_code in (200, 201), (method, path, answer.text)
-            described = operation["responses"][str(answer.status_code)]["content"]
-            assert answer.headers["content-type"].split(";")[0] in described, (method, path)
+            documented = operation["responses"][str(answer.status_code)]["content"]
+            assert answer.headers["content-type"].split(";")[0] in documented, (method, path)
 
 
-async def test_the_key_is_described_where_it_is_asked_for(portico: Running, document: Document) -> None:
+async def test_security_requirement_is_documented_where_a_key_is_required(portico: RunningGateway, document: Document) -> None:
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     async with httpx.AsyncClient(base_url=portico.url) as anybody:
         for method, path, operation in operations(document):
             content = {"driver": "echo", "task": "x"} if path == "/v1/execute" else None
             answer = await anybody.request(method, path.format(session_id="x", agent="echo"), json=content)
-            asked = answer.status_code == 401
-            assert asked == bool(operation.get("security")) == ("401" in operation["responses"]), (method, path)
-            assert asked == (f"{method} {path}" not in SECRET_FREE)
+            key_required = answer.status_code == 401
+            assert key_required == bool(operation.get("security")) == ("401" in operation["responses"]), (method, path)
+            assert key_required == (f"{method} {path}" not in SECRET_FREE)
 
 
-async def test_refusals_are_described_in_the_one_form(document: Document) -> None:
+async def test_errors_are_documented_with_the_error_schema(document: Document) -> None:
     schemas = document["components"]["schemas"]
     assert "HTTPValidationError" not in schemas
     for method, path, operation in operations(document):
@@ -119,8 +119,8 @@ async def test_refusals_are_described_in_the_one_form(document: Document) -> Non
         assert answer["description"] and int(status) >= 400
 
 
-async def test_a_client_is_generated_from_it_and_talks_to_the_gateway(
-    portico: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_generated_client_creates_and_reads_a_session(
+    portico: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "openapi.json").write_text((await portico.client.get("/openapi.json")).text)
     command = ("generate", "--path", str(tmp_path / "openapi.json"), "--output-path", str(tmp_path / "portico_client"))
@@ -130,8 +130,8 @@ async def test_a_client_is_generated_from_it_and_talks_to_the_gateway(
         sys.executable, "-m", "openapi_python_client", *command, "--meta", "none", "--config", str(config), "--fail-on-warning",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    received_text, _ = await asyncio.wait_for(generator.communicate(), 60)
-    assert generator.returncode == 0, received_text.decode()
+    output, _ = await asyncio.wait_for(generator.communicate(), 60)
+    assert generator.returncode == 0, output.decode()
     monkeypatch.syspath_prepend(str(tmp_path))
     client = importlib.import_module("portico_client").AuthenticatedClient(base_url=portico.url, token=KEY)
     models = importlib.import_module("portico_client.models")

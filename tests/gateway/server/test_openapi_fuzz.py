@@ -1,5 +1,4 @@
-"""Requests by the thousand, made from `/openapi.json`, right ones and wrong ones: none breaks the gateway, and every answer
-is one that its operation describes."""
+"""Valid and invalid requests generated from `/openapi.json`: none causes an internal error, and every response is documented."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ import pytest
 import requests
 
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, table
-from tests.gateway.talk import create
+from tests.daemon import KEY, Daemon, gateway_config
+from tests.gateway.requests import create_session
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -36,14 +35,14 @@ CHECKS = [
     checks.response_headers_conformance,
 ]
 AT_LEAST = 2000
-"""Requests in all. Making a case costs ten times as much as sending it, so each is sent in several ways."""
+"""Minimum number of requests. Generating a case takes ten times as long as sending it, so each case is sent in several ways."""
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 Operation = APIOperation[Any, Any, Any, Any]
 
 
 @dataclass
 class Fuzz:
-    """Sends cases to a gateway and keeps count of the answers."""
+    """Sends cases to a gateway and counts the responses by status."""
 
     url: str
     session: str
@@ -53,8 +52,8 @@ class Fuzz:
     def run(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            described = self.http.get(f"{self.url}/openapi.json", headers=AUTHORIZED).json()
-            operations = [found.ok() for found in schemathesis.openapi.from_dict(described).get_all_operations()]
+            document = self.http.get(f"{self.url}/openapi.json", headers=AUTHORIZED).json()
+            operations = [found.ok() for found in schemathesis.openapi.from_dict(document).get_all_operations()]
             with_body = sum(bool(operation.body) for operation in operations)
             for operation, mode in product(operations, GenerationMode):
                 self._cases(operation, mode, AT_LEAST // (2 * with_body * 4) + 10 if operation.body else 8)
@@ -71,7 +70,7 @@ class Fuzz:
         @given(case=operation.as_strategy(generation_mode=mode))
         def one(case: Case) -> None:
             self._send(case)
-            self._into_what_is_there(case)
+            self._use_existing_names(case)
             self._send(case)
             if case.body:
                 self._send(case, {"Content-Type": "text/plain"})
@@ -79,20 +78,20 @@ class Fuzz:
                     case.body["stream"] = "delta"
                     self._send(case)
 
-        # Where nothing can be wrong, nothing wrong is made.
+        # An operation without parameters has no invalid cases.
         with suppress(Unsatisfiable, SkipTest):
             one()
 
     def _send(self, case: Case, headers: Mapping[str, str] | None = None) -> None:
         if case.operation.path.endswith("/events"):
-            # Without it the stream stays open for what comes next.
+            # Without `until` the stream stays open for further events.
             case.query = {**(case.query or {}), "until": "turn_stop"}
         answer = case.call(base_url=self.url, session=self.http, headers={**AUTHORIZED, **(headers or {})}, timeout=60)
         self.answers[answer.status_code] += 1
         case.validate_response(answer, checks=CHECKS)
 
-    def _into_what_is_there(self, case: Case) -> None:
-        """Most cases are stopped by the absence of what they name."""
+    def _use_existing_names(self, case: Case) -> None:
+        """Replace generated names, which mostly do not exist, by an existing session, agent and driver."""
         if "session_id" in case.path_parameters and case.operation.method != "delete":
             case.path_parameters["session_id"] = self.session
         if "agent" in case.path_parameters:
@@ -105,15 +104,15 @@ class Fuzz:
 
 
 @pytest.mark.slow
-async def test_no_request_breaks_the_gateway(daemon: Daemon, tmp_path: Path) -> None:
-    write_config(tmp_path, table(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
+async def test_generated_requests_get_documented_responses(daemon: Daemon, tmp_path: Path) -> None:
+    write_config(tmp_path, gateway_config(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
     await daemon.start()
     async with daemon.client() as client:
-        fuzz = Fuzz(daemon.url, (await create(client, "echo"))["sessionId"])
+        fuzz = Fuzz(daemon.url, (await create_session(client, "echo"))["sessionId"])
     await asyncio.to_thread(fuzz.run)
     assert fuzz.answers.total() >= AT_LEAST, fuzz.answers
     assert not [status for status in fuzz.answers if status >= 500 and status not in (501, 503)]
-    # They did not all end at the door: sessions were made, turns were taken.
+    # Some requests have created sessions and run turns.
     assert fuzz.answers[201] + fuzz.answers[200] > 100, fuzz.answers
     assert await daemon.stop() == 0
     assert b"Traceback" not in daemon.stderr

@@ -1,4 +1,4 @@
-"""Answers that do not come in time: the calls are denied, wherever the agent and the gateway are by then."""
+"""Approval timeout (`limits.answer`): calls without a reply are denied, also after the agent or the gateway has ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from gateway.runs.pending_calls import PendingCalls
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, gateway_on, table
-from tests.gateway.talk import create, error, history, idle, look, send_turn, until
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until, wait_until_idle
 
 Json = dict[str, Any]
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 WEATHER = {"name": "weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 NOTE = {"path": "note.txt", "text": "Tokyo"}
@@ -34,10 +34,10 @@ LATE = [
 ]
 
 
-async def begin(client: Any, scene: Scene) -> str:
-    """A session that waits for a result and a permission."""
-    options = {"scenario": scene({"when": "And?", "steps": [{"text": "here"}]}, STEPS)}
-    answer = await create(client, "script", "Go", options=options, tools=[WEATHER], grants=[{"name": "write_note"}])
+async def begin(client: Any, write_scenario: WriteScenario) -> str:
+    """Create a session that waits for a result (`sky`) and a permission (`note`), and return its id."""
+    options = {"scenario": write_scenario({"when": "And?", "steps": [{"text": "here"}]}, STEPS)}
+    answer = await create_session(client, "script", "Go", options=options, tools=[WEATHER], grants=[{"name": "write_note"}])
     assert answer["stopReason"] == "tool_use"
     return str(answer["sessionId"])
 
@@ -51,134 +51,138 @@ def results(messages: list[Json]) -> dict[str, Any]:
     return {message["toolCallId"]: message["content"] for message in messages if message["role"] == "tool"}
 
 
-async def late(client: Any, session: str) -> str:
-    return await error(client.post(f"/session/{session}", json={"messages": LATE}), 400)
+async def reject_late_replies(client: Any, session: str) -> str:
+    return await expect_error(client.post(f"/session/{session}", json={"messages": LATE}), 400)
 
 
-def waited_since(tmp_path: Path, moment: float) -> None:
+def set_waiting_since(tmp_path: Path, moment: float) -> None:
     with sqlite3.connect(tmp_path / "data" / "portico.db") as store:
         assert store.execute("UPDATE runs SET waiting_since = ? WHERE state = 'waiting'", [moment]).rowcount == 1
     store.close()
 
 
-async def test_the_agent_goes_on_without_the_client(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"answer": 0.3})) as portico:
-        session = await begin(portico.client, scene)
-        assert (await idle(portico.client, session))["stopReason"] == "end_turn"
-        messages = await history(portico.client, session)
+async def test_calls_are_denied_after_the_timeout_and_the_agent_continues(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 0.3})) as portico:
+        session = await begin(portico.client, write_scenario)
+        assert (await wait_until_idle(portico.client, session))["stopReason"] == "end_turn"
+        messages = await get_history(portico.client, session)
         assert results(messages) == denied("0.3")
         assert messages[-1]["content"] == " / ".join(denied("0.3").values())
-        assert "'note', 'sky' is answered already" in await late(portico.client, session)
+        assert "'note', 'sky' is answered already" in await reject_late_replies(portico.client, session)
         assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
         found = {(r.call_id, r.outcome, r.by) for r in await portico.gateway.store.audit.newest(10, session)}
     assert found == {(c, *what) for c in ("sky", "note") for what in (("asked", "default"), ("timed_out", "limits.answer"))}
     assert not (tmp_path / "scenes" / "note.txt").exists()
 
 
-async def test_an_answer_in_time_is_an_answer(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"answer": 30.0})) as portico:
-        session = await begin(portico.client, scene)
+async def test_replies_before_the_timeout_are_accepted(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 30.0})) as portico:
+        session = await begin(portico.client, write_scenario)
         assert (await send_turn(portico.client, session, *LATE))["messages"][-1]["content"] == "sun / done"
 
 
-async def test_no_agent_is_started_for_answers_that_did_not_come(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"answer": 3.0})) as portico:
-        session = await begin(portico.client, scene)
+async def test_timeout_of_a_suspended_run_starts_no_agent(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 3.0})) as portico:
+        session = await begin(portico.client, write_scenario)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
         await found.run.wait()
-        await idle(portico.client, session)
+        await wait_until_idle(portico.client, session)
         assert await portico.gateway.store.processes.all() == []
-        messages = await history(portico.client, session)
+        messages = await get_history(portico.client, session)
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
         assert results(messages) == denied("3")
-        assert "answered already" in await late(portico.client, session)
+        assert "answered already" in await reject_late_replies(portico.client, session)
         assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
 
 
 @pytest.mark.parametrize("first", ["GET", "POST"])
-async def test_the_time_goes_on_while_the_gateway_is_gone(tmp_path: Path, scene: Scene, first: str) -> None:
-    daemon = Daemon(write_config(tmp_path, table(tmp_path, limits={"answer": 900.0})), tmp_path)
+async def test_timeout_counts_while_the_gateway_is_down(tmp_path: Path, write_scenario: WriteScenario, first: str) -> None:
+    daemon = Daemon(write_config(tmp_path, gateway_config(tmp_path, limits={"answer": 900.0})), tmp_path)
     await daemon.start()
     async with daemon.client() as client:
-        session = await begin(client, scene)
+        session = await begin(client, write_scenario)
     await daemon.kill()
-    waited_since(tmp_path, time.time() - 901)
+    set_waiting_since(tmp_path, time.time() - 901)
     await daemon.start()
     async with daemon.client() as client:
         if first == "POST":
-            assert "answered already" in await late(client, session)
-        found = await look(client, session)
+            assert "answered already" in await reject_late_replies(client, session)
+        found = await get_session(client, session)
         assert (found["state"], results(found["history"]["full"])) == ("idle", denied("900"))
         assert psutil.Process(daemon.pid).children() == []
         assert (await send_turn(client, session, "And?"))["messages"][-1]["content"] == "here"
     assert await daemon.stop() == 0
 
 
-async def test_what_is_left_of_the_time_counts_after_a_restart(tmp_path: Path, scene: Scene) -> None:
-    config = table(tmp_path, limits={"answer": 900.0})
-    async with gateway_on(config) as portico:
-        session = await begin(portico.client, scene)
-    waited_since(tmp_path, time.time() - 897)
-    async with gateway_on(config) as portico:
-        assert (await look(portico.client, session))["state"] == "waiting"
-        assert results((await idle(portico.client, session))["history"]["full"]) == denied("900")
+async def test_remaining_time_counts_after_a_restart(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    config = gateway_config(tmp_path, limits={"answer": 900.0})
+    async with run_gateway(config) as portico:
+        session = await begin(portico.client, write_scenario)
+    set_waiting_since(tmp_path, time.time() - 897)
+    async with run_gateway(config) as portico:
+        assert (await get_session(portico.client, session))["state"] == "waiting"
+        assert results((await wait_until_idle(portico.client, session))["history"]["full"]) == denied("900")
 
 
-async def test_a_waiting_session_makes_room_and_waits_on(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
-        session = await begin(portico.client, scene)
+async def test_waiting_session_is_evicted_and_keeps_its_pending_calls(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as portico:
+        session = await begin(portico.client, write_scenario)
         [(marker, *_)] = await portico.gateway.store.processes.all()
-        assert (await create(portico.client, options={"scenario": scene([{"text": "other"}], name="other.json")}))["messages"]
-        await until(lambda: _gone(portico, marker))
-        assert (await look(portico.client, session))["state"] == "waiting"
+        assert (
+            await create_session(portico.client, options={"scenario": write_scenario([{"text": "other"}], name="other.json")})
+        )["messages"]
+        await wait_until(lambda: _gone(portico, marker))
+        assert (await get_session(portico.client, session))["state"] == "waiting"
         answer = await send_turn(portico.client, session, *LATE)
         assert answer["messages"][-1]["content"] == "sun / done"
     assert (tmp_path / "scenes" / "note.txt").read_text() == "Tokyo"
 
 
-async def _gone(portico: Running, marker: str) -> bool:
+async def _gone(portico: RunningGateway, marker: str) -> bool:
     return all(found != marker for found, *_ in await portico.gateway.store.processes.all())
 
 
-async def test_a_session_that_two_requests_load_is_one(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = table(tmp_path, limits={"answer": 900.0})
-    async with gateway_on(config) as portico:
-        session = await begin(portico.client, scene)
+async def test_concurrent_requests_load_a_session_once(
+    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = gateway_config(tmp_path, limits={"answer": 900.0})
+    async with run_gateway(config) as portico:
+        session = await begin(portico.client, write_scenario)
     watched: list[Any] = []
     monkeypatch.setattr(PendingCalls, "open", lambda self, calls, since: watched.append(self))
-    async with gateway_on(config) as portico:
+    async with run_gateway(config) as portico:
         sessions = portico.gateway.sessions
         found = await asyncio.gather(*(sessions.get(ADMINISTRATOR, session) for _ in range(5)))
         assert {id(one) for one in found} == {id(found[0])}
         assert found[0].run is not None and watched == [found[0].run.pending], (
-            "a second timer would deny calls that the first knows to be answered"
+            "a second timer would deny calls that are answered already"
         )
 
 
-async def test_the_time_counts_for_a_history_that_ends_in_pending_calls(tmp_path: Path) -> None:
+async def test_timeout_applies_to_pending_calls_of_a_given_history(tmp_path: Path) -> None:
     call = {"type": "tool_use", "toolCallId": "c1", "name": "sky", "input": {}}
     messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": [call]}]
     tools = [{"name": "sky", "description": "The sky.", "parameters": {"type": "object"}}]
     body = {"agent": {"name": "script"}, "tools": tools, "messages": messages}
-    async with gateway_on(table(tmp_path, limits={"answer": 2.0})) as portico:
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 2.0})) as portico:
         answer = await portico.client.post("/aap/v3/sessions", json=body)
         assert answer.status_code == 201, answer.text
         session = answer.json()["sessionId"]
-        assert (await look(portico.client, session))["state"] == "waiting"
-        found = await idle(portico.client, session)
+        assert (await get_session(portico.client, session))["state"] == "waiting"
+        found = await wait_until_idle(portico.client, session)
         text = "Tool call denied: no result from the application within 2 s"
         assert results(found["history"]["full"]) == {"c1": text}
 
 
-async def test_a_session_that_waited_without_an_agent_is_let_go_when_it_is_cancelled(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path)) as portico:
-        session = await begin(portico.client, scene)
+async def test_cancelled_session_without_an_agent_is_removed_from_memory(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        session = await begin(portico.client, write_scenario)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
         await found.run.wait()
-        assert (await look(portico.client, session))["state"] == "waiting"
+        assert (await get_session(portico.client, session))["state"] == "waiting"
         assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
         assert portico.gateway.sessions.held == [], "only sessions with a live agent or a run are in memory"

@@ -1,4 +1,4 @@
-"""Warm agents: they stay between turns, sleep when idle for long or when others need the slot, and wake with all they knew."""
+"""Live agents between turns: they are kept, ended when idle or evicted, and restored with their context."""
 
 from __future__ import annotations
 
@@ -9,126 +9,138 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import Running, gateway_on, table
-from tests.gateway.talk import create, error, history, idle, look, send_turn, session_body, until, user
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import (
+    create_session,
+    expect_error,
+    get_history,
+    get_session,
+    send_turn,
+    session_body,
+    user_message,
+    wait_until,
+    wait_until_idle,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 REMEMBER = [{"remember": True}]
 
 
-async def agents(portico: Running) -> list[tuple[str, int, float]]:
+async def agents(portico: RunningGateway) -> list[tuple[str, int, float]]:
     return await portico.gateway.store.processes.all()
 
 
-def scenario(scene: Scene) -> dict[str, str]:
-    """The option for a scenario that hangs when asked to, and otherwise remembers."""
-    return {"scenario": scene({"when": "hang", "steps": [{"text": "x"}, {"hang": True}]}, REMEMBER)}
+def scenario(write_scenario: WriteScenario) -> dict[str, str]:
+    """Return the options of a scenario that hangs on the prompt `hang` and otherwise outputs the earlier prompts."""
+    return {"scenario": write_scenario({"when": "hang", "steps": [{"text": "x"}, {"hang": True}]}, REMEMBER)}
 
 
-async def test_an_agent_stays_warm_between_turns(portico: Running, scene: Scene) -> None:
-    session = (await create(portico.client, "script", "one", options=scenario(scene)))["sessionId"]
+async def test_agent_process_is_kept_between_turns(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    session = (await create_session(portico.client, "script", "one", options=scenario(write_scenario)))["sessionId"]
     warm = await agents(portico)
     assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
     assert await agents(portico) == warm
 
 
-async def test_an_idle_agent_sleeps_and_wakes_with_its_context(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"sleep_after": 0.1})) as portico:
-        answer = await create(portico.client, "script", "one", options=scenario(scene))
+async def test_idle_agent_is_ended_and_restored_with_its_context(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.1})) as portico:
+        answer = await create_session(portico.client, "script", "one", options=scenario(write_scenario))
         session = answer["sessionId"]
-        await until(lambda: _asleep(portico))
-        assert (await look(portico.client, session))["state"] == "idle"
+        await wait_until(lambda: _asleep(portico))
+        assert (await get_session(portico.client, session))["state"] == "idle"
         assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
-        await until(lambda: _asleep(portico))
+        await wait_until(lambda: _asleep(portico))
         assert json.loads((await send_turn(portico.client, session, "three"))["messages"][0]["content"]) == ["one", "two"]
 
 
-async def _asleep(portico: Running) -> bool:
+async def _asleep(portico: RunningGateway) -> bool:
     return not await agents(portico)
 
 
-async def test_a_running_agent_does_not_sleep(tmp_path: Path, scene: Scene) -> None:
-    name = scene([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
-    async with gateway_on(table(tmp_path, limits={"sleep_after": 0.05})) as portico:
-        assert (await create(portico.client, options={"scenario": name}))["messages"][0]["content"] == "ab"
+async def test_agent_is_not_ended_during_a_turn(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
+    async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.05})) as portico:
+        assert (await create_session(portico.client, options={"scenario": name}))["messages"][0]["content"] == "ab"
 
 
-async def test_an_agent_that_waits_for_the_client_does_not_sleep(tmp_path: Path, scene: Scene) -> None:
-    name = scene([{"app_tool": {"id": "c", "name": "ask"}}, {"text": "{last_result}"}])
+async def test_agent_with_a_pending_call_is_not_ended_when_idle(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"app_tool": {"id": "c", "name": "ask"}}, {"text": "{last_result}"}])
     tool = {"name": "ask", "description": "Asks.", "inputSchema": {}}
-    async with gateway_on(table(tmp_path, limits={"sleep_after": 0.05, "total": 5.0, "idle": 5.0})) as portico:
-        session = (await create(portico.client, options={"scenario": name}, tools=[tool]))["sessionId"]
-        other = (await create(portico.client, options=scenario(scene)))["sessionId"]
-        await until(lambda: _one_is_left(portico))
+    async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.05, "total": 5.0, "idle": 5.0})) as portico:
+        session = (await create_session(portico.client, options={"scenario": name}, tools=[tool]))["sessionId"]
+        other = (await create_session(portico.client, options=scenario(write_scenario)))["sessionId"]
+        await wait_until(lambda: _one_is_left(portico))
         answer = await send_turn(portico.client, session, {"role": "tool", "toolCallId": "c", "content": "yes"})
         assert answer["messages"][0]["content"] == "yes"
-        assert (await look(portico.client, other))["state"] == "idle"
+        assert (await get_session(portico.client, other))["state"] == "idle"
 
 
-async def _one_is_left(portico: Running) -> bool:
+async def _one_is_left(portico: RunningGateway) -> bool:
     return len(await agents(portico)) == 1
 
 
-async def test_the_one_that_was_idle_for_the_longest_makes_room(tmp_path: Path, scene: Scene) -> None:
-    options = scenario(scene)
-    async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
-        first, second = [(await create(portico.client, "script", text, options=options))["sessionId"] for text in "ab"]
+async def test_session_that_was_idle_for_the_longest_is_evicted(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    options = scenario(write_scenario)
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
+        first, second = [(await create_session(portico.client, "script", text, options=options))["sessionId"] for text in "ab"]
         await send_turn(portico.client, first, "c")
         (of_first, of_second) = await agents(portico)
-        third = (await create(portico.client, options=options))["sessionId"]
-        await until(lambda: _gone(portico, of_second))
+        third = (await create_session(portico.client, options=options))["sessionId"]
+        await wait_until(lambda: _gone(portico, of_second))
         assert of_first in await agents(portico)
         assert len(await agents(portico)) == 2
         assert (await send_turn(portico.client, second, "d"))["messages"][0]["content"] == '["b"]'
         assert (await send_turn(portico.client, first, "e"))["messages"][0]["content"] == '["a", "c"]'
-        assert (await look(portico.client, third))["state"] == "idle"
+        assert (await get_session(portico.client, third))["state"] == "idle"
 
 
-async def _gone(portico: Running, agent: tuple[str, int, float]) -> bool:
+async def _gone(portico: RunningGateway, agent: tuple[str, int, float]) -> bool:
     return agent not in await agents(portico)
 
 
-async def test_when_all_are_at_work_a_newcomer_is_refused(tmp_path: Path, scene: Scene) -> None:
-    options = scenario(scene)
-    async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
-        sleeper = (await create(portico.client, "script", "one", options=options))["sessionId"]
+async def test_request_is_rejected_while_all_agents_are_running(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    options = scenario(write_scenario)
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
+        idle = (await create_session(portico.client, "script", "one", options=options))["sessionId"]
         async with asyncio.TaskGroup() as group:
             body = session_body("script", "hang", options=options)
             hanging = [group.create_task(portico.client.put("/session", json=body)) for _ in range(2)]
-            sessions = await until(lambda: _at_work(portico, 2))
-            before = await look(portico.client, sleeper)
-            wish = {"messages": [user()], "agent": {"options": {"pace": "fast"}}}
+            sessions = await wait_until(lambda: _running_sessions(portico, 2))
+            before = await get_session(portico.client, idle)
+            turn = {"messages": [user_message()], "agent": {"options": {"pace": "fast"}}}
             for request in (
                 portico.client.put("/session", json=session_body(options=options)),
-                portico.client.post(f"/session/{sleeper}", json=wish),
+                portico.client.post(f"/session/{idle}", json=turn),
             ):
                 answer = await request
                 assert answer.status_code == 429, answer.text
                 assert int(answer.headers["retry-after"]) > 0
                 assert "limits.live_agents" in answer.json()["error"]
-            assert await look(portico.client, sleeper) == before
+            assert await get_session(portico.client, idle) == before
             assert len((await portico.client.get("/sessions")).json()["sessions"]) == 3
             await portico.client.delete(f"/session/{sessions[0]}")
-            assert (await send_turn(portico.client, sleeper, "two"))["messages"][0]["content"] == '["one"]'
+            assert (await send_turn(portico.client, idle, "two"))["messages"][0]["content"] == '["one"]'
             await portico.client.delete(f"/session/{sessions[1]}")
         assert [task.result().json()["stopReason"] for task in hanging] == ["error", "error"]
 
 
-async def _at_work(portico: Running, count: int) -> list[str]:
+async def _running_sessions(portico: RunningGateway, count: int) -> list[str]:
     sessions = (await portico.client.get("/sessions")).json()["sessions"]
-    found = [session for session in sessions if (await look(portico.client, session))["state"] == "running"]
+    found = [session for session in sessions if (await get_session(portico.client, session))["state"] == "running"]
     return found if len(found) == count else []
 
 
-async def test_the_limit_holds_for_many_at_once(tmp_path: Path, scene: Scene) -> None:
-    """Starting an agent takes its time: its slot is taken when it begins to start."""
-    body = session_body("script", "hang", options=scenario(scene), stream="delta")
-    async with gateway_on(table(tmp_path, limits={"live_agents": 2})) as portico:
+async def test_agent_limit_holds_for_concurrent_requests(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    """The slot is taken before the agent starts, which takes time."""
+    body = session_body("script", "hang", options=scenario(write_scenario), stream="delta")
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
         requests = [asyncio.create_task(portico.client.put("/session", json=body)) for _ in range(8)]
-        refused = await until(lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None)
+        refused = await wait_until(
+            lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None
+        )
         assert [request.result().status_code for request in refused] == [429] * 6
         # The two that were admitted start their agents while the others are refused.
-        await until(lambda: _live(portico, 2))
+        await wait_until(lambda: _live(portico, 2))
         sessions = (await portico.client.get("/sessions")).json()["sessions"]
         assert len(sessions) == 2
         for session in sessions:
@@ -136,22 +148,22 @@ async def test_the_limit_holds_for_many_at_once(tmp_path: Path, scene: Scene) ->
         await asyncio.gather(*requests)
 
 
-async def _live(portico: Running, count: int) -> bool:
+async def _live(portico: RunningGateway, count: int) -> bool:
     return len(await agents(portico)) == count
 
 
-async def test_a_slot_is_free_again_after_a_start_that_failed(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
+async def test_slot_is_released_after_a_failed_start(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as portico:
         for _ in range(3):
-            await error(portico.client.put("/session", json=session_body(options={"scenario": "missing.json"})), 503)
-        assert (await create(portico.client, options=scenario(scene)))["stopReason"] == "end_turn"
+            await expect_error(portico.client.put("/session", json=session_body(options={"scenario": "missing.json"})), 503)
+        assert (await create_session(portico.client, options=scenario(write_scenario)))["stopReason"] == "end_turn"
 
 
-async def test_an_agent_that_ended_between_turns_is_started_anew(portico: Running, scene: Scene) -> None:
-    name = scene({"when": "one", "steps": [{"text": "a"}, {"exit": 0}]}, REMEMBER)
-    answer = await create(portico.client, "script", "one", options={"scenario": name})
+async def test_agent_that_ended_is_started_again(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario({"when": "one", "steps": [{"text": "a"}, {"exit": 0}]}, REMEMBER)
+    answer = await create_session(portico.client, "script", "one", options={"scenario": name})
     assert answer["stopReason"] == "error", "it ended in the middle of its turn"
-    assert (await idle(portico.client, answer["sessionId"]))["stopReason"] == "error"
+    assert (await wait_until_idle(portico.client, answer["sessionId"]))["stopReason"] == "error"
     assert (await send_turn(portico.client, answer["sessionId"], "two"))["messages"][0]["content"] == '["one"]'
 
 
@@ -159,21 +171,23 @@ async def test_an_agent_that_ended_between_turns_is_started_anew(portico: Runnin
     ("limits", "named"),
     [({"idle": 1.5}, "limits.idle"), ({"total": 3.0, "idle": 0}, "limits.total")],
 )
-async def test_time_limits_end_a_turn_with_their_name(tmp_path: Path, scene: Scene, limits: dict[str, float], named: str) -> None:
-    chatter = [{"text": {"text": "x" * 600, "chunk": 1, "every": 0.05}}] if "total" in limits else [{"text": "x"}, {"hang": True}]
-    name = scene({"when": "long", "steps": chatter}, REMEMBER)
-    async with gateway_on(table(tmp_path, limits=limits)) as portico:
-        answer = await create(portico.client, "script", "long", options={"scenario": name})
+async def test_turn_over_a_time_limit_ends_with_the_name_of_the_limit(
+    tmp_path: Path, write_scenario: WriteScenario, limits: dict[str, float], named: str
+) -> None:
+    steps = [{"text": {"text": "x" * 600, "chunk": 1, "every": 0.05}}] if "total" in limits else [{"text": "x"}, {"hang": True}]
+    name = write_scenario({"when": "long", "steps": steps}, REMEMBER)
+    async with run_gateway(gateway_config(tmp_path, limits=limits)) as portico:
+        answer = await create_session(portico.client, "script", "long", options={"scenario": name})
         assert answer["stopReason"] == "error"
         assert named in answer["error"]
-        assert (await history(portico.client, answer["sessionId"]))[1]["content"].startswith("x")
+        assert (await get_history(portico.client, answer["sessionId"]))[1]["content"].startswith("x")
         assert (await send_turn(portico.client, answer["sessionId"], "on"))["messages"][0]["content"] == '["long"]'
 
 
-async def test_an_agent_that_does_not_get_ready_is_given_up(tmp_path: Path) -> None:
+async def test_agent_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
     slow = {"start": [{"delay": 60}], "turns": [{"steps": []}]}
-    async with gateway_on(table(tmp_path, limits={"start": 0.3})) as portico:
+    async with run_gateway(gateway_config(tmp_path, limits={"start": 0.3})) as portico:
         (tmp_path / "scenes" / "slow.json").write_text(json.dumps(slow))
-        text = await error(portico.client.put("/session", json=session_body(options={"scenario": "slow.json"})), 503)
+        text = await expect_error(portico.client.put("/session", json=session_body(options={"scenario": "slow.json"})), 503)
         assert "limits.start" in text
         assert not await agents(portico)

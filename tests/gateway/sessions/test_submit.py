@@ -1,4 +1,4 @@
-"""A turn that is refused changes nothing: settings are as before, also in the store, and pending calls can still be answered."""
+"""A rejected turn has no effect: settings are unchanged, in memory and in the store, and calls stay pending."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
 from tests.gateway.protocols.acp.conftest import opened
-from tests.gateway.talk import create, error, history, look, send_turn, user
+from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 Open = Callable[..., Awaitable[Any]]
 
 WEATHER = {"name": "weather", "description": "The weather.", "inputSchema": {"type": "object"}}
@@ -31,35 +31,35 @@ ANSWER = {"role": "tool", "toolCallId": "sky", "content": "sun"}
 HELLO = UserMessage(content="hello")
 
 
-async def waiting(portico: Running, scene: Scene) -> Session:
-    """A session that waits for the result of `sky`."""
-    name = scene({"when": "And?", "steps": [{"text": "here"}]}, [CALL, {"text": "{results.sky}"}])
-    answer = await create(portico.client, "script", "Go", options={"scenario": name}, tools=[WEATHER])
+async def waiting(portico: RunningGateway, write_scenario: WriteScenario) -> Session:
+    """Create a session that waits for the result of the call `sky`."""
+    name = write_scenario({"when": "And?", "steps": [{"text": "here"}]}, [CALL, {"text": "{results.sky}"}])
+    answer = await create_session(portico.client, "script", "Go", options={"scenario": name}, tools=[WEATHER])
     assert answer["stopReason"] == "tool_use"
     return await portico.gateway.sessions.get(ADMINISTRATOR, answer["sessionId"])
 
 
 async def suspend(session: Session) -> None:
-    """End the agent behind the gateway's back."""
+    """Kill the agent process, so that the run is suspended."""
     assert session.live is not None and session.run is not None
     psutil.Process(session.live.pid).kill()  # type: ignore[attr-defined]
     await session.run.wait()
     assert session.run.suspended
 
 
-async def stored(portico: Running, session: Session) -> tuple[Any, ...]:
-    """All that a refused request must leave as it is."""
+async def stored(portico: RunningGateway, session: Session) -> tuple[Any, ...]:
+    """Return the state that a rejected request must not change."""
     record = await portico.gateway.store.sessions.get(session.id)
     assert record is not None
-    return session.config, record.config, session.state, session.log.last, await look(portico.client, session.id)
+    return session.config, record.config, session.state, session.log.last, await get_session(portico.client, session.id)
 
 
 @pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
-async def test_calls_are_pending_where_the_agent_for_a_message_cannot_start(
-    portico: Running, scene: Scene, tmp_path: Path, asleep: bool
+async def test_calls_stay_pending_when_the_agent_for_a_message_cannot_start(
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, asleep: bool
 ) -> None:
-    session = await waiting(portico, scene)
-    turn: dict[str, Any] = {"messages": [user("other")]}
+    session = await waiting(portico, write_scenario)
+    turn: dict[str, Any] = {"messages": [user_message("other")]}
     if asleep:
         await suspend(session)
     else:
@@ -67,7 +67,7 @@ async def test_calls_are_pending_where_the_agent_for_a_message_cannot_start(
     before = await stored(portico, session)
     scenario = tmp_path / "scenes" / "scene.json"
     hidden = scenario.rename(scenario.with_suffix(".hidden"))
-    text = await error(portico.client.post(f"/session/{session.id}", json=turn), 503)
+    text = await expect_error(portico.client.post(f"/session/{session.id}", json=turn), 503)
     assert "cannot start" in text
     hidden.rename(scenario)
     assert await stored(portico, session) == before
@@ -75,41 +75,43 @@ async def test_calls_are_pending_where_the_agent_for_a_message_cannot_start(
     assert (answer["stopReason"], answer["messages"][-1]["content"]) == ("end_turn", "sun")
 
 
-async def test_a_message_with_new_settings_cancels_what_its_agent_has_not_seen(portico: Running, scene: Scene) -> None:
-    session = await waiting(portico, scene)
+async def test_message_with_new_settings_cancels_the_pending_calls(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    session = await waiting(portico, write_scenario)
     answer = await send_turn(portico.client, session.id, "And?", agent={"options": {"pace": "fast"}})
     assert answer["messages"][-1]["content"] == "here"
-    messages = await history(portico.client, session.id)
+    messages = await get_history(portico.client, session.id)
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
     assert messages[2]["content"] == "Tool call cancelled"
     assert session.config.options["pace"] == "fast"
 
 
-async def test_a_message_to_a_suspended_run_cancels_its_calls(portico: Running, scene: Scene) -> None:
-    session = await waiting(portico, scene)
+async def test_message_to_a_suspended_run_cancels_its_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    session = await waiting(portico, write_scenario)
     await suspend(session)
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
-    roles = [message["role"] for message in await history(portico.client, session.id)]
+    roles = [message["role"] for message in await get_history(portico.client, session.id)]
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
 
 
-async def test_settings_of_answers_that_are_refused(portico: Running, scene: Scene) -> None:
-    session = await waiting(portico, scene)
+async def test_settings_of_rejected_replies_are_not_stored(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    session = await waiting(portico, write_scenario)
     await suspend(session)
     before = await stored(portico, session)
     agent = {"options": {"scenario": "missing.json"}}
     body = {"messages": [ANSWER], "agent": agent}
-    await error(portico.client.post(f"/session/{session.id}", json=body), 503)
+    await expect_error(portico.client.post(f"/session/{session.id}", json=body), 503)
     assert await stored(portico, session) == before
     assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
 @pytest.mark.parametrize("choice", ["allow_always", "reject_always"])
-async def test_a_permission_of_an_agent_that_cannot_start_changes_no_settings(
-    acp: Open, portico: Running, scene: Scene, tmp_path: Path, choice: str
+async def test_permission_option_changes_no_settings_when_the_agent_cannot_start(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, choice: str
 ) -> None:
     client = await acp()
-    name = scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     session = await portico.gateway.sessions.get(ADMINISTRATOR, await opened(client, portico.gateway, name))
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
     question = await client.question()
@@ -126,11 +128,11 @@ async def test_a_permission_of_an_agent_that_cannot_start_changes_no_settings(
     assert (await send_turn(portico.client, session.id, reply))["stopReason"] == "end_turn"
 
 
-async def test_a_permission_that_is_not_admitted_changes_no_settings(
-    acp: Open, portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await acp()
-    name = scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     session = await portico.gateway.sessions.get(ADMINISTRATOR, await opened(client, portico.gateway, name))
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
     question = await client.question()
@@ -146,22 +148,22 @@ async def test_a_permission_that_is_not_admitted_changes_no_settings(
     assert await stored(portico, session) == before
 
 
-async def test_what_is_not_admitted_changes_nothing(tmp_path: Path, scene: Scene) -> None:
-    async with gateway_on(table(tmp_path, limits={"live_agents": 1})) as portico:
-        session = await waiting(portico, scene)
+async def test_turn_that_is_not_admitted_has_no_effect(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as portico:
+        session = await waiting(portico, write_scenario)
         await suspend(session)
         before = await stored(portico, session)
-        busy = scene([{"text": "busy"}, {"hang": True}], name="busy.json")
+        busy = write_scenario([{"text": "busy"}, {"hang": True}], name="busy.json")
         async with portico.client.stream(
             "PUT",
             "/session",
-            json={"agent": {"name": "script", "options": {"scenario": busy}}, "messages": [user()], "stream": "delta"},
+            json={"agent": {"name": "script", "options": {"scenario": busy}}, "messages": [user_message()], "stream": "delta"},
         ) as other:
             assert other.status_code == 200
             services = session.services.client = SessionServices()
-            for messages in ([user()], [ANSWER]):
+            for messages in ([user_message()], [ANSWER]):
                 turn = {"messages": messages, "agent": {"options": {"pace": "fast"}}}
-                await error(portico.client.post(f"/session/{session.id}", json=turn), 429)
+                await expect_error(portico.client.post(f"/session/{session.id}", json=turn), 429)
                 assert await stored(portico, session) == before
                 assert session.services.client is services
             for one in portico.gateway.sessions.held:
@@ -178,44 +180,46 @@ def unknown(config: SessionSettings) -> SessionSettings:
     raise BadRequest("no such option")
 
 
-async def test_refusals_of_the_core_operation(portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = await waiting(portico, scene)
+async def test_rejected_submissions_have_no_effect(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await waiting(portico, write_scenario)
     services = session.services.client = SessionServices()
     before = await stored(portico, session)
 
-    async def refused(kind: type[Exception], submission: Submission) -> None:
+    async def expect_rejected(kind: type[Exception], submission: Submission) -> None:
         with pytest.raises(kind):
             await session.submit(submission)
         assert await stored(portico, session) == before
         assert session.services.client is services
 
-    await refused(BadRequest, Submission(message=HELLO, settings=unknown))
-    await refused(BadRequest, Submission(replies=[], settings=faster))
-    await refused(BadRequest, Submission(replies=[], settings=faster, run_id="another run"))
-    await refused(Conflict, Submission(message=HELLO, settings=faster, cancel_pending=False))
+    await expect_rejected(BadRequest, Submission(message=HELLO, settings=unknown))
+    await expect_rejected(BadRequest, Submission(replies=[], settings=faster))
+    await expect_rejected(BadRequest, Submission(replies=[], settings=faster, run_id="another run"))
+    await expect_rejected(Conflict, Submission(message=HELLO, settings=faster, cancel_pending=False))
     with monkeypatch.context() as patch:
         patch.setattr(session._admission, "_closing", True)
-        await refused(ShuttingDown, Submission(message=HELLO, settings=faster))
+        await expect_rejected(ShuttingDown, Submission(message=HELLO, settings=faster))
     with monkeypatch.context() as patch:
 
         async def failing(*_: Any, **__: Any) -> None:
             raise AgentProblem("no")
 
         patch.setattr(session._agent, "start", failing)
-        await refused(AgentProblem, Submission(message=HELLO, settings=faster))
+        await expect_rejected(AgentProblem, Submission(message=HELLO, settings=faster))
         assert session.run is not None and session.run.suspended
-        await refused(AgentProblem, Submission(message=HELLO, services=SessionServices()))
+        await expect_rejected(AgentProblem, Submission(message=HELLO, services=SessionServices()))
     session.deleted = True
-    await refused(NotFound, Submission(message=HELLO, settings=faster))
+    await expect_rejected(NotFound, Submission(message=HELLO, settings=faster))
     session.deleted = False
     assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
-async def test_settings_are_as_before_where_the_run_cannot_be_stored(
-    portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+async def test_settings_are_unchanged_when_the_run_cannot_be_stored(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = scene([{"text": "here"}])
-    found = await create(portico.client, "script", "Go", options={"scenario": name})
+    name = write_scenario([{"text": "here"}])
+    found = await create_session(portico.client, "script", "Go", options={"scenario": name})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     before = session.config
 
@@ -230,11 +234,13 @@ async def test_settings_are_as_before_where_the_run_cannot_be_stored(
     assert session.config == before and record is not None and record.config == before.to_json()
 
 
-async def test_a_new_session_does_not_wait_for_calls_before_its_first_message(portico: Running, scene: Scene) -> None:
+async def test_new_session_does_not_wait_for_calls_of_its_given_history(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     call = {"type": "tool_use", "toolCallId": "sky", "name": "weather", "input": {}}
-    past = [user("Go"), {"role": "assistant", "content": [call]}]
-    options = {"scenario": scene({"when": "And?", "steps": [{"text": "here"}]})}
-    answer = await create(portico.client, "script", *past, "And?", options=options, tools=[WEATHER])
+    past = [user_message("Go"), {"role": "assistant", "content": [call]}]
+    options = {"scenario": write_scenario({"when": "And?", "steps": [{"text": "here"}]})}
+    answer = await create_session(portico.client, "script", *past, "And?", options=options, tools=[WEATHER])
     assert answer["messages"][-1]["content"] == "here"
-    messages = await history(portico.client, answer["sessionId"])
+    messages = await get_history(portico.client, answer["sessionId"])
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]

@@ -1,4 +1,4 @@
-"""The database: its threads, its transactions, its URLs, and what it imports."""
+"""Database: threads, transactions, URLs and imports."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def markers(connection: Connection) -> list[str]:
     return list(connection.execute(select(schema.processes.c.marker).order_by(schema.processes.c.marker)).scalars())
 
 
-def test_a_start_imports_neither_the_orm_nor_asyncio_drivers() -> None:
+def test_daemon_imports_neither_the_orm_nor_asyncio_drivers() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == []
 
 
-async def test_connections_have_the_settings_of_sqlite(database: Database) -> None:
+async def test_connections_have_the_sqlite_settings(database: Database) -> None:
     def settings(connection: Connection) -> list[object]:
         names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         return [connection.execute(text(f"PRAGMA {name}")).scalar() for name in names]
@@ -56,7 +56,7 @@ async def test_connections_have_the_settings_of_sqlite(database: Database) -> No
     assert await database.read(settings) == await database.write(settings) == ["wal", 1, 1, 10000]
 
 
-async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
+async def test_failed_transaction_is_rolled_back(database: Database) -> None:
     def failing(connection: Connection) -> None:
         insert_process(connection, "one")
         raise OSError("no")
@@ -66,7 +66,7 @@ async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> No
     assert await database.read(markers) == []
 
 
-async def test_writes_are_executed_in_the_order_of_the_calls(database: Database) -> None:
+async def test_writes_are_executed_in_call_order(database: Database) -> None:
     order: list[int] = []
 
     async def write(number: int) -> None:
@@ -76,8 +76,8 @@ async def test_writes_are_executed_in_the_order_of_the_calls(database: Database)
     assert order == list(range(50))
 
 
-async def test_a_write_is_completed_when_its_caller_is_cancelled(database: Database) -> None:
-    """Also one that is still queued."""
+async def test_write_is_completed_when_its_caller_is_cancelled(database: Database) -> None:
+    """The same holds for a queued write."""
     begun, go = threading.Event(), threading.Event()
 
     def slow(connection: Connection) -> None:
@@ -122,7 +122,7 @@ async def test_closing_waits_for_the_queued_writes(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM processes").fetchone() == (5,)
 
 
-async def test_reads_go_on_during_a_write_and_see_what_is_committed(database: Database) -> None:
+async def test_reads_run_during_a_write_and_see_committed_data(database: Database) -> None:
     begun, go = threading.Event(), threading.Event()
 
     def slow(connection: Connection) -> None:
@@ -141,7 +141,7 @@ async def test_reads_go_on_during_a_write_and_see_what_is_committed(database: Da
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite", "sqlite+aiosqlite"])
-async def test_a_url_may_name_a_driver_for_asyncio(tmp_path: Path, driver: str) -> None:
+async def test_url_with_an_asyncio_driver_is_accepted(tmp_path: Path, driver: str) -> None:
     store = await Store.open(f"{driver}:///{tmp_path / 'other.db'}")
     await store.sessions.create(SessionRecord("s", "echo"), ["1"])
     await store.close()
@@ -151,7 +151,7 @@ async def test_a_url_may_name_a_driver_for_asyncio(tmp_path: Path, driver: str) 
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite+aiosqlite:///:memory:"])
-async def test_a_database_in_memory(url: str) -> None:
+async def test_database_in_memory(url: str) -> None:
     store = await Store.open(url)
     await store.sessions.create(SessionRecord("s", "echo"), [])
     await asyncio.gather(*(store.messages.append("s", [MessageRow(str(number))]) for number in range(20)))
@@ -159,7 +159,7 @@ async def test_a_database_in_memory(url: str) -> None:
     await store.close()
 
 
-async def test_another_process_may_open_it_while_it_is_written(tmp_path: Path) -> None:
+async def test_second_connection_reads_while_the_first_writes(tmp_path: Path) -> None:
     """As `portico audit` does while the daemon runs."""
     writer, reader = await Store.open(sqlite_url(tmp_path)), await Store.open(sqlite_url(tmp_path))
     await writer.sessions.create(SessionRecord("s", "echo"), [])
@@ -171,7 +171,7 @@ async def test_another_process_may_open_it_while_it_is_written(tmp_path: Path) -
     await writer.close()
 
 
-async def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+async def test_failed_migration_is_rolled_back(tmp_path: Path) -> None:
     await (await Store.open(sqlite_url(tmp_path))).close()
     with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
         connection.executescript("UPDATE schema_version SET version = 1; ALTER TABLE sessions DROP COLUMN owner;")

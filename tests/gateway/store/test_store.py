@@ -1,4 +1,4 @@
-"""The store: what it refuses, stores and deletes."""
+"""Store: schema versions, transactions and deletion."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await found.close()
 
 
-async def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
+async def test_database_of_a_newer_version_is_rejected(tmp_path: Path) -> None:
     await (await Store.open(sqlite_url(tmp_path))).close()
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         connection.execute("UPDATE schema_version SET version = 99")
-        # That version has done away with a table.
+        # The newer version has removed a table.
         connection.execute("DROP TABLE audit")
     connection.close()
     with pytest.raises(ConfigError, match=r"version 99.*install the portico that wrote it"):
@@ -38,7 +38,7 @@ async def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     connection.close()
 
 
-async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+async def test_database_of_version_1_is_migrated(tmp_path: Path) -> None:
     store = await Store.open(sqlite_url(tmp_path))
     await store.sessions.create(SessionRecord("s", "echo", {"options": {}}), ["1"])
     await store.close()
@@ -58,7 +58,7 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path: Pat
         await store.close()
 
 
-async def test_what_waited_before_the_upgrade_waits_from_then_on(tmp_path: Path) -> None:
+async def test_migration_sets_waiting_since_of_waiting_runs(tmp_path: Path) -> None:
     store = await Store.open(sqlite_url(tmp_path))
     for state in ("waiting", "running", "ended"):
         await store.sessions.create(SessionRecord(state, "echo"), [], RunRecord(f"run {state}", state, state, None, 1))
@@ -87,7 +87,7 @@ async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Dae
     assert await daemon.stop() != 0
 
 
-async def test_writes_that_are_cancelled_at_any_point_leave_a_store_that_writes(store: Store) -> None:
+async def test_store_works_after_writes_are_cancelled_at_any_point(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "echo"), [])
     for turns in range(40):
         writing = asyncio.create_task(
@@ -102,11 +102,11 @@ async def test_writes_that_are_cancelled_at_any_point_leave_a_store_that_writes(
     messages = await store.messages.bodies("s")
     runs = {int(run.id[1:]) for run in await store.runs.unfinished()}
     assert messages.count("after") == 40
-    # Both or neither, whatever became of the task that asked for it.
+    # The run and its message are stored together or not at all.
     assert {int(message) for message in messages if message != "after"} == runs
 
 
-async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
+async def test_run_and_its_messages_are_stored_in_one_transaction(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "echo"), ["1"])
     run = RunRecord("r", "s", "running", None, 1)
     await store.runs.start(run, [MessageRow("2", 1)])
@@ -118,7 +118,7 @@ async def test_a_run_and_its_messages_are_stored_together(store: Store) -> None:
     assert await store.runs.unfinished() == []
 
 
-async def test_deleting_a_session_leaves_nothing_of_it(store: Store, tmp_path: Path) -> None:
+async def test_deleted_session_leaves_no_rows(store: Store, tmp_path: Path) -> None:
     for session in ("gone", "kept"):
         await store.sessions.create(SessionRecord(session, "echo", secrets=b"encrypted"), ["{}"])
         await store.runs.start(RunRecord(f"run of {session}", session, "ended", "end_turn", 1))
@@ -130,7 +130,7 @@ async def test_deleting_a_session_leaves_nothing_of_it(store: Store, tmp_path: P
     connection.close()
 
 
-async def test_the_last_run_of_each_log_is_found(store: Store) -> None:
+async def test_last_run_of_each_log(store: Store) -> None:
     for log in ("a", "b", "c"):
         await store.sessions.create(SessionRecord(log, "echo"), [], RunRecord(f"{log}1", log, "waiting", None, 1))
     for number in (2, 10):
@@ -143,7 +143,7 @@ async def test_the_last_run_of_each_log_is_found(store: Store) -> None:
     assert await store.runs.last_of_each([]) == {}
 
 
-async def test_old_executions_are_forgotten(store: Store) -> None:
+async def test_old_executions_are_deleted(store: Store) -> None:
     for name in ("exec_old", "exec_new"):
         if name == "exec_new":
             cut = time.time()
@@ -159,7 +159,7 @@ async def test_old_executions_are_forgotten(store: Store) -> None:
     assert len(await store.events.read("exec_new", 0)) == 1
 
 
-async def test_old_keys_of_sessions_are_forgotten_and_their_runs_kept(store: Store) -> None:
+async def test_old_keys_of_sessions_are_deleted_and_their_runs_kept(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "echo"), [])
     for name, seq in (("old", 1), ("new", 2)):
         if name == "new":
@@ -174,7 +174,7 @@ async def test_old_keys_of_sessions_are_forgotten_and_their_runs_kept(store: Sto
     assert [await store.runs.first_seq("s", seq) for seq in (0, 1, 2, 9)] == [1, 1, 2, 2]
 
 
-async def test_the_error_of_a_failing_statement_does_not_have_its_values(store: Store) -> None:
+async def test_error_of_a_failed_statement_does_not_contain_its_values(store: Store) -> None:
     with pytest.raises(Exception, match="FOREIGN KEY") as failure:
-        await store.messages.append("none", [MessageRow("words of the user")])
-    assert "words of the user" not in str(failure.value)
+        await store.messages.append("none", [MessageRow("text of the user")])
+    assert "text of the user" not in str(failure.value)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import table
+from tests.daemon import gateway_config
 
 ROOT = Path(__file__).parents[3]
 CLIS = ROOT / ".clis"
@@ -29,7 +29,9 @@ STEPS = [
 
 def portico_acp(folder: Path, agent: str) -> list[str]:
     """The command line of `portico acp AGENT`, where `script` says what it was told and asks before it writes a note."""
-    config = table(folder, agents={"script": {"driver": "script", "cwd": str(folder), "options": {"scenario": "note.json"}}})
+    config = gateway_config(
+        folder, agents={"script": {"driver": "script", "cwd": str(folder), "options": {"scenario": "note.json"}}}
+    )
     (folder / "note.json").write_text(json.dumps({"turns": [{"steps": STEPS}]}))
     return [sys.executable, "-m", "gateway", "acp", "--config", str(write_config(folder, config)), agent]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import KEY, Running
+from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import Client, prompt
 from tests.gateway.protocols.acp.requirements import load
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.talk import create, history, idle, look, send_turn
+from tests.gateway.requests import create_session, get_history, get_session, send_turn, wait_until_idle
 from tests.model_server.serving import ModelServer
 from tests.real.acp.mirror import mirror
 
@@ -27,7 +27,7 @@ async def model() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-async def connect(portico: Running) -> AsyncIterator[Connect]:
+async def connect(portico: RunningGateway) -> AsyncIterator[Connect]:
     """Makes initialized clients, each with a WebSocket of its own."""
     async with AsyncExitStack() as opened:
 
@@ -100,7 +100,9 @@ async def test_a_hundred_sessions_over_one_websocket(connect: Connect, model: Mo
     assert listed == sessions[::-1]
 
 
-async def test_a_session_is_continued_over_aap_and_again_over_acp(connect: Connect, portico: Running, model: ModelServer) -> None:
+async def test_a_session_is_continued_over_aap_and_again_over_acp(
+    connect: Connect, portico: RunningGateway, model: ModelServer
+) -> None:
     client = await connect()
     session = await client.new()
     await client.prompt(session, "over ACP")
@@ -109,7 +111,7 @@ async def test_a_session_is_continued_over_aap_and_again_over_acp(connect: Conne
     await client.until(lambda _: client.text(session) == "over ACPover AAP")
     assert client.text(session, "user_message_chunk") == "over AAP"
     await client.prompt(session, "and back")
-    assert [m["content"] for m in await history(portico.client, session)] == [
+    assert [m["content"] for m in await get_history(portico.client, session)] == [
         "over ACP", "over ACP", "over AAP", "over AAP", "and back", "and back",
     ]  # fmt: skip
     # One conversation for the model, too.
@@ -118,13 +120,13 @@ async def test_a_session_is_continued_over_aap_and_again_over_acp(connect: Conne
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, portico: Running, granted: bool) -> None:
+async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, portico: RunningGateway, granted: bool) -> None:
     client = await connect()
     session = await client.new()
     answer = await client.begin("session/prompt", prompt(session, "do the work"))
     question = await client.question()
     call = question["params"]["toolCall"]["toolCallId"]
-    assert (await look(portico.client, session))["state"] == "waiting"
+    assert (await get_session(portico.client, session))["state"] == "waiting"
     await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": call, "granted": granted})
     assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
     assert [(found, status) for found, status, _ in calls(client)] == [(call, "completed" if granted else "failed")]
@@ -135,13 +137,13 @@ async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, 
     assert (await client.prompt(session, "next"))["stopReason"] == "end_turn"
 
 
-async def test_an_aap_permission_request_is_answered_over_acp(connect: Connect, portico: Running) -> None:
-    first = await create(portico.client, "claude", "do the work", grants=[{"name": "Bash", "trust": False}])
+async def test_an_aap_permission_request_is_answered_over_acp(connect: Connect, portico: RunningGateway) -> None:
+    first = await create_session(portico.client, "claude", "do the work", grants=[{"name": "Bash", "trust": False}])
     assert first["stopReason"] == "tool_use"
     client = await connect()
     client.choose = allow
     await client.request("session/load", load(first["sessionId"]))
     await client.until(lambda _: client.text().endswith("It is done."))
     assert [(status, received_text) for _, status, received_text in calls(client)] == [("completed", "worked")]
-    found = await idle(portico.client, first["sessionId"])
+    found = await wait_until_idle(portico.client, first["sessionId"])
     assert found["history"]["full"][-1]["content"] == "It is done."

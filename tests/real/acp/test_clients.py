@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import KEY, Running, gateway_on, table
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.real.acp.clients import Editor, RequestFailed, editor_on
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 Connect = Callable[..., AbstractAsyncContextManager[Editor]]
 STEPS = [
     {"thinking": "Let me see."},
@@ -25,8 +25,8 @@ STEPS = [
 
 
 @pytest.fixture
-async def portico(tmp_path: Path) -> AsyncIterator[Running]:
-    async with gateway_on(table(tmp_path)) as running:
+async def portico(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+    async with run_gateway(gateway_config(tmp_path)) as running:
         yield running
 
 
@@ -36,12 +36,12 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=["ws", "http"])
-def connect(request: pytest.FixtureRequest, language: str, portico: Running) -> Connect:
+def connect(request: pytest.FixtureRequest, language: str, portico: RunningGateway) -> Connect:
     """Makes a connection to an agent."""
     return lambda agent="echo": editor_on(language, request.param, portico.url, agent, KEY)
 
 
-async def play(portico: Running, session_id: str, scenario: str) -> None:
+async def play(portico: RunningGateway, session_id: str, scenario: str) -> None:
     """Have the agent `script` play a scenario in this session."""
     session = await portico.gateway.sessions.get(ADMINISTRATOR, session_id)
     async with session.lock:
@@ -106,7 +106,7 @@ async def test_close_and_load_again(connect: Connect) -> None:
         assert await editor.prompt(session, "after") == "end_turn"
 
 
-async def test_the_clients_files_and_terminals(connect: Connect, portico: Running, scene: Scene) -> None:
+async def test_the_clients_files_and_terminals(connect: Connect, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     asked = [
         {"read_file": "a.txt"},
         {"write_file": {"path": "b.txt", "text": "B"}},
@@ -115,7 +115,7 @@ async def test_the_clients_files_and_terminals(connect: Connect, portico: Runnin
     steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one}} for n, one in enumerate(asked)]
     async with connect("script") as editor:
         session = await editor.new()
-        await play(portico, session, scene([*steps, {"text": "{results.c0}, {results.c1}, {results.c2}"}]))
+        await play(portico, session, write_scenario([*steps, {"text": "{results.c0}, {results.c1}, {results.c2}"}]))
         assert await editor.prompt(session, "go") == "end_turn"
         assert editor.received_text() == "text of a.txt, done, made\n"
         assert editor.served[:3] == ["fs/read_text_file", "fs/write_text_file", "terminal/create"]
@@ -138,10 +138,12 @@ async def test_an_unknown_session_fails_its_request_only(connect: Connect) -> No
         assert await editor.prompt(session, "still here") == "end_turn"
 
 
-async def test_permission_is_requested_and_obeyed(connect: Connect, portico: Running, scene: Scene) -> None:
+async def test_permission_is_requested_and_obeyed(
+    connect: Connect, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     async with connect("script") as editor:
         session = await editor.new()
-        await play(portico, session, scene(STEPS))
+        await play(portico, session, write_scenario(STEPS))
         assert await editor.prompt(session, "go") == "end_turn"
         assert len(editor.permission_requests) == 1
         assert editor.received_text() == "I write it. Done: written"
@@ -152,17 +154,19 @@ async def test_permission_is_requested_and_obeyed(connect: Connect, portico: Run
         assert ends == ["completed", "failed"]
 
 
-async def test_cancel_during_text_and_during_a_permission_request(connect: Connect, portico: Running, scene: Scene) -> None:
+async def test_cancel_during_text_and_during_a_permission_request(
+    connect: Connect, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     async with connect("script") as editor:
         session = await editor.new()
-        await play(portico, session, scene([{"text": "at work"}, {"hang": True}], name="hang.json"))
+        await play(portico, session, write_scenario([{"text": "at work"}, {"hang": True}], name="hang.json"))
         prompting = asyncio.create_task(editor.prompt(session, "go"))
         await editor.until(lambda: editor.received_text() == "at work")
         await editor.notify("session/cancel", {"sessionId": session})
         assert await asyncio.wait_for(prompting, 30) == "cancelled"
 
         other = await editor.new()
-        await play(portico, other, scene(STEPS))
+        await play(portico, other, write_scenario(STEPS))
         await editor.choose("nothing")
         prompting = asyncio.create_task(editor.prompt(other, "go"))
         await editor.until(lambda: editor.permission_requests)
@@ -171,11 +175,11 @@ async def test_cancel_during_text_and_during_a_permission_request(connect: Conne
 
 
 async def test_a_pending_permission_request_is_sent_to_the_next_connection(
-    connect: Connect, portico: Running, scene: Scene
+    connect: Connect, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     async with connect("script") as editor:
         session = await editor.new()
-        await play(portico, session, scene(STEPS))
+        await play(portico, session, write_scenario(STEPS))
         await editor.choose("nothing")
         prompting = asyncio.create_task(editor.prompt(session, "go"))
         await editor.until(lambda: editor.permission_requests)
@@ -186,7 +190,7 @@ async def test_a_pending_permission_request_is_sent_to_the_next_connection(
         assert len(editor.permission_requests) == 1
 
 
-async def test_each_client_receives_the_messages_of_the_other(portico: Running) -> None:
+async def test_each_client_receives_the_messages_of_the_other(portico: RunningGateway) -> None:
     """A Python client and a TypeScript one in one session, over different transports."""
     python = editor_on("python", "http", portico.url, "echo", KEY)
     typescript = editor_on("typescript", "ws", portico.url, "echo", KEY)
@@ -200,7 +204,7 @@ async def test_each_client_receives_the_messages_of_the_other(portico: Running) 
         await one.until(lambda: one.received_text() == "from pythonfrom typescript")
 
 
-async def test_a_hundred_sessions_over_one_connection(portico: Running) -> None:
+async def test_a_hundred_sessions_over_one_connection(portico: RunningGateway) -> None:
     """Over HTTP, where each session has a stream of its own."""
     async with editor_on("typescript", "http", portico.url, "echo", KEY) as editor:
         sessions = [await editor.new() for _ in range(100)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, table
+from tests.daemon import KEY, Daemon, gateway_config
 from tests.real.acp.programs import PACKAGES, installed, node, received_text
 
 EXAMPLES = Path(__file__).with_name("examples")
@@ -54,7 +54,7 @@ async def test_a_python_client(daemon: Daemon, file: str, words: str) -> None:
 async def test_a_typescript_client(tmp_path: Path, file: str, variable: str, words: str) -> None:
     """Those of 1.9.0, the last release that has its examples. They have a key of their own."""
     client = installed(PACKAGES / "acp-sdk-1" / "dist" / "examples" / file)
-    config = table(tmp_path, agents={"echo": {"driver": "echo", "cwd": str(tmp_path)}})
+    config = gateway_config(tmp_path, agents={"echo": {"driver": "echo", "cwd": str(tmp_path)}})
     daemon = Daemon(write_config(tmp_path, {**config, "auth": {"keys": [KEY, "example-token"]}}), tmp_path)
     await daemon.start()
     try:

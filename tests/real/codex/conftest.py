@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, gateway_on, table
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.real.conftest import tear_down
 
@@ -48,12 +48,12 @@ class Home:
 
     def config(self, **tables: Any) -> dict[str, Any]:
         """A gateway's configuration with this agent."""
-        return table(self.base, agents={"codex": self.agent}, **tables)
+        return gateway_config(self.base, agents={"codex": self.agent}, **tables)
 
     @asynccontextmanager
-    async def gateway(self, **tables: Any) -> AsyncIterator[Running]:
+    async def gateway(self, **tables: Any) -> AsyncIterator[RunningGateway]:
         """A gateway in this process."""
-        async with gateway_on(self.config(**tables)) as running:
+        async with run_gateway(self.config(**tables)) as running:
             running.client.timeout = 120
             # Until the CLI has been asked what it is: from here on each process of the home is a session's or a task's.
             await running.gateway.discovery.all_agents()
@@ -110,7 +110,7 @@ async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> Asyn
 
 
 @pytest.fixture
-async def portico(home: Home) -> AsyncIterator[Running]:
+async def portico(home: Home) -> AsyncIterator[RunningGateway]:
     """A gateway in this process, with the real codex as its agent `codex`."""
     async with home.gateway() as running:
         yield running

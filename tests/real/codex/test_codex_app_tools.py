@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import WEATHER, calls_of, create_session, deny, grant, outputs, result, results_of, text_of, user
 from tests.real.codex.conftest import Home
@@ -11,7 +11,7 @@ from tests.real.codex.test_codex_turns import PIXEL
 from tests.real.processes import cli_of, wait_until
 
 
-async def test_a_call_of_the_clients_tool(portico: Running, model: OpenAIServer) -> None:
+async def test_a_call_of_the_clients_tool(portico: RunningGateway, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
     assert (call["name"], call["input"]) == ("get_weather", {"location": "Tokyo"})
@@ -22,14 +22,14 @@ async def test_a_call_of_the_clients_tool(portico: Running, model: OpenAIServer)
     assert [m["role"] for m in await aap.history()] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_the_frames_of_a_call(portico: Running) -> None:
+async def test_the_frames_of_a_call(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]]", app=[WEATHER])
     frames = await aap.stream_turn("[[weather]]")
     assert [name for name, _ in frames] == ["turn_start", "text_delta", "tool_call", "turn_stop"]
     assert frames[-1] == ("turn_stop", {"stopReason": "tool_use"})
 
 
-async def test_parallel_calls_are_answered_at_once_in_any_order(portico: Running, model: OpenAIServer) -> None:
+async def test_parallel_calls_are_answered_at_once_in_any_order(portico: RunningGateway, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[weathers]]", app=[WEATHER], stop="tool_use")
     calls = calls_of(aap.first["messages"])
     assert sorted(call["input"]["location"] for call in calls) == ["Oslo", "Paris", "Tokyo"]
@@ -38,7 +38,7 @@ async def test_parallel_calls_are_answered_at_once_in_any_order(portico: Running
     assert outputs(model.bodies()[-1]) == ["Tokyo: 18", "Paris: 18", "Oslo: 18"]
 
 
-async def test_twenty_calls_at_once(portico: Running, model: OpenAIServer) -> None:
+async def test_twenty_calls_at_once(portico: RunningGateway, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[twenty]]", app=[WEATHER], stop="tool_use")
     calls = calls_of(aap.first["messages"])
     assert sorted(call["input"]["location"] for call in calls) == sorted(f"city {n}" for n in range(20))
@@ -47,7 +47,7 @@ async def test_twenty_calls_at_once(portico: Running, model: OpenAIServer) -> No
     assert outputs(model.bodies()[-1]) == [f"city {n}: 18" for n in range(20)]
 
 
-async def test_a_result_with_an_image(portico: Running, model: OpenAIServer) -> None:
+async def test_a_result_with_an_image(portico: RunningGateway, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
     await aap.send(result(call, [{"type": "text", "text": "a map"}, {"type": "image", "url": PIXEL}]))
@@ -55,13 +55,13 @@ async def test_a_result_with_an_image(portico: Running, model: OpenAIServer) -> 
     assert [part.get("text") or part.get("image_url") for part in output] == ["a map", PIXEL]
 
 
-async def test_a_result_of_five_megabytes(portico: Running, model: OpenAIServer) -> None:
+async def test_a_result_of_five_megabytes(portico: RunningGateway, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
     assert text_of((await aap.send(result(call, "x" * 5_000_000)))["messages"]) == "It is mild in Tokyo."
 
 
-async def test_application_and_own_tools_in_one_message(portico: Running, home: Home) -> None:
+async def test_application_and_own_tools_in_one_message(portico: RunningGateway, home: Home) -> None:
     own = {"shell": True, "apply_patch": False}
     aap = await create_session(portico.client, "[[mixed:m.txt]]", own=own, app=[WEATHER], stop="tool_use")
     weathers = [call for call in calls_of(aap.first["messages"]) if call["name"] == "get_weather"]
@@ -76,19 +76,21 @@ async def test_application_and_own_tools_in_one_message(portico: Running, home: 
     assert (text_of(answer["messages"]), (home.work / "m.txt").exists()) == ("All four done.", True)
 
 
-async def test_a_user_message_instead_of_a_result(portico: Running) -> None:
+async def test_a_user_message_instead_of_a_result(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     assert (await aap.send_turn("[[plain]]")).startswith("Hello")
     assert [m["role"] for m in await aap.history()] == ["user", "assistant", "tool", "user", "assistant"]
 
 
-async def test_the_model_receives_the_denial_of_a_call(portico: Running, model: OpenAIServer) -> None:
+async def test_the_model_receives_the_denial_of_a_call(portico: RunningGateway, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     await aap.send(deny(calls_of(aap.first["messages"])[0], "not today"))
     assert outputs(model.bodies()[-1]) == ["Tool call denied: not today"]
 
 
-async def test_tools_are_kept_after_a_process_exit_and_can_be_changed(portico: Running, home: Home, model: OpenAIServer) -> None:
+async def test_tools_are_kept_after_a_process_exit_and_can_be_changed(
+    portico: RunningGateway, home: Home, model: OpenAIServer
+) -> None:
     aap = await create_session(portico.client, "[[plain]] one", app=[WEATHER])
     process = cli_of(home.path)
     process.kill()
@@ -106,7 +108,7 @@ async def test_tools_are_kept_after_a_process_exit_and_can_be_changed(portico: R
     )
 
 
-async def test_code_mode_calls_are_calls_too(portico: Running, home: Home) -> None:
+async def test_code_mode_calls_are_calls_too(portico: RunningGateway, home: Home) -> None:
     own = {"shell": False}
     aap = await create_session(portico.client, user("[[code]]"), own=own, model="gpt-6.1-sol", stop="tool_use")
     (call,) = calls_of(aap.first["messages"])

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import AapSession, create_session, user
 from tests.real.codex.conftest import Home
@@ -22,7 +22,7 @@ def sleeping(home: Home) -> list[int]:
     return [process.pid for process in processes_of(home.path, command="time.sleep(97)")]
 
 
-async def test_a_cancelled_run_ends_its_shell_command(portico: Running, home: Home) -> None:
+async def test_a_cancelled_run_ends_its_shell_command(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]]", own={"shell": True})
     turn = post(aap, "[[longshell]]", stream="delta")
     await wait_until(lambda: sleeping(home), "a shell command at work")
@@ -39,7 +39,7 @@ async def test_a_cancelled_run_ends_its_shell_command(portico: Running, home: Ho
     assert await aap.send_turn("[[echo:again]]") == "again"
 
 
-async def test_a_message_is_steered_into_a_running_turn(portico: Running, home: Home, model: OpenAIServer) -> None:
+async def test_a_message_is_steered_into_a_running_turn(portico: RunningGateway, home: Home, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[plain]]")
     cli = cli_of(home.path)
     async with aap.open_stream("[[midtext]]") as frames:

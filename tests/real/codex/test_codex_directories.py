@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home
@@ -44,7 +44,7 @@ def session_body(session: str, here: Path, *directories: Path) -> dict[str, Any]
 
 
 async def test_a_trusted_patch_in_an_additional_directory_needs_no_permission(
-    portico: Running, folders: tuple[Path, Path, Path], model: OpenAIServer
+    portico: RunningGateway, folders: tuple[Path, Path, Path], model: OpenAIServer
 ) -> None:
     here, there, _ = folders
     client, connection = connect(portico.gateway, "codex")
@@ -65,7 +65,9 @@ async def test_a_trusted_patch_in_an_additional_directory_needs_no_permission(
     await connection.close()
 
 
-async def test_sandboxed_commands_write_in_an_additional_directory(portico: Running, folders: tuple[Path, Path, Path]) -> None:
+async def test_sandboxed_commands_write_in_an_additional_directory(
+    portico: RunningGateway, folders: tuple[Path, Path, Path]
+) -> None:
     here, there, users = folders
     client, connection = connect(portico.gateway, "codex")
     await client.initialize()
@@ -84,7 +86,7 @@ async def test_sandboxed_commands_write_in_an_additional_directory(portico: Runn
 
 
 async def test_rules_files_in_an_additional_directory_allow_nothing(
-    portico: Running, home: Home, folders: tuple[Path, Path, Path]
+    portico: RunningGateway, home: Home, folders: tuple[Path, Path, Path]
 ) -> None:
     here, there, _ = folders
     (there / ".codex" / "rules").mkdir(parents=True)

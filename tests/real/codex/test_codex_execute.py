@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.aap_client import of_kind
 from tests.real.codex.aap_client import execute, received_text
@@ -16,7 +16,7 @@ from tests.real.processes import arguments, cli_of, wait_until
 PLAIN = "Hello from the model, this is plain text."
 
 
-async def test_text(portico: Running, model: OpenAIServer) -> None:
+async def test_text(portico: RunningGateway, model: OpenAIServer) -> None:
     events = await execute(portico.client, "[[plain]]")
     assert events[0] == {"kind": "agent_token", "text": PLAIN}
     assert of_kind(events, "usage") == [
@@ -26,13 +26,13 @@ async def test_text(portico: Running, model: OpenAIServer) -> None:
     assert model.keys == [f"Bearer {DUMMY_KEY}"]
 
 
-async def test_thinking(portico: Running) -> None:
+async def test_thinking(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[think]]")
     assert [e["text"] for e in of_kind(events, "thinking")] == ["Let me think about this carefully."]
     assert [e["text"] for e in of_kind(events, "agent_token")] == ["The answer is 42."]
 
 
-async def test_a_command_is_a_call_with_its_result(portico: Running) -> None:
+async def test_a_command_is_a_call_with_its_result(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[shell]]")
     calls = of_kind(events, "tool_call")
     assert [(c["name"], c["status"]) for c in calls] == [("shell", "started"), ("shell", "completed")]
@@ -42,7 +42,7 @@ async def test_a_command_is_a_call_with_its_result(portico: Running) -> None:
     assert result["output"].endswith("hi\n")
 
 
-async def test_a_command_that_fails(portico: Running) -> None:
+async def test_a_command_that_fails(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[toolfail]]")
     assert [c["status"] for c in of_kind(events, "tool_call")] == ["started", "failed"]
     (result,) = of_kind(events, "tool_result")
@@ -50,7 +50,7 @@ async def test_a_command_that_fails(portico: Running) -> None:
     assert events[-1]["exit_code"] == 0
 
 
-async def test_parallel_commands(portico: Running) -> None:
+async def test_parallel_commands(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[parallel]]")
     assert sorted(r["output"] for r in of_kind(events, "tool_result")) == ["one\n", "three\n", "two\n"]
     assert len({c["id"] for c in of_kind(events, "tool_call")}) == 3
@@ -71,7 +71,7 @@ async def test_a_task_writes_files_only_if_the_sandbox_allows_it(home: Home) -> 
     ]
 
 
-async def test_an_output_of_a_megabyte(portico: Running) -> None:
+async def test_an_output_of_a_megabyte(portico: RunningGateway) -> None:
     events = await execute(portico.client, "[[bigshell]]")
     assert of_kind(events, "tool_result")[0]["output"].rstrip("\n") == "A" * 1_000_000
 
@@ -79,12 +79,12 @@ async def test_an_output_of_a_megabyte(portico: Running) -> None:
 @pytest.mark.parametrize(
     "task", ["-p --model x [[plain]]", "--help [[plain]]", "- [[plain]]", "/review [[plain]]", "\ufeff \u2028 [[plain]]"]
 )
-async def test_a_task_of_any_form(portico: Running, model: OpenAIServer, task: str) -> None:
+async def test_a_task_of_any_form(portico: RunningGateway, model: OpenAIServer, task: str) -> None:
     assert of_kind(await execute(portico.client, task), "agent_token")[0]["text"] == PLAIN
     assert received_text(model.bodies()[-1]) == [task]
 
 
-async def test_a_task_of_a_megabyte(portico: Running, model: OpenAIServer) -> None:
+async def test_a_task_of_a_megabyte(portico: RunningGateway, model: OpenAIServer) -> None:
     task = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
     assert (await execute(portico.client, task))[-1]["exit_code"] == 0
     assert received_text(model.bodies()[-1]) == [task]
@@ -109,7 +109,7 @@ async def test_the_model_and_the_effort(home: Home, model: OpenAIServer) -> None
         ("maxtok", "max_output_tokens", 10),
     ],
 )
-async def test_errors_of_the_model(portico: Running, scenario: str, reported: str, seconds: float) -> None:
+async def test_errors_of_the_model(portico: RunningGateway, scenario: str, reported: str, seconds: float) -> None:
     before = time.monotonic()
     events = await execute(portico.client, f"[[{scenario}]]")
     assert time.monotonic() - before < seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import calls_of, create_session, deny, grant, outputs, received_text, results_of, text_of
 from tests.real.codex.conftest import Home
@@ -14,7 +14,7 @@ ASK = {"shell": False, "apply_patch": False}
 TRUST = {"shell": True, "apply_patch": True}
 
 
-async def test_a_trusted_command_runs_inline(portico: Running) -> None:
+async def test_a_trusted_command_runs_inline(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[shell]]", own=TRUST)
     (call,) = calls_of(aap.first["messages"])
     assert (call["name"], call["input"]["command"]) == ("shell", "ls -a; echo hi")
@@ -23,19 +23,19 @@ async def test_a_trusted_command_runs_inline(portico: Running) -> None:
     assert text_of(aap.first["messages"]) == "Listing. The files are listed."
 
 
-async def test_a_trusted_command_that_fails(portico: Running) -> None:
+async def test_a_trusted_command_that_fails(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[toolfail]]", own=TRUST)
     (output,) = results_of(aap.first["messages"]).values()
     assert "No such file" in output and output.endswith("[exit code 3]")
 
 
-async def test_trusted_commands_in_parallel(portico: Running) -> None:
+async def test_trusted_commands_in_parallel(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[parallel]]", own=TRUST)
     assert len(calls_of(aap.first["messages"])) == 3
     assert sorted(results_of(aap.first["messages"]).values()) == ["one\n", "three\n", "two\n"]
 
 
-async def test_a_result_of_a_megabyte(portico: Running) -> None:
+async def test_a_result_of_a_megabyte(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[bigshell]]", own=TRUST)
     (output,) = results_of(aap.first["messages"]).values()
     assert output.rstrip("\n") == "A" * 1_000_000
@@ -56,7 +56,7 @@ async def test_trusted_tools_stay_in_the_sandbox(home: Home, tmp_path_factory: p
     assert outside.exists()
 
 
-async def test_a_trusted_shell_is_read_only_if_patches_need_permission(portico: Running, home: Home) -> None:
+async def test_a_trusted_shell_is_read_only_if_patches_need_permission(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[run:echo hi; touch no.txt]]", own={"shell": True, "apply_patch": False})
     assert not (home.work / "no.txt").exists()
     await aap.send_turn("[[runoutside:touch no.txt]]")
@@ -69,7 +69,7 @@ async def test_a_trusted_shell_is_read_only_if_patches_need_permission(portico: 
 
 
 @pytest.mark.parametrize("command", ["touch made.txt", "ls", "cat made.txt", "pwd", "echo hi > made.txt"])
-async def test_every_untrusted_command_needs_permission(portico: Running, home: Home, command: str) -> None:
+async def test_every_untrusted_command_needs_permission(portico: RunningGateway, home: Home, command: str) -> None:
     aap = await create_session(portico.client, f"[[run:{command}]]", own=ASK, stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
     assert (call["name"], call["input"]["command"], call["input"]["cwd"]) == ("shell", command, str(home.work))
@@ -81,7 +81,7 @@ async def test_every_untrusted_command_needs_permission(portico: Running, home: 
 
 
 async def test_a_denied_command_does_not_run_and_the_model_receives_the_reason(
-    portico: Running, home: Home, model: OpenAIServer
+    portico: RunningGateway, home: Home, model: OpenAIServer
 ) -> None:
     aap = await create_session(portico.client, "[[run:touch made.txt]]", own=ASK, stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
@@ -93,12 +93,12 @@ async def test_a_denied_command_does_not_run_and_the_model_receives_the_reason(
     assert [m["role"] for m in await aap.history()] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_a_command_outside_of_the_sandbox_has_a_reason(portico: Running) -> None:
+async def test_a_command_outside_of_the_sandbox_has_a_reason(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[runoutside:true]]", own=ASK, stop="tool_use")
     assert calls_of(aap.first["messages"])[0]["input"]["reason"] == "it needs to"
 
 
-async def test_an_untrusted_patch_needs_permission(portico: Running, home: Home) -> None:
+async def test_an_untrusted_patch_needs_permission(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[patch:one.txt]]", own=ASK, stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
     change = {"path": str(home.work / "one.txt"), "kind": "add", "diff": "written by the model\n"}
@@ -110,7 +110,7 @@ async def test_an_untrusted_patch_needs_permission(portico: Running, home: Home)
     assert (home.work / "two.txt").read_text() == "written by the model\n"
 
 
-async def test_a_trusted_patch_outside_of_the_working_folder_needs_permission(portico: Running, home: Home) -> None:
+async def test_a_trusted_patch_outside_of_the_working_folder_needs_permission(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(
         portico.client, f"[[patch:{home.base}/out.txt]]", own={"apply_patch": True, "shell": False}, stop="tool_use"
     )
@@ -120,7 +120,7 @@ async def test_a_trusted_patch_outside_of_the_working_folder_needs_permission(po
     assert (home.work / "in.txt").exists()
 
 
-async def test_several_commands_need_permission_at_once(portico: Running) -> None:
+async def test_several_commands_need_permission_at_once(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[parallel]]", own=ASK, stop="tool_use")
     calls = calls_of(aap.first["messages"])
     assert len(calls) == 3
@@ -135,7 +135,7 @@ async def test_several_commands_need_permission_at_once(portico: Running) -> Non
 @pytest.mark.parametrize(
     "scenario", ["run:touch made.txt", "runoutside:touch made.txt", "patch:made.txt", "view:made.txt", "run:cat x"]
 )
-async def test_unlisted_tools_do_not_run(portico: Running, home: Home, scenario: str) -> None:
+async def test_unlisted_tools_do_not_run(portico: RunningGateway, home: Home, scenario: str) -> None:
     aap = await create_session(portico.client, f"[[{scenario}]]")
     await aap.send_turn(f"[[{scenario}]]", agent={"tools": [{"name": "web_search"}]})
     assert not (home.work / "made.txt").exists()
@@ -180,7 +180,7 @@ async def test_the_clis_reviewer_does_not_answer_permission_requests(home: Home)
             assert not (home.work / "made.txt").exists()
 
 
-async def test_a_user_message_instead_of_an_answer_cancels_the_call(portico: Running, home: Home) -> None:
+async def test_a_user_message_instead_of_an_answer_cancels_the_call(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[run:touch made.txt]]", own=ASK, stop="tool_use")
     assert (await aap.send_turn("[[plain]] never mind")).startswith("Hello")
     assert not (home.work / "made.txt").exists()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import calls_of, create_session, grant, received_text, results_of
 from tests.real.codex.conftest import Home
@@ -20,7 +20,7 @@ RULES = [
 
 
 @pytest.fixture
-async def ruled(home: Home) -> AsyncIterator[Running]:
+async def ruled(home: Home) -> AsyncIterator[RunningGateway]:
     home.agent["policy"] = RULES
     async with home.gateway() as running:
         yield running
@@ -31,7 +31,7 @@ def made(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("trust", [True, False])
-async def test_denied_calls_do_not_run(ruled: Running, home: Home, model: OpenAIServer, trust: bool) -> None:
+async def test_denied_calls_do_not_run(ruled: RunningGateway, home: Home, model: OpenAIServer, trust: bool) -> None:
     own = {"shell": trust, "apply_patch": trust}
     aap = await create_session(ruled.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
     (output,) = results_of(aap.first["messages"]).values()
@@ -43,7 +43,7 @@ async def test_denied_calls_do_not_run(ruled: Running, home: Home, model: OpenAI
     assert made(home) == ["allowed.txt"]
 
 
-async def test_an_ask_rule_overrides_trust(ruled: Running, home: Home) -> None:
+async def test_an_ask_rule_overrides_trust(ruled: RunningGateway, home: Home) -> None:
     aap = await create_session(ruled.client, "[[run:touch asked.txt]]", own={"shell": True, "apply_patch": True}, stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
     assert made(home) == []
@@ -53,6 +53,6 @@ async def test_an_ask_rule_overrides_trust(ruled: Running, home: Home) -> None:
     assert made(home) == ["asked.txt", "trusted.txt"]
 
 
-async def test_a_task_is_rejected_if_the_agent_has_rules(ruled: Running, home: Home) -> None:
+async def test_a_task_is_rejected_if_the_agent_has_rules(ruled: RunningGateway, home: Home) -> None:
     answer = await ruled.client.post("/v1/execute", json={"driver": "codex", "task": "[[run:touch denied.txt]]"})
     assert answer.status_code == 403 and made(home) == []

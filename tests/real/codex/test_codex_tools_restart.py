@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import (
     WEATHER,
@@ -23,7 +23,7 @@ from tests.real.processes import cli_of, wait_for_exit, wait_until
 ASK = {"shell": False, "apply_patch": False}
 
 
-async def test_a_result_for_a_cli_that_was_killed(portico: Running, home: Home, model: OpenAIServer) -> None:
+async def test_a_result_for_a_cli_that_was_killed(portico: RunningGateway, home: Home, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
     cli_of(home.path).kill()

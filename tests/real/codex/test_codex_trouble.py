@@ -12,7 +12,7 @@ import pytest
 from drivers.contract.messages import UserMessage
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import create_session, user
 from tests.real.codex.conftest import Home
@@ -32,7 +32,9 @@ PLAIN = "Hello from the model, this is plain text."
         ("refusal", "refusal", None, 30),
     ],
 )
-async def test_errors_of_the_model(portico: Running, scenario: str, stop: str, reported: str | None, seconds: float) -> None:
+async def test_errors_of_the_model(
+    portico: RunningGateway, scenario: str, stop: str, reported: str | None, seconds: float
+) -> None:
     aap = await create_session(portico.client, "[[plain]]")
     before = time.monotonic()
     answer = await aap.send(f"[[{scenario}]]")
@@ -42,7 +44,7 @@ async def test_errors_of_the_model(portico: Running, scenario: str, stop: str, r
     assert await aap.send_turn("[[plain]] again") == PLAIN
 
 
-async def test_a_retried_stream_gives_its_text_once(portico: Running) -> None:
+async def test_a_retried_stream_gives_its_text_once(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[cutonce]]")
     assert (await aap.history())[-1] == {"role": "assistant", "content": "Whole on the second try."}
 
@@ -54,7 +56,7 @@ async def test_a_wrong_setting_fails_the_session_creation(home: Home) -> None:
     assert answer.status_code >= 500 and "nowhere" in answer.text
 
 
-async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
+async def test_an_interrupt_in_the_text(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]]")
     process = cli_of(home.path)
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
@@ -70,7 +72,7 @@ async def test_an_interrupt_in_the_text(portico: Running, home: Home) -> None:
     assert cli_of(home.path) == process
 
 
-async def test_an_interrupt_before_the_turn_has_begun(portico: Running) -> None:
+async def test_an_interrupt_before_the_turn_has_begun(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]]")
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
     await session.submit(Submission(message=UserMessage(content="[[slowtext]]")))
@@ -98,7 +100,7 @@ async def test_an_interrupt_in_a_command_ends_the_command(home: Home) -> None:
         assert result["content"] == "Tool call cancelled"
 
 
-async def test_a_cli_that_is_killed_in_the_middle_of_a_turn(portico: Running, home: Home, model: OpenAIServer) -> None:
+async def test_a_cli_that_is_killed_in_the_middle_of_a_turn(portico: RunningGateway, home: Home, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     async with aap.open_stream("[[slowtext]]") as frames:
         async for name, _ in frames:
@@ -110,7 +112,7 @@ async def test_a_cli_that_is_killed_in_the_middle_of_a_turn(portico: Running, ho
     assert (await aap.send_turn("[[recall]]")).startswith("I see 3 user texts. Before this one: [[plain]] one | [[slowtext]]")
 
 
-async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) -> None:
+async def test_a_cli_that_is_killed_between_turns(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     process = cli_of(home.path)
     process.kill()
@@ -119,7 +121,9 @@ async def test_a_cli_that_is_killed_between_turns(portico: Running, home: Home) 
     assert await aap.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
-async def test_a_deleted_native_thread_is_seeded_from_the_history(portico: Running, home: Home, model: OpenAIServer) -> None:
+async def test_a_deleted_native_thread_is_seeded_from_the_history(
+    portico: RunningGateway, home: Home, model: OpenAIServer
+) -> None:
     aap = await create_session(portico.client, "[[think]] one")
     await aap.send_turn("[[plain]] two")
     process = cli_of(home.path)
@@ -133,7 +137,7 @@ async def test_a_deleted_native_thread_is_seeded_from_the_history(portico: Runni
     assert [i["role"] for i in model.bodies()[-1]["input"] if i.get("role") != "developer"].count("assistant") == 2
 
 
-async def test_a_session_may_begin_with_a_history(portico: Running, model: OpenAIServer) -> None:
+async def test_a_session_may_begin_with_a_history(portico: RunningGateway, model: OpenAIServer) -> None:
     call = {"type": "tool_use", "toolCallId": "c1", "name": "get_weather", "input": {"location": "Tokyo"}}
     history = [
         user("the weather?"),

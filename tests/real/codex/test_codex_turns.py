@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.aap_client import frames_of, joined, text_of, user
 from tests.real.codex.aap_client import create_session, received_text
@@ -17,7 +17,7 @@ THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-async def test_a_session_is_created_by_a_delta_stream(portico: Running) -> None:
+async def test_a_session_is_created_by_a_delta_stream(portico: RunningGateway) -> None:
     body = {"agent": {"name": "codex"}, "messages": [user("[[think]] hello")], "stream": "delta"}
     async with frames_of(portico.client, "PUT", "/session", body) as source:
         frames = [frame async for frame in source]
@@ -30,7 +30,7 @@ async def test_a_session_is_created_by_a_delta_stream(portico: Running) -> None:
     assert frames[-1] == ("turn_stop", {"stopReason": "end_turn"})
 
 
-async def test_whole_messages_by_message_mode_and_in_the_history(portico: Running) -> None:
+async def test_whole_messages_by_message_mode_and_in_the_history(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] hello")
     assert await aap.stream_turn("[[think]] again", "message") == [
         ("turn_start", {}),
@@ -42,7 +42,7 @@ async def test_whole_messages_by_message_mode_and_in_the_history(portico: Runnin
     assert (await aap.history())[-1] == answer
 
 
-async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running, home: Home, model: OpenAIServer) -> None:
+async def test_three_turns_in_one_warm_process_keep_the_context(portico: RunningGateway, home: Home, model: OpenAIServer) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     first = cli_of(home.path)
     await aap.send_turn("[[think]] two")
@@ -52,12 +52,12 @@ async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running
     assert [message["role"] for message in await aap.history()] == ["user", "assistant"] * 3
 
 
-async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: Running) -> None:
+async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[bigtext]]")
     assert text_of(aap.first["messages"]) == "X" * 1_200_000
 
 
-async def test_a_prompt_of_a_megabyte(portico: Running, model: OpenAIServer) -> None:
+async def test_a_prompt_of_a_megabyte(portico: RunningGateway, model: OpenAIServer) -> None:
     prompt = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
     aap = await create_session(portico.client, prompt)
     assert received_text(model.bodies()[-1]) == [prompt]
@@ -70,12 +70,12 @@ PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! l
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-async def test_a_prompt_reaches_the_model_as_it_was_written(portico: Running, model: OpenAIServer, prompt: str) -> None:
+async def test_a_prompt_reaches_the_model_as_it_was_written(portico: RunningGateway, model: OpenAIServer, prompt: str) -> None:
     await create_session(portico.client, prompt)
     assert received_text(model.bodies()[-1]) == [prompt]
 
 
-async def test_an_image(portico: Running, model: OpenAIServer) -> None:
+async def test_an_image(portico: RunningGateway, model: OpenAIServer) -> None:
     await create_session(portico.client, user([{"type": "text", "text": "[[plain]] look"}, {"type": "image", "url": PIXEL}]))
     parts = [part for item in model.bodies()[-1]["input"] for part in item.get("content") or []]
     assert [part["image_url"] for part in parts if "image_url" in part] == [PIXEL]
@@ -84,7 +84,7 @@ async def test_an_image(portico: Running, model: OpenAIServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["append", "replace"])
-async def test_a_system_prompt(portico: Running, model: OpenAIServer, how: str) -> None:
+async def test_a_system_prompt(portico: RunningGateway, model: OpenAIServer, how: str) -> None:
     messages = [{"role": "system", "content": "You are Portia."}, user("[[plain]]")]
     await create_session(portico.client, *messages, system_prompt=how)
     asked = "\n".join([str(model.bodies()[-1].get("instructions")), *received_text(model.bodies()[-1], "developer")])
@@ -103,7 +103,7 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
     assert not [f for f in home.path.rglob("*") if f.is_file() and b"sk-option" in f.read_bytes()]
 
 
-async def test_usage_is_of_each_turn_alone(portico: Running) -> None:
+async def test_usage_is_of_each_turn_alone(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] one")
     await aap.send_turn("[[usage]] two")
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
@@ -111,7 +111,7 @@ async def test_usage_is_of_each_turn_alone(portico: Running) -> None:
     assert [(u.input_tokens, u.cache_read, u.output_tokens) for u in used] == [(100, 7, 42), (1000, 200, 40)]
 
 
-async def test_ps_shows_neither_the_prompt_nor_a_key(portico: Running, home: Home, model: OpenAIServer) -> None:
+async def test_ps_shows_neither_the_prompt_nor_a_key(portico: RunningGateway, home: Home, model: OpenAIServer) -> None:
     system = {"role": "system", "content": "secret-system"}
     aap = await create_session(portico.client, system, user("[[plain]]"), api_key="sk-option-0123456789")
     async with aap.open_stream("[[slowtext]] secret-prompt"):
@@ -120,12 +120,12 @@ async def test_ps_shows_neither_the_prompt_nor_a_key(portico: Running, home: Hom
     assert any("app-server" in a for a in shown) and not any("secret" in a or "sk-" in a for a in shown)
 
 
-async def test_the_native_binary_is_spawned(portico: Running, home: Home) -> None:
+async def test_the_native_binary_is_spawned(portico: RunningGateway, home: Home) -> None:
     await create_session(portico.client, "[[plain]]")
     assert "/vendor/" in cli_of(home.path).exe()
 
 
-async def test_meta_lists_codex(portico: Running) -> None:
+async def test_meta_lists_codex(portico: RunningGateway) -> None:
     (agent,) = [a for a in (await portico.client.get("/meta")).json()["agents"] if a["name"] == "codex"]
     assert agent["version"] == "0.169.0"
     assert [tool["name"] for tool in agent["tools"]] == ["shell", "apply_patch", "view_image", "web_search"]

@@ -9,62 +9,64 @@ from collections.abc import Callable
 import psutil
 
 from tests.daemon import KEY, Daemon
-from tests.gateway.aap_client import Aap
-from tests.gateway.talk import agents_of, create, until, user
+from tests.gateway.aap_client import AapClient
+from tests.gateway.requests import agent_processes, create_session, user_message, wait_until
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 TEXT = "".join(f"event {n} " for n in range(5000))
 
 
-async def test_a_client_that_goes_away_loses_nothing(aap: Aap, scene: Scene) -> None:
+async def test_a_client_that_goes_away_loses_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
     steps = [{"text": "begun "}, {"delay": 0.2}, {"events": 5000}, {"delay": 0.2}, {"thinking": "so"}, {"text": "end"}]
-    session = (await aap.create(options={"scenario": scene({"when": "go", "steps": steps}, [{"text": "a"}])}))["sessionId"]
+    session = (await aap.create_session(options={"scenario": write_scenario({"when": "go", "steps": steps}, [{"text": "a"}])}))[
+        "sessionId"
+    ]
     for mode in ("delta", "message"):
-        body = {"messages": [user("go")], "stream": mode}
+        body = {"messages": [user_message("go")], "stream": mode}
         async with aap.http.stream("POST", aap.turns(session), json=body) as answer:
             async for _ in answer.aiter_text():
                 break
-        found = await aap.idle(session)
+        found = await aap.wait_until_idle(session)
         assert found["stopReason"] == "end_turn"
         first, thought, last = found["history"]["full"][-1]["content"]
         assert (first["text"], thought["thinking"], last["text"]) == (f"begun {TEXT}", "so", "end")
         assert (await aap.send_turn(session, "next"))["stopReason"] == "end_turn"
 
 
-async def test_a_client_of_none_that_goes_away_loses_nothing(aap: Aap, scene: Scene) -> None:
-    name = scene({"when": "go", "steps": [{"delay": 0.3}, {"text": "whole"}]}, [{"text": "a"}])
-    session = (await aap.create(options={"scenario": name}))["sessionId"]
-    request = asyncio.create_task(aap.post(session, {"messages": [user("go")]}))
-    await until(lambda: _runs(aap, session))
+async def test_a_client_of_none_that_goes_away_loses_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario({"when": "go", "steps": [{"delay": 0.3}, {"text": "whole"}]}, [{"text": "a"}])
+    session = (await aap.create_session(options={"scenario": name}))["sessionId"]
+    request = asyncio.create_task(aap.post(session, {"messages": [user_message("go")]}))
+    await wait_until(lambda: _runs(aap, session))
     request.cancel()
     await asyncio.wait([request])
-    found = await aap.idle(session)
-    assert found["history"]["full"][2:] == [user("go"), {"role": "assistant", "content": "whole"}]
+    found = await aap.wait_until_idle(session)
+    assert found["history"]["full"][2:] == [user_message("go"), {"role": "assistant", "content": "whole"}]
 
 
-async def _runs(aap: Aap, session: str) -> bool:
-    return bool((await aap.look(session))["state"] == "running")
+async def _runs(aap: AapClient, session: str) -> bool:
+    return bool((await aap.get_session(session))["state"] == "running")
 
 
-async def test_ten_thousand_events_come_in_order(aap: Aap, scene: Scene) -> None:
-    name = scene({"when": "go", "steps": [{"events": {"count": 10_000, "text": "{n} "}}]}, [{"text": "a"}])
-    session = (await aap.create(options={"scenario": name}))["sessionId"]
-    events = (await aap.streamed(session, user("go"), stream="delta"))[1:]
+async def test_ten_thousand_events_come_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario({"when": "go", "steps": [{"events": {"count": 10_000, "text": "{n} "}}]}, [{"text": "a"}])
+    session = (await aap.create_session(options={"scenario": name}))["sessionId"]
+    events = (await aap.stream_turn(session, user_message("go"), stream="delta"))[1:]
     assert [data["delta"] for _, data in events[:-1]] == [f"{n} " for n in range(10_000)]
     assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
-    assert (await aap.history(session))[-1]["content"] == "".join(f"{n} " for n in range(10_000))
+    assert (await aap.get_history(session))[-1]["content"] == "".join(f"{n} " for n in range(10_000))
 
 
-async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: Daemon, scene: Scene) -> None:
+async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: Daemon, write_scenario: WriteScenario) -> None:
     """150 MB for a client that reads nothing until the agent has said everything, and then in tiny bites."""
     await daemon.start()
     steps = [{"events": {"count": 500, "text": "{n} " + "x" * 10_000}}, {"message_end": True}] * 30
-    name = scene({"when": "go", "steps": steps}, [{"text": "a"}])
+    name = write_scenario({"when": "go", "steps": steps}, [{"text": "a"}])
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": name}))["sessionId"]
+        session = (await create_session(client, options={"scenario": name}))["sessionId"]
         memory = psutil.Process(daemon.pid)
         before = memory.memory_info().rss
-        body = json.dumps({"messages": [user("go")], "stream": "delta"}).encode()
+        body = json.dumps({"messages": [user_message("go")], "stream": "delta"}).encode()
         host, port = daemon.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
         writer.write(
@@ -72,8 +74,8 @@ async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: D
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
             + body
         )
-        (agent,) = agents_of(daemon.pid)
-        await until(lambda: _all_said(agent, memory), 60)
+        (agent,) = agent_processes(daemon.pid)
+        await wait_until(lambda: _all_said(agent, memory), 60)
         grown = memory.memory_info().rss - before
         received = bytearray()
         while chunk := await reader.read(3000 if len(received) < 3_000_000 else 1_000_000):

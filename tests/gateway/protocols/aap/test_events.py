@@ -10,11 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.daemon import Daemon, Running, gateway_on, table
-from tests.gateway.follow import Event, following, numbered, replay, take
-from tests.gateway.talk import create, error, idle, look, send_turn, session_body, until, user
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.gateway.event_streams import NumberedEvent, follow_events, parse_events, read_until, replay_events
+from tests.gateway.requests import (
+    create_session,
+    expect_error,
+    get_session,
+    send_turn,
+    session_body,
+    user_message,
+    wait_until,
+    wait_until_idle,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 LONG = [
     {"thinking": {"text": "a thought", "chunk": 3}},
     {"text": {"text": "a first message", "chunk": 4}},
@@ -25,109 +34,111 @@ LONG = [
 ]
 
 
-async def post(portico: Running, session: str, *messages: Any, **fields: Any) -> list[Event]:
+async def post(portico: RunningGateway, session: str, *messages: Any, **fields: Any) -> list[NumberedEvent]:
     """A streamed turn, with ids."""
     body = {"messages": list(messages), "stream": "delta", **fields}
     answer = await portico.client.post(f"/session/{session}", json=body)
     assert answer.status_code == 200, answer.text
-    return numbered(answer.text)
+    return parse_events(answer.text)
 
 
-async def test_every_frame_of_a_turn_has_its_number(portico: Running, scene: Scene) -> None:
-    body = session_body(options={"scenario": scene(LONG)}, stream="delta")
-    first = numbered((await portico.client.put("/session", json=body)).text)
+async def test_every_frame_of_a_turn_has_its_number(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    body = session_body(options={"scenario": write_scenario(LONG)}, stream="delta")
+    first = parse_events((await portico.client.put("/session", json=body)).text)
     assert [event[0] for event in first[:3]] == ["0", "1", "3"], "the event 2 is not for clients"
     session = first[0][2]["sessionId"]
-    second = await post(portico, session, user())
+    second = await post(portico, session, user_message())
     numbers = [float(event[0]) for event in first + second]
     assert numbers == sorted(set(numbers))
 
 
-async def test_two_windows_see_the_same_turns_and_what_was_said(portico: Running, scene: Scene) -> None:
-    session = (await create(portico.client, options={"scenario": scene(LONG)}))["sessionId"]
-    async with following(portico.client, session) as left, following(portico.client, session) as right:
-        own = await post(portico, session, user("two"))
-        seen = await asyncio.wait_for(take(left, "turn_stop"), 60)
-        assert seen == await asyncio.wait_for(take(right, "turn_stop"), 60)
+async def test_two_windows_see_the_same_turns_and_what_was_said(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
+    async with follow_events(portico.client, session) as left, follow_events(portico.client, session) as right:
+        own = await post(portico, session, user_message("two"))
+        seen = await asyncio.wait_for(read_until(left, "turn_stop"), 60)
+        assert seen == await asyncio.wait_for(read_until(right, "turn_stop"), 60)
         received_text, *rest = seen
-        assert received_text[1:] == ("client_message", user("two"))
+        assert received_text[1:] == ("client_message", user_message("two"))
         assert rest == own
-        again = await post(portico, session, user("three"))
-        assert (await asyncio.wait_for(take(left, "turn_stop"), 60))[1:] == again
+        again = await post(portico, session, user_message("three"))
+        assert (await asyncio.wait_for(read_until(left, "turn_stop"), 60))[1:] == again
 
 
-async def test_answers_are_shown_to_the_other_window(portico: Running, scene: Scene) -> None:
+async def test_answers_are_shown_to_the_other_window(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     steps = [
         {"parallel": [{"app_tool": {"name": "look", "id": "a"}}, {"tool_call": {"name": "shell", "id": "b", "ask": True}}]},
         {"text": "x"},
     ]
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}], "grants": [{"name": "shell"}]}
-    made = await create(portico.client, options={"scenario": scene(steps)}, **fields)
+    made = await create_session(portico.client, options={"scenario": write_scenario(steps)}, **fields)
     assert made["stopReason"] == "tool_use"
     session = made["sessionId"]
-    async with following(portico.client, session) as window:
+    async with follow_events(portico.client, session) as window:
         result = {"role": "tool", "toolCallId": "a", "content": "seen"}
         grant = {"role": "tool_permission", "toolCallId": "b", "granted": True, "reason": None}
         await send_turn(portico.client, session, result, grant)
-        seen = await asyncio.wait_for(take(window, "turn_stop"), 60)
+        seen = await asyncio.wait_for(read_until(window, "turn_stop"), 60)
     assert [event[1:] for event in seen[:3]] == [("client_message", result), ("client_message", grant), ("turn_start", {})]
     assert ("tool_result", {"toolCallId": "b", "content": "done"}) in [event[1:] for event in seen]
 
 
-async def test_without_a_number_a_running_turn_is_seen_from_its_start(portico: Running, scene: Scene) -> None:
-    name = scene([{"text": "one"}], [{"text": "two"}, {"hang": True}])
-    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
-    turn = asyncio.create_task(post(portico, session, user("go on")))
-    await until(lambda: look(portico.client, session))
-    async with following(portico.client, session, after="0") as window:
-        await asyncio.wait_for(take(window, "turn_stop"), 60)
-        await asyncio.wait_for(take(window, "text_delta"), 60)
-    async with following(portico.client, session) as window:
-        seen = await asyncio.wait_for(take(window, "text_delta"), 60)
+async def test_without_a_number_a_running_turn_is_seen_from_its_start(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    name = write_scenario([{"text": "one"}], [{"text": "two"}, {"hang": True}])
+    session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
+    turn = asyncio.create_task(post(portico, session, user_message("go on")))
+    await wait_until(lambda: get_session(portico.client, session))
+    async with follow_events(portico.client, session, after="0") as window:
+        await asyncio.wait_for(read_until(window, "turn_stop"), 60)
+        await asyncio.wait_for(read_until(window, "text_delta"), 60)
+    async with follow_events(portico.client, session) as window:
+        seen = await asyncio.wait_for(read_until(window, "text_delta"), 60)
         assert [event[1:] for event in seen] == [
-            ("client_message", user("go on")),
+            ("client_message", user_message("go on")),
             ("turn_start", {}),
             ("text_delta", {"delta": "two"}),
         ]
         await portico.client.post(f"/session/{session}/cancel")
-        assert (await asyncio.wait_for(take(window, "turn_stop"), 60))[-1] == (await turn)[-1]
+        assert (await asyncio.wait_for(read_until(window, "turn_stop"), 60))[-1] == (await turn)[-1]
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_from_every_id_the_rest_follows(portico: Running, scene: Scene, mode: str) -> None:
-    session = (await create(portico.client, options={"scenario": scene(LONG)}))["sessionId"]
+async def test_from_every_id_the_rest_follows(portico: RunningGateway, write_scenario: WriteScenario, mode: str) -> None:
+    session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
     await send_turn(portico.client, session, "two")
-    whole = await replay(portico.client, session, stream=mode)
+    whole = await replay_events(portico.client, session, stream=mode)
     assert [event[1] for event in whole].count("turn_stop") == 2
     for place, event in enumerate(whole):
-        assert await replay(portico.client, session, event[0], stream=mode) == whole[place + 1 :]
+        assert await replay_events(portico.client, session, event[0], stream=mode) == whole[place + 1 :]
         header = {"Last-Event-ID": event[0]}
         query = {"stream": mode, "until": "turn_stop", "after": "0"}
         answer = await portico.client.get(f"/session/{session}/events", params=query, headers=header)
         stop = next((n for n, e in enumerate(whole) if n > place and e[1] == "turn_stop"), len(whole))
-        assert numbered(answer.text) == whole[place + 1 : stop + 1]
+        assert parse_events(answer.text) == whole[place + 1 : stop + 1]
 
 
-async def test_one_event_of_several_frames_can_be_seen_in_halves(portico: Running, scene: Scene) -> None:
-    session = (await create(portico.client, options={"scenario": scene([{"text": "a"}, {"tool_call": {"name": "T"}}])}))[
-        "sessionId"
-    ]
-    whole = await replay(portico.client, session, stream="message")
+async def test_one_event_of_several_frames_can_be_seen_in_halves(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    session = (
+        await create_session(portico.client, options={"scenario": write_scenario([{"text": "a"}, {"tool_call": {"name": "T"}}])})
+    )["sessionId"]
+    whole = await replay_events(portico.client, session, stream="message")
     assert [event[0] for event in whole if event[1] in ("text", "tool_call")] == ["4.1", "4"]
 
 
-async def test_ids_that_are_none_are_refused(portico: Running) -> None:
-    session = (await create(portico.client, "echo"))["sessionId"]
+async def test_ids_that_are_none_are_refused(portico: RunningGateway) -> None:
+    session = (await create_session(portico.client, "echo"))["sessionId"]
     for wrong in ("x", "-1", "1.", ".1", "1.1.1", "٣", "9" * 30, "99999"):
-        text = await error(portico.client.get(f"/session/{session}/events", params={"after": wrong}), 400)
+        text = await expect_error(portico.client.get(f"/session/{session}/events", params={"after": wrong}), 400)
         assert wrong in text
-    await error(portico.client.get("/session/none/events"), 404)
+    await expect_error(portico.client.get("/session/none/events"), 404)
     assert (await portico.client.get(f"/session/{session}/events", headers={"Authorization": "Bearer no"})).status_code == 401
 
 
 async def test_a_quiet_stream_is_kept_alive_and_ends_with_the_session(tmp_path: Any) -> None:
-    async with gateway_on(table(tmp_path, server={"keep_alive": 0.05})) as portico:
-        session = (await create(portico.client, "echo"))["sessionId"]
+    async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05})) as portico:
+        session = (await create_session(portico.client, "echo"))["sessionId"]
         async with portico.client.stream("GET", f"/session/{session}/events") as answer:
             assert answer.headers["x-accel-buffering"] == "no"
             chunks = answer.aiter_text()
@@ -137,28 +148,30 @@ async def test_a_quiet_stream_is_kept_alive_and_ends_with_the_session(tmp_path: 
         assert set(rest) <= {": keep-alive\n\n"}
 
 
-async def test_calls_that_are_given_up_are_told(portico: Running, scene: Scene) -> None:
+async def test_calls_that_are_given_up_are_told(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
-    name = scene([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
-    session = (await create(portico.client, options={"scenario": name}, **fields))["sessionId"]
-    async with following(portico.client, session) as window:
+    name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
+    session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
+    async with follow_events(portico.client, session) as window:
         await send_turn(portico.client, session, "never mind")
-        seen = await asyncio.wait_for(take(window, "turn_stop"), 60)
+        seen = await asyncio.wait_for(read_until(window, "turn_stop"), 60)
     assert [event[1] for event in seen] == ["tool_calls_cancelled", "client_message", "turn_start", "text_delta", "turn_stop"]
     assert seen[0][2] == {"toolCallIds": ["a"]}
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_did(tmp_path: Any, scene: Scene, mode: str) -> None:
+async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_did(
+    tmp_path: Any, write_scenario: WriteScenario, mode: str
+) -> None:
     """Whatever the reader has got of the bytes when it drops, it comes back behind the last whole frame."""
     slow = [step for part in LONG for step in (part, {"delay": 0.002})] * 3
-    async with gateway_on(table(tmp_path)) as portico:
-        session = (await create(portico.client, options={"scenario": scene(slow)}))["sessionId"]
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        session = (await create_session(portico.client, options={"scenario": write_scenario(slow)}))["sessionId"]
 
-        async def read(sizes: list[int]) -> list[Event]:
-            after, seen = str((await replay(portico.client, session))[-1][0]), list[Event]()
-            turn = asyncio.create_task(post(portico, session, user("go")))
-            await until(lambda: portico.gateway.sessions._known[session].busy)
+        async def read(sizes: list[int]) -> list[NumberedEvent]:
+            after, seen = str((await replay_events(portico.client, session))[-1][0]), list[NumberedEvent]()
+            turn = asyncio.create_task(post(portico, session, user_message("go")))
+            await wait_until(lambda: portico.gateway.sessions._known[session].busy)
             while not (seen and seen[-1][1] == "turn_stop"):
                 size = sizes.pop() if sizes else 10**9
                 header, text = {"Last-Event-ID": seen[-1][0] if seen else after}, ""
@@ -168,9 +181,9 @@ async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_di
                         text += chunk[: size - len(text)]
                         if len(text) >= size:
                             break
-                seen += numbered(text[: text.rfind("\n\n") + 2])
+                seen += parse_events(text[: text.rfind("\n\n") + 2])
             await turn
-            assert seen == [e for e in await replay(portico.client, session, after, stream=mode)]
+            assert seen == [e for e in await replay_events(portico.client, session, after, stream=mode)]
             return seen
 
         @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -185,36 +198,38 @@ async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_di
             assert [event[1] for event in seen].count("turn_stop") == 1
 
 
-async def test_after_a_restart_the_rest_follows(daemon: Daemon, scene: Scene) -> None:
+async def test_after_a_restart_the_rest_follows(daemon: Daemon, write_scenario: WriteScenario) -> None:
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": scene(LONG)}))["sessionId"]
-        whole = await replay(client, session)
+        session = (await create_session(client, options={"scenario": write_scenario(LONG)}))["sessionId"]
+        whole = await replay_events(client, session)
     for end in (daemon.kill, daemon.stop):
         await end()
         await daemon.start()
         async with daemon.client() as client:
-            assert await replay(client, session) == whole
-            assert await replay(client, session, whole[4][0]) == whole[5:]
+            assert await replay_events(client, session) == whole
+            assert await replay_events(client, session, whole[4][0]) == whole[5:]
 
 
-async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, scene: Scene, tmp_path: Any) -> None:
-    name = scene([{"text": "one"}], [{"text": "begin"}, {"events": 300}, {"hang": {"ignore_term": True}}], [{"text": "on"}])
+async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Any) -> None:
+    name = write_scenario(
+        [{"text": "one"}], [{"text": "begin"}, {"events": 300}, {"hang": {"ignore_term": True}}], [{"text": "on"}]
+    )
     await daemon.start()
     seen = ""
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": name}))["sessionId"]
-        body = {"messages": [user("two")], "stream": "delta"}
+        session = (await create_session(client, options={"scenario": name}))["sessionId"]
+        body = {"messages": [user_message("two")], "stream": "delta"}
         async with client.stream("POST", f"/session/{session}", json=body) as answer:
             async for chunk in answer.aiter_text():
                 seen += chunk
                 if "event 150 " in seen:
                     await daemon.kill()
                     break
-    own = numbered(seen[: seen.rfind("\n\n") + 2])
+    own = parse_events(seen[: seen.rfind("\n\n") + 2])
     await daemon.start()
     async with daemon.client() as client:
-        whole = await replay(client, session)
+        whole = await replay_events(client, session)
         turn = [e for e in whole if float(e[0]) >= float(own[0][0])]
         names = [event[1] for event in turn]
         assert (names.count("gap"), names[-2:]) == (1, ["gap", "turn_stop"])
@@ -222,7 +237,7 @@ async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, scene: 
         common = min(len(stored), len(own))
         assert stored[:common] == own[:common]
         for event in (own[-1], own[len(own) // 2], turn[-2]):
-            rest = await replay(client, session, event[0])
+            rest = await replay_events(client, session, event[0])
             lost = [e for e in rest if e[1] == "gap"]
             behind = [e for e in stored if float(e[0]) > float(event[0])]
             assert [e for e in rest if e[1] not in ("gap", "turn_stop")] == behind
@@ -232,7 +247,7 @@ async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, scene: 
                 assert gap[2]["from"] == max(int(event[0]), int(stored[-1][0])) + 1
                 assert gap[2]["to"] == int(turn[-1][0]) - 2
         assert (await send_turn(client, session, "three"))["stopReason"] == "end_turn"
-        assert (await idle(client, session))["state"] == "idle"
-        assert [e[1] for e in await replay(client, session, turn[-1][0])] == [
+        assert (await wait_until_idle(client, session))["state"] == "idle"
+        assert [e[1] for e in await replay_events(client, session, turn[-1][0])] == [
             "client_message", "turn_start", "text_delta", "turn_stop",
         ]  # fmt: skip

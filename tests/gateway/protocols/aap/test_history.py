@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
-from tests.gateway.aap_client import Aap
-from tests.gateway.talk import error, session_body, user
+from tests.daemon import RunningGateway
+from tests.gateway.aap_client import AapClient
+from tests.gateway.requests import expect_error, session_body, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SEED: list[dict[str, Any]] = [
     {"role": "system", "content": "Answer briefly."},
@@ -32,29 +32,29 @@ SEED: list[dict[str, Any]] = [
 ]
 
 
-async def test_messages_come_back_exactly_as_they_were_given(aap: Aap) -> None:
-    session = (await aap.create("script", *SEED, options={"pace": "fast"}))["sessionId"]
-    stored = await aap.history(session)
+async def test_messages_come_back_exactly_as_they_were_given(aap: AapClient) -> None:
+    session = (await aap.create_session("script", *SEED, options={"pace": "fast"}))["sessionId"]
+    stored = await aap.get_history(session)
     assert stored[:-1] == SEED
     assert stored[-1]["role"] == "assistant"
     later = [
-        user("text"),
-        user([{"type": "text", "text": "text"}]),
-        user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+        user_message("text"),
+        user_message([{"type": "text", "text": "text"}]),
+        user_message([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
     ]
     for message in later:
         await aap.send_turn(session, message)
-    given = [message for message in await aap.history(session) if message["role"] == "user"]
+    given = [message for message in await aap.get_history(session) if message["role"] == "user"]
     assert given[-3:] == later
 
 
-async def test_a_seed_reaches_the_agent(aap: Aap, scene: Scene) -> None:
-    name = scene([{"text": "{system}|{images}|"}, {"remember": True}])
-    answer = await aap.create("script", *SEED, options={"scenario": name})
+async def test_a_seed_reaches_the_agent(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "{system}|{images}|"}, {"remember": True}])
+    answer = await aap.create_session("script", *SEED, options={"scenario": name})
     assert answer["messages"] == [{"role": "assistant", "content": 'Answer briefly.\n\nAnd politely.|1|["first"]'}]
 
 
-async def test_the_whole_seed_reaches_the_agent(portico: Running, aap: Aap, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_whole_seed_reaches_the_agent(portico: RunningGateway, aap: AapClient, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = portico.gateway.agents.get("script")
     specs = []
     opens = entry.driver.open
@@ -64,62 +64,62 @@ async def test_the_whole_seed_reaches_the_agent(portico: Running, aap: Aap, monk
         return await opens(spec, *rest)
 
     monkeypatch.setattr(entry.driver, "open", noting)
-    await aap.create("script", *SEED, options={"pace": "fast"})
+    await aap.create_session("script", *SEED, options={"pace": "fast"})
     (spec,) = specs
     seeded = [json.loads(message.model_dump_json()) for message in spec.history]
     assert seeded == [message for message in SEED[:-1] if message["role"] != "system"]
 
 
-async def test_history_full_is_the_same(aap: Aap) -> None:
-    session = (await aap.create("echo"))["sessionId"]
-    plain = await aap.look(session)
-    asked = (await aap.asked_history(session, "full")).json()
+async def test_history_full_is_the_same(aap: AapClient) -> None:
+    session = (await aap.create_session("echo"))["sessionId"]
+    plain = await aap.get_session(session)
+    asked = (await aap.request_history(session, "full")).json()
     assert asked == (plain if aap.base.version == 1 else {"history": plain["history"]})
-    assert plain["history"] == {"full": [user(), {"role": "assistant", "content": "hello"}]}
+    assert plain["history"] == {"full": [user_message(), {"role": "assistant", "content": "hello"}]}
 
 
-async def test_a_history_that_is_not_declared_is_not_there(aap: Aap) -> None:
-    session = (await aap.create("echo"))["sessionId"]
+async def test_a_history_that_is_not_declared_is_not_there(aap: AapClient) -> None:
+    session = (await aap.create_session("echo"))["sessionId"]
     query = "history" if aap.base.version == 1 else "type"
-    assert "full" in await error(aap.asked_history(session, "compacted"), 404)
+    assert "full" in await expect_error(aap.request_history(session, "compacted"), 404)
     for wrong in ("junk", "", *([] if aap.base.version == 1 else [None])):
-        assert query in await error(aap.asked_history(session, wrong), 400)
+        assert query in await expect_error(aap.request_history(session, wrong), 400)
 
 
-async def test_an_unknown_session_is_not_there(aap: Aap) -> None:
+async def test_an_unknown_session_is_not_there(aap: AapClient) -> None:
     for session in ("sess_unknown", "x%00y", "x" * 2000):
-        assert "there is no session" in await error(aap.get(session), 404)
-        assert "there is no session" in await error(aap.asked_history(session, "full"), 404)
-        assert "there is no session" in await error(aap.post(session, {"messages": [user()]}), 404)
-        assert "there is no session" in await error(aap.delete(session), 404)
+        assert "there is no session" in await expect_error(aap.get(session), 404)
+        assert "there is no session" in await expect_error(aap.request_history(session, "full"), 404)
+        assert "there is no session" in await expect_error(aap.post(session, {"messages": [user_message()]}), 404)
+        assert "there is no session" in await expect_error(aap.delete(session), 404)
 
 
-async def test_a_turn_without_an_answer_leaves_its_question(aap: Aap, scene: Scene) -> None:
-    name = scene([{"usage": {}}])
-    answer = await aap.create(options={"scenario": name})
+async def test_a_turn_without_an_answer_leaves_its_question(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"usage": {}}])
+    answer = await aap.create_session(options={"scenario": name})
     assert (answer["stopReason"], answer["messages"]) == ("end_turn", [])
-    assert await aap.history(answer["sessionId"]) == [user()]
+    assert await aap.get_history(answer["sessionId"]) == [user_message()]
 
 
 @pytest.mark.parametrize("kind", ["https://example.org/cat.png", PIXEL])
-async def test_images_are_taken_where_they_are_declared(aap: Aap, scene: Scene, kind: str) -> None:
-    name = scene([{"text": "{images} in: {prompt}"}])
-    picture = user([{"type": "image", "url": kind}, {"type": "text", "text": "look"}])
-    answer = await aap.create("script", picture, options={"scenario": name})
+async def test_images_are_taken_where_they_are_declared(aap: AapClient, write_scenario: WriteScenario, kind: str) -> None:
+    name = write_scenario([{"text": "{images} in: {prompt}"}])
+    picture = user_message([{"type": "image", "url": kind}, {"type": "text", "text": "look"}])
+    answer = await aap.create_session("script", picture, options={"scenario": name})
     assert answer["messages"][0]["content"] == "1 in: look"
-    assert (await aap.history(answer["sessionId"]))[0] == picture
+    assert (await aap.get_history(answer["sessionId"]))[0] == picture
 
 
-async def test_images_are_refused_where_they_are_not(aap: Aap) -> None:
+async def test_images_are_refused_where_they_are_not(aap: AapClient) -> None:
     for url in ("https://example.org/cat.png", PIXEL):
-        text = await error(aap.put(session_body("echo", user([{"type": "image", "url": url}]))), 400)
+        text = await expect_error(aap.put(session_body("echo", user_message([{"type": "image", "url": url}]))), 400)
         assert "image" in text and "'echo'" in text
     for url in ("http://example.org/cat.png", "file:///etc/passwd", "cat.png", ""):
-        text = await error(aap.put(session_body("script", user([{"type": "image", "url": url}]))), 400)
+        text = await expect_error(aap.put(session_body("script", user_message([{"type": "image", "url": url}]))), 400)
         assert "https://" in text
-    session = (await aap.create("echo"))["sessionId"]
-    body = {"messages": [user([{"type": "text", "text": "see"}, {"type": "image", "url": PIXEL}])]}
-    await error(aap.post(session, body), 400)
-    assert len(await aap.history(session)) == 2
-    if not aap.three:
-        assert await aap.page() == {"sessions": [session]}
+    session = (await aap.create_session("echo"))["sessionId"]
+    body = {"messages": [user_message([{"type": "text", "text": "see"}, {"type": "image", "url": PIXEL}])]}
+    await expect_error(aap.post(session, body), 400)
+    assert len(await aap.get_history(session)) == 2
+    if not aap.is_version_3:
+        assert await aap.list_sessions() == {"sessions": [session]}

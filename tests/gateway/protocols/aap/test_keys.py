@@ -12,13 +12,21 @@ import pytest
 
 from gateway.security.api_keys import NamedKeys
 from tests.conftest import write_config
-from tests.daemon import Daemon, Running, table
-from tests.gateway.follow import numbered
-from tests.gateway.talk import create, error, history, idle, session_body, until, user
+from tests.daemon import Daemon, RunningGateway, gateway_config
+from tests.gateway.event_streams import parse_events
+from tests.gateway.requests import (
+    create_session,
+    expect_error,
+    get_history,
+    session_body,
+    user_message,
+    wait_until,
+    wait_until_idle,
+)
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 KEYED = {"Idempotency-Key": "job-1"}
-TURN = {"messages": [user("two")], "stream": "delta"}
+TURN = {"messages": [user_message("two")], "stream": "delta"}
 
 
 async def put(client: httpx.AsyncClient, body: dict[str, Any], **headers: str) -> httpx.Response:
@@ -30,119 +38,123 @@ async def sessions(client: httpx.AsyncClient) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["none", "delta", "message"])
-async def test_a_create_again_is_the_same_answer(portico: Running, scene: Scene, mode: str) -> None:
+async def test_a_create_again_is_the_same_answer(portico: RunningGateway, write_scenario: WriteScenario, mode: str) -> None:
     steps = [{"text": {"text": "some words", "chunk": 2}}, {"delay": 0.3}, {"text": "more"}]
-    body = session_body(options={"scenario": scene(steps)}, stream=mode)
+    body = session_body(options={"scenario": write_scenario(steps)}, stream=mode)
     answers = await asyncio.gather(*(put(portico.client, body) for _ in range(3)))
     answers.append(await put(portico.client, body))
     assert len({(answer.status_code, answer.text) for answer in answers}) == 1
     (session,) = await sessions(portico.client)
     assert session in answers[0].text
-    assert len(await history(portico.client, session)) == 2
+    assert len(await get_history(portico.client, session)) == 2
 
 
 @pytest.mark.parametrize("mode", ["none", "delta", "message"])
-async def test_a_turn_again_is_the_same_answer(portico: Running, scene: Scene, mode: str, tmp_path: Path) -> None:
+async def test_a_turn_again_is_the_same_answer(
+    portico: RunningGateway, write_scenario: WriteScenario, mode: str, tmp_path: Path
+) -> None:
     steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": ""}}, {"delay": 0.4}, {"text": "end"}]
-    session = (await create(portico.client, options={"scenario": scene([{"text": "x"}], steps)}))["sessionId"]
+    session = (await create_session(portico.client, options={"scenario": write_scenario([{"text": "x"}], steps)}))["sessionId"]
     body = TURN | {"stream": mode}
     first = asyncio.create_task(portico.client.post(f"/session/{session}", json=body, headers=KEYED))
-    await until((tmp_path / "scenes" / "began").exists)
+    await wait_until((tmp_path / "scenes" / "began").exists)
     second = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
     third = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
     assert (await first).text == second.text == third.text
     assert {(await first).status_code, second.status_code, third.status_code} == {200}
-    assert len(await history(portico.client, session)) == 4
+    assert len(await get_history(portico.client, session)) == 4
 
 
-async def test_a_retry_may_go_on_where_it_was(portico: Running) -> None:
-    session = (await create(portico.client, "echo"))["sessionId"]
-    whole = numbered((await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).text)
+async def test_a_retry_may_go_on_where_it_was(portico: RunningGateway) -> None:
+    session = (await create_session(portico.client, "echo"))["sessionId"]
+    whole = parse_events((await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).text)
     for place, event in enumerate(whole):
         headers = KEYED | {"Last-Event-ID": event[0]}
         rest = await portico.client.post(f"/session/{session}", json=TURN, headers=headers)
-        assert numbered(rest.text) == whole[place + 1 :]
+        assert parse_events(rest.text) == whole[place + 1 :]
 
 
-async def test_another_body_under_the_key_is_refused(portico: Running) -> None:
+async def test_another_body_under_the_key_is_refused(portico: RunningGateway) -> None:
     body = session_body("echo", "one")
     session = (await put(portico.client, body)).json()["sessionId"]
     for other in (session_body("echo", "two"), body | {"stream": "delta"}, session_body("script", "one")):
-        assert "new key" in await error(put(portico.client, other), 409)
+        assert "new key" in await expect_error(put(portico.client, other), 409)
     await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)
-    await error(portico.client.post(f"/session/{session}", json=TURN | {"messages": [user("3")]}, headers=KEYED), 409)
+    await expect_error(
+        portico.client.post(f"/session/{session}", json=TURN | {"messages": [user_message("3")]}, headers=KEYED), 409
+    )
     assert await sessions(portico.client) == [session]
-    assert len(await history(portico.client, session)) == 4
+    assert len(await get_history(portico.client, session)) == 4
 
 
-async def test_keys_are_of_one_operation_and_one_caller(portico: Running, tmp_path: Path) -> None:
+async def test_keys_are_of_one_operation_and_one_caller(portico: RunningGateway, tmp_path: Path) -> None:
     keys = NamedKeys(tmp_path / "data")
     for key in (keys.add("one"), keys.add("two")):
         portico.client.headers["Authorization"] = f"Bearer {key}"
         await put(portico.client, session_body("echo"))
         (session,) = await sessions(portico.client)
         assert (await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).status_code == 200
-        assert len(await history(portico.client, session)) == 4
+        assert len(await get_history(portico.client, session)) == 4
 
 
-async def test_a_refusal_is_not_remembered(portico: Running, scene: Scene) -> None:
-    await error(put(portico.client, session_body("echo", options={"no": "such"})), 400)
-    await error(put(portico.client, session_body("script", options={"scenario": "none.json"})), 503)
+async def test_a_refusal_is_not_remembered(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    await expect_error(put(portico.client, session_body("echo", options={"no": "such"})), 400)
+    await expect_error(put(portico.client, session_body("script", options={"scenario": "none.json"})), 503)
     assert (await put(portico.client, session_body("echo"))).status_code == 201
-    name = scene([{"text": "x"}], [{"hang": True}], [{"text": "y"}])
-    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
+    name = write_scenario([{"text": "x"}], [{"hang": True}], [{"text": "y"}])
+    session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=TURN))
-    await until(lambda: portico.gateway.sessions._known[session].busy)
-    await error(portico.client.post(f"/session/{session}", json=TURN, headers=KEYED), 409)
+    await wait_until(lambda: portico.gateway.sessions._known[session].busy)
+    await expect_error(portico.client.post(f"/session/{session}", json=TURN, headers=KEYED), 409)
     await portico.client.post(f"/session/{session}/cancel")
     await turn
     assert "y" in (await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).text
 
 
-async def test_answers_to_calls_under_a_key(portico: Running, scene: Scene) -> None:
+async def test_answers_to_calls_under_a_key(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
-    name = scene([{"app_tool": {"name": "look", "id": "a"}}, {"text": "saw {last_result}"}])
-    session = (await create(portico.client, options={"scenario": name}, **fields))["sessionId"]
+    name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}, {"text": "saw {last_result}"}])
+    session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
     body = {"messages": [{"role": "tool", "toolCallId": "a", "content": "it"}]}
     answers = [await portico.client.post(f"/session/{session}", json=body, headers=KEYED) for _ in range(2)]
     assert answers[0].json() == answers[1].json()
     assert answers[0].json()["messages"] == [{"role": "assistant", "content": "saw it"}]
 
 
-async def test_a_session_that_was_deleted_is_not_made_again(portico: Running) -> None:
+async def test_a_session_that_was_deleted_is_not_made_again(portico: RunningGateway) -> None:
     session = (await put(portico.client, session_body("echo"))).json()["sessionId"]
     await portico.client.delete(f"/session/{session}")
-    await error(put(portico.client, session_body("echo")), 404)
+    await expect_error(put(portico.client, session_body("echo")), 404)
     assert not await sessions(portico.client)
 
 
-async def test_what_is_stored_of_a_key_tells_nothing(portico: Running, tmp_path: Path) -> None:
+async def test_what_is_stored_of_a_key_tells_nothing(portico: RunningGateway, tmp_path: Path) -> None:
     headers = {"Idempotency-Key": "a-very-telling-key"}
     await portico.client.put("/session", json=session_body("echo"), headers=headers)
     assert not any(b"telling" in file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
 
 
-async def test_after_a_restart_nothing_runs_twice(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+async def test_after_a_restart_nothing_runs_twice(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
     hang = [{"text": "begin"}, {"write_file": {"path": "hangs", "text": "x"}}, {"hang": {"ignore_term": True}}]
-    name = scene([{"text": "one"}], hang)
-    write_config(tmp_path, table(tmp_path))
+    name = write_scenario([{"text": "one"}], hang)
+    write_config(tmp_path, gateway_config(tmp_path))
     body = session_body(options={"scenario": name}, stream="delta")
     await daemon.start()
     async with daemon.client() as client:
         first = (await put(client, body)).text
-        session = numbered(first)[0][2]["sessionId"]
+        session = parse_events(first)[0][2]["sessionId"]
         turn = asyncio.create_task(client.post(f"/session/{session}", json=TURN, headers=KEYED))
-        await until((tmp_path / "scenes" / "hangs").exists)
+        await wait_until((tmp_path / "scenes" / "hangs").exists)
         await daemon.kill()
         await asyncio.wait([turn])
     (tmp_path / "scenes" / "hangs").unlink()
     await daemon.start()
     async with daemon.client() as client:
         assert (await put(client, body)).text == first
-        again = [numbered((await client.post(f"/session/{session}", json=TURN, headers=KEYED)).text) for _ in range(2)]
+        again = [parse_events((await client.post(f"/session/{session}", json=TURN, headers=KEYED)).text) for _ in range(2)]
         assert again[0] == again[1]
         assert (again[0][0][1], again[0][-1][2]["stopReason"]) == ("turn_start", "error")
         assert await sessions(client) == [session]
-        assert [message["role"] for message in await history(client, session)][:3] == ["user", "assistant", "user"]
-        await idle(client, session)
+        assert [message["role"] for message in await get_history(client, session)][:3] == ["user", "assistant", "user"]
+        await wait_until_idle(client, session)
     assert not (tmp_path / "scenes" / "hangs").exists()

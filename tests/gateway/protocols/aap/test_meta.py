@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 
 EMPTY = {"type": "object", "maxProperties": 0}
 TEXT = {"type": "string"}
@@ -51,17 +51,17 @@ AGENT = _object(
 META = _object({"version": {"const": 1}, "agents": {"type": "array", "items": AGENT}})
 
 
-async def _agents(portico: Running) -> dict[str, dict[str, Any]]:
+async def _agents(portico: RunningGateway) -> dict[str, dict[str, Any]]:
     body = (await portico.client.get("/meta")).json()
     jsonschema.validate(body, META)
     return {agent["name"]: agent for agent in body["agents"]}
 
 
-async def test_meta_has_the_shape_of_the_protocol(portico: Running) -> None:
+async def test_meta_has_the_shape_of_the_protocol(portico: RunningGateway) -> None:
     assert {"echo", "script"} <= set(await _agents(portico))
 
 
-async def test_an_agent_says_what_it_can_do(portico: Running) -> None:
+async def test_an_agent_says_what_it_can_do(portico: RunningGateway) -> None:
     agents = await _agents(portico)
     assert agents["script"]["capabilities"] == {
         "history": {"compacted": {}, "full": {}},
@@ -77,7 +77,7 @@ async def test_an_agent_says_what_it_can_do(portico: Running) -> None:
     assert "image" not in agents["echo"]["capabilities"]
 
 
-async def test_options_come_in_the_three_types(portico: Running) -> None:
+async def test_options_come_in_the_three_types(portico: RunningGateway) -> None:
     options = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
     assert {name: option["type"] for name, option in options.items()} == {
         "scenario": "text",
@@ -96,7 +96,7 @@ async def test_the_configuration_sets_names_and_defaults(tmp_path: Path) -> None
         "description": "For me.",
         "options": {"pace": "fast", "token": "configured-secret"},
     }
-    async with gateway_on(table(tmp_path, agents={"demo": entry})) as portico:
+    async with run_gateway(gateway_config(tmp_path, agents={"demo": entry})) as portico:
         demo = (await _agents(portico))["demo"]
     options = {option["name"]: option["default"] for option in demo["options"]}
     assert (demo["title"], demo["description"]) == ("My demo", "For me.")
@@ -105,7 +105,7 @@ async def test_the_configuration_sets_names_and_defaults(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong-key", "Basic dGVzdDp0ZXN0"])
-async def test_meta_and_healthz_need_no_key(portico: Running, authorization: str | None) -> None:
+async def test_meta_and_healthz_need_no_key(portico: RunningGateway, authorization: str | None) -> None:
     headers = {"Authorization": authorization} if authorization else {}
     for path in ("/meta", "/healthz"):
         portico.client.headers.pop("Authorization", None)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running, gateway_on, table
-from tests.gateway.aap_client import Aap
-from tests.gateway.talk import create, error, history, session_body, user
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.aap_client import AapClient
+from tests.gateway.requests import create_session, expect_error, get_history, session_body, user_message
 
 JSON = {"Content-Type": "application/json"}
 SECRET = "s3cret-value"
@@ -32,51 +32,54 @@ BAD_CREATIONS: list[tuple[Any, str]] = [
     (session_body() | {"messages": [SECRET]}, "messages.0: "),
     (session_body() | {"messages": [{"content": SECRET}]}, "messages.0: "),
     (session_body() | {"messages": [{"role": SECRET, "content": "x"}]}, "messages.0: role must be one of 'system', 'user'"),
-    (session_body() | {"messages": [user(7)]}, "messages.0.user.content"),
-    (session_body() | {"messages": [user([{"type": SECRET}])]}, "messages.0.user.content"),
-    (session_body() | {"messages": [user([{"type": "text", "text": {"a": SECRET}}])]}, "messages.0.user.content"),
-    (session_body() | {"messages": [{"role": "system", "content": [SECRET]}, user()]}, "messages.0.system.content"),
-    (session_body() | {"messages": [{"role": "tool", "content": SECRET}, user()]}, "messages.0.tool.toolCallId"),
+    (session_body() | {"messages": [user_message(7)]}, "messages.0.user.content"),
+    (session_body() | {"messages": [user_message([{"type": SECRET}])]}, "messages.0.user.content"),
+    (session_body() | {"messages": [user_message([{"type": "text", "text": {"a": SECRET}}])]}, "messages.0.user.content"),
+    (session_body() | {"messages": [{"role": "system", "content": [SECRET]}, user_message()]}, "messages.0.system.content"),
+    (session_body() | {"messages": [{"role": "tool", "content": SECRET}, user_message()]}, "messages.0.tool.toolCallId"),
     (
-        session_body() | {"messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}, user()]},
+        session_body() | {"messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}, user_message()]},
         "messages.0: role",
     ),
-    (session_body() | {"messages": [user(), {"role": "assistant", "content": "x"}]}, "messages: the last message"),
+    (session_body() | {"messages": [user_message(), {"role": "assistant", "content": "x"}]}, "messages: the last message"),
     (session_body() | {"messages": [{"role": "system", "content": "x"}]}, "messages: the last message"),
-    (session_body() | {"messages": [user(), {"role": "tool", "toolCallId": "x", "content": "x"}]}, "messages: the last message"),
+    (
+        session_body() | {"messages": [user_message(), {"role": "tool", "toolCallId": "x", "content": "x"}]},
+        "messages: the last message",
+    ),
 ]
 
 
 @pytest.fixture
-async def session(portico: Running) -> AsyncIterator[str]:
+async def session(portico: RunningGateway) -> AsyncIterator[str]:
     """A session of `echo`; a refused request must leave it, and the list of sessions, as they are."""
-    found = (await create(portico.client, "echo"))["sessionId"]
-    before = await history(portico.client, found)
+    found = (await create_session(portico.client, "echo"))["sessionId"]
+    before = await get_history(portico.client, found)
     yield found
-    assert await history(portico.client, found) == before
+    assert await get_history(portico.client, found) == before
     assert (await portico.client.get("/sessions")).json() == {"sessions": [found]}
     assert not await portico.gateway.store.runs.unfinished()
 
 
-async def test_a_bad_creation_names_the_place(aap: Aap, session: str) -> None:
+async def test_a_bad_creation_names_the_place(aap: AapClient, session: str) -> None:
     # Version 3 creates without a turn: a history need not end with the user, and `stream` is the turns'.
     turnless = ("messages: the last message", "stream: ")
     cases = [case for case in BAD_CREATIONS if case[1] not in turnless and case[0] != session_body() | {"messages": []}]
-    method, path = ("POST", "/sessions") if aap.three else ("PUT", "/session")
-    for body, place in cases if aap.three else BAD_CREATIONS:
+    method, path = ("POST", "/sessions") if aap.is_version_3 else ("PUT", "/session")
+    for body, place in cases if aap.is_version_3 else BAD_CREATIONS:
         request = aap.http.request(method, aap.base.url + path, content=json.dumps(body), headers=JSON)
-        text = await error(request, 400)
+        text = await expect_error(request, 400)
         assert place in text, (body, text)
         assert SECRET not in text, (body, text)
 
 
-async def test_a_bad_turn_names_the_place(aap: Aap, session: str) -> None:
+async def test_a_bad_turn_names_the_place(aap: AapClient, session: str) -> None:
     answer = {"role": "tool", "toolCallId": "x", "content": "y"}
     for messages, place in (
         ([], "messages: empty"),
-        ([user(), answer], "messages: a user message stands alone"),
-        ([answer, user()], "messages: a user message stands alone"),
-        ([user(), user()], "messages: a user message stands alone"),
+        ([user_message(), answer], "messages: a user message stands alone"),
+        ([answer, user_message()], "messages: a user message stands alone"),
+        ([user_message(), user_message()], "messages: a user message stands alone"),
         ([{"role": "system", "content": SECRET}], "messages.0: role"),
         ([{"role": "assistant", "content": SECRET}], "messages.0: role"),
         ([{"role": "tool_permission", "toolCallId": "x"}], "messages.0.tool_permission.granted"),
@@ -84,21 +87,21 @@ async def test_a_bad_turn_names_the_place(aap: Aap, session: str) -> None:
         ([answer], "'x'"),
         (None, "messages"),
     ):
-        text = await error(aap.post(session, {"messages": messages}), 400)
+        text = await expect_error(aap.post(session, {"messages": messages}), 400)
         assert place in text, (messages, text)
         assert SECRET not in text
 
 
-async def test_a_blank_user_message_is_refused(aap: Aap, session: str) -> None:
+async def test_a_blank_user_message_is_refused(aap: AapClient, session: str) -> None:
     for blank in ("", "  \n\t", [], [{"type": "text", "text": " "}], [{"type": "thinking", "thinking": "x"}]):
-        if not aap.three:
-            assert "blank" in await error(aap.put(session_body("echo", user(blank))), 400)
-        assert "blank" in await error(aap.post(session, {"messages": [user(blank)]}), 400)
+        if not aap.is_version_3:
+            assert "blank" in await expect_error(aap.put(session_body("echo", user_message(blank))), 400)
+        assert "blank" in await expect_error(aap.post(session, {"messages": [user_message(blank)]}), 400)
 
 
-async def test_an_image_alone_is_no_blank_message(portico: Running) -> None:
-    picture = user([{"type": "image", "url": "https://example.org/cat.png"}])
-    assert (await create(portico.client, "script", picture, options={"pace": "fast"}))["stopReason"] == "end_turn"
+async def test_an_image_alone_is_no_blank_message(portico: RunningGateway) -> None:
+    picture = user_message([{"type": "image", "url": "https://example.org/cat.png"}])
+    assert (await create_session(portico.client, "script", picture, options={"pace": "fast"}))["stopReason"] == "end_turn"
 
 
 DEEP = b"[" * 200_000
@@ -122,24 +125,24 @@ MALFORMED = [
 ]
 
 
-async def test_malformed_bodies_are_refused(aap: Aap, session: str) -> None:
-    make = ("POST", "/sessions") if aap.three else ("PUT", "/session")
+async def test_malformed_bodies_are_refused(aap: AapClient, session: str) -> None:
+    make = ("POST", "/sessions") if aap.is_version_3 else ("PUT", "/session")
     for content in MALFORMED:
         for method, path in ((make[0], aap.base.url + make[1]), ("POST", "/v1/execute")):
-            text = await error(aap.http.request(method, path, content=content, headers=JSON), 400)
+            text = await expect_error(aap.http.request(method, path, content=content, headers=JSON), 400)
             assert SECRET not in text, text
-        await error(aap.http.post(aap.turns(session), content=content, headers=JSON), 400)
+        await expect_error(aap.http.post(aap.turns(session), content=content, headers=JSON), 400)
 
 
-async def test_another_content_type_is_refused(portico: Running, session: str) -> None:
+async def test_another_content_type_is_refused(portico: RunningGateway, session: str) -> None:
     body = json.dumps(session_body("echo", SECRET))
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", ""):
-        text = await error(portico.client.put("/session", content=body, headers={"Content-Type": kind}), 415)
+        text = await expect_error(portico.client.put("/session", content=body, headers={"Content-Type": kind}), 415)
         assert "Content-Type: application/json" in text
         assert SECRET not in text
 
 
-async def test_an_unknown_path_says_where_the_list_is(portico: Running) -> None:
+async def test_an_unknown_path_says_where_the_list_is(portico: RunningGateway) -> None:
     for method, path, status in (
         ("GET", "/", 404),
         ("GET", "/nothing", 404),
@@ -150,7 +153,7 @@ async def test_an_unknown_path_says_where_the_list_is(portico: Running) -> None:
         ("DELETE", "/sessions", 405),
         ("PATCH", "/meta", 405),
     ):
-        text = await error(portico.client.request(method, path), status)
+        text = await expect_error(portico.client.request(method, path), status)
         assert f"{method} {path}" in text
         assert "/openapi.json" in text
         assert ("allow" in (await portico.client.request(method, path)).headers) == (status == 405)
@@ -162,18 +165,20 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, announced: bool)
         for _ in range(20):
             yield b" " * 1000
 
-    async with gateway_on(table(tmp_path, server={"max_body": 10_000})) as portico:
+    async with run_gateway(gateway_config(tmp_path, server={"max_body": 10_000})) as portico:
         content: Any = b" " * 20_000 if announced else chunks()
-        text = await error(portico.client.put("/session", content=content, headers=JSON), 413)
+        text = await expect_error(portico.client.put("/session", content=content, headers=JSON), 413)
         assert "server.max_body" in text
-        assert (await create(portico.client, "echo", "x" * 9000))["messages"][0]["content"] == "x" * 9000
+        assert (await create_session(portico.client, "echo", "x" * 9000))["messages"][0]["content"] == "x" * 9000
 
 
-async def test_a_failure_of_the_gateway_is_told_without_its_details(portico: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_of_the_gateway_is_told_without_its_details(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken(*_: Any) -> None:
         raise RuntimeError(SECRET)
 
     monkeypatch.setattr(portico.gateway.store.sessions, "page", broken)
-    text = await error(portico.client.get("/sessions"), 500)
+    text = await expect_error(portico.client.get("/sessions"), 500)
     assert "log" in text
     assert SECRET not in text

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.store import SessionRecord
-from tests.daemon import Running
-from tests.gateway.aap_client import Aap
-from tests.gateway.talk import alive, error, frames, pid_in, until, user
+from tests.daemon import RunningGateway
+from tests.gateway.aap_client import AapClient
+from tests.gateway.requests import expect_error, is_alive, parse_frames, read_pid, user_message, wait_until
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 
-async def _fill(portico: Running, count: int, first: int = 0) -> list[str]:
+async def _fill(portico: RunningGateway, count: int, first: int = 0) -> list[str]:
     """Sessions without a turn, many at once; the times of three of them are the same."""
     ids = [f"sess_{number:05}" for number in range(first, first + count)]
     for number, session in enumerate(ids, first):
@@ -22,11 +22,11 @@ async def _fill(portico: Running, count: int, first: int = 0) -> list[str]:
     return ids
 
 
-async def _walk(aap: Aap, between: Callable[[], object] | None = None, **query: int) -> list[list[str]]:
+async def _walk(aap: AapClient, between: Callable[[], object] | None = None, **query: int) -> list[list[str]]:
     pages: list[list[str]] = []
     after: dict[str, str] = {}
     while True:
-        body = await aap.page(**query, **after)
+        body = await aap.list_sessions(**query, **after)
         pages.append(body["sessions"])
         if "next" not in body:
             assert list(body) == ["sessions"]
@@ -36,11 +36,11 @@ async def _walk(aap: Aap, between: Callable[[], object] | None = None, **query: 
             await between()  # type: ignore[misc]
 
 
-async def test_without_sessions_the_list_is_empty(aap: Aap) -> None:
-    assert await aap.page() == {"sessions": []}
+async def test_without_sessions_the_list_is_empty(aap: AapClient) -> None:
+    assert await aap.list_sessions() == {"sessions": []}
 
 
-async def test_every_session_comes_once_newest_first(portico: Running, aap: Aap) -> None:
+async def test_every_session_comes_once_newest_first(portico: RunningGateway, aap: AapClient) -> None:
     ids = await _fill(portico, 250)
     pages = await _walk(aap)
     assert [len(page) for page in pages] == [100, 100, 50]
@@ -49,109 +49,113 @@ async def test_every_session_comes_once_newest_first(portico: Running, aap: Aap)
     assert [len(page) for page in await _walk(aap, limit=1000)] == [250]
 
 
-async def test_sessions_that_are_made_in_between_disturb_nothing(portico: Running, aap: Aap) -> None:
+async def test_sessions_that_are_made_in_between_disturb_nothing(portico: RunningGateway, aap: AapClient) -> None:
     ids = await _fill(portico, 250)
 
     async def more() -> None:
-        await aap.create("echo")
+        await aap.create_session("echo")
 
     pages = await _walk(aap, more, limit=60)
     assert [session for page in pages for session in page] == ids[::-1]
     assert len([session for page in await _walk(aap) for session in page]) == 254
 
 
-async def test_a_cursor_survives_the_deletion_of_its_session(portico: Running, aap: Aap) -> None:
+async def test_a_cursor_survives_the_deletion_of_its_session(portico: RunningGateway, aap: AapClient) -> None:
     ids = await _fill(portico, 10)
-    first = await aap.page(limit=4)
+    first = await aap.list_sessions(limit=4)
     assert (await aap.delete(first["sessions"][-1])).status_code == 204
-    rest = await aap.page(after=first["next"])
+    rest = await aap.list_sessions(after=first["next"])
     assert rest == {"sessions": ids[5::-1]}
 
 
-async def test_new_sessions_stand_first(aap: Aap) -> None:
-    made = [(await aap.create("echo"))["sessionId"] for _ in range(3)]
-    assert (await aap.page())["sessions"] == made[::-1]
+async def test_new_sessions_stand_first(aap: AapClient) -> None:
+    made = [(await aap.create_session("echo"))["sessionId"] for _ in range(3)]
+    assert (await aap.list_sessions())["sessions"] == made[::-1]
 
 
-async def test_a_cursor_of_somebody_elses_is_refused(aap: Aap) -> None:
+async def test_a_cursor_of_somebody_elses_is_refused(aap: AapClient) -> None:
     for cursor in ("", "junk", "AAAA", "bm9wZQ==", "MS4wIHggeQ==", "%ff", "é", "sess_1"):
-        assert "after" in await error(aap.http.get(aap.base.url + "/sessions", params={"after": cursor}), 400)
+        assert "after" in await expect_error(aap.http.get(aap.base.url + "/sessions", params={"after": cursor}), 400)
 
 
-async def test_a_limit_out_of_bounds_is_refused(aap: Aap) -> None:
+async def test_a_limit_out_of_bounds_is_refused(aap: AapClient) -> None:
     for limit in ("0", "-1", "1001", "many", ""):
-        assert "limit" in await error(aap.http.get(aap.base.url + "/sessions", params={"limit": limit}), 400)
+        assert "limit" in await expect_error(aap.http.get(aap.base.url + "/sessions", params={"limit": limit}), 400)
 
 
-async def test_a_deleted_session_is_gone(aap: Aap) -> None:
-    session = (await aap.create("echo"))["sessionId"]
+async def test_a_deleted_session_is_gone(aap: AapClient) -> None:
+    session = (await aap.create_session("echo"))["sessionId"]
     answer = await aap.delete(session)
     assert (answer.status_code, answer.content) == (204, b"")
-    await error(aap.get(session), 404)
-    await error(aap.post(session, {"messages": [user()]}), 404)
-    await error(aap.delete(session), 404)
-    assert await aap.page() == {"sessions": []}
+    await expect_error(aap.get(session), 404)
+    await expect_error(aap.post(session, {"messages": [user_message()]}), 404)
+    await expect_error(aap.delete(session), 404)
+    assert await aap.list_sessions() == {"sessions": []}
 
 
-async def test_deleting_ends_a_run_with_its_agent(portico: Running, aap: Aap, scene: Scene, tmp_path: Path) -> None:
+async def test_deleting_ends_a_run_with_its_agent(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     steps = [{"text": "a"}, {"spawn": {"seconds": 60, "new_session": True, "pid_file": "stray"}}, {"hang": {"ignore_term": True}}]
-    session = (await aap.create(options={"scenario": scene({"when": "go", "steps": steps}, [{"text": "b"}])}))["sessionId"]
-    async with aap.stream(session, user("go")) as answer:
-        stray = await pid_in(tmp_path / "scenes" / "stray")
+    session = (await aap.create_session(options={"scenario": write_scenario({"when": "go", "steps": steps}, [{"text": "b"}])}))[
+        "sessionId"
+    ]
+    async with aap.stream(session, user_message("go")) as answer:
+        stray = await read_pid(tmp_path / "scenes" / "stray")
         (_, agent, _), *_ = await portico.gateway.store.processes.all()
-        assert alive(agent)
+        assert is_alive(agent)
         assert (await aap.delete(session)).status_code == 204
-        assert not alive(agent)
-        assert not alive(stray)
-        events = frames((await answer.aread()).decode())
+        assert not is_alive(agent)
+        assert not is_alive(stray)
+        events = parse_frames((await answer.aread()).decode())
     assert events[-1][0] == "turn_stop"
     assert events[-1][1]["stopReason"] == "error"
-    await error(aap.get(session), 404)
+    await expect_error(aap.get(session), 404)
     assert not await portico.gateway.store.processes.all()
     assert not await portico.gateway.store.events.read(session, 0)
 
 
-async def test_a_session_that_is_deleted_while_others_ask_for_it(portico: Running, aap: Aap) -> None:
+async def test_a_session_that_is_deleted_while_others_ask_for_it(portico: RunningGateway, aap: AapClient) -> None:
     for _ in range(5):
-        session = (await aap.create("echo"))["sessionId"]
+        session = (await aap.create_session("echo"))["sessionId"]
         answers = await asyncio.gather(
             aap.delete(session),
-            aap.post(session, {"messages": [user()]}),
+            aap.post(session, {"messages": [user_message()]}),
             aap.delete(session),
-            aap.post(session, {"messages": [user()]}),
+            aap.post(session, {"messages": [user_message()]}),
             aap.get(session),
         )
         codes = [answer.status_code for answer in answers]
         assert {codes[0], codes[2]} == {204, 404}
         assert {codes[1], codes[3]} <= {200, 404, 409}
         assert codes[4] in (200, 404)
-    await until(lambda: _nothing_runs(portico))
+    await wait_until(lambda: _nothing_runs(portico))
 
 
-async def _nothing_runs(portico: Running) -> bool:
+async def _nothing_runs(portico: RunningGateway) -> bool:
     return not await portico.gateway.store.processes.all()
 
 
-async def test_a_turn_while_one_runs_is_refused(portico: Running, aap: Aap, scene: Scene) -> None:
-    name = scene({"when": "go", "steps": [{"text": "a"}, {"hang": True}]}, [{"text": "b"}])
-    session = (await aap.create(options={"scenario": name}))["sessionId"]
-    async with aap.stream(session, user("go")) as answer:
+async def test_a_turn_while_one_runs_is_refused(portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario({"when": "go", "steps": [{"text": "a"}, {"hang": True}]}, [{"text": "b"}])
+    session = (await aap.create_session(options={"scenario": name}))["sessionId"]
+    async with aap.stream(session, user_message("go")) as answer:
         assert answer.status_code == 200
-        before = await aap.look(session)
+        before = await aap.get_session(session)
         assert before["state"] == "running"
-        for message in (user(), {"role": "tool", "toolCallId": "x", "content": "y"}):
-            text = await error(aap.post(session, {"messages": [message]}), 409)
+        for message in (user_message(), {"role": "tool", "toolCallId": "x", "content": "y"}):
+            text = await expect_error(aap.post(session, {"messages": [message]}), 409)
             assert "wait for its end" in text
-        config = {"messages": [user()], "agent": {"options": {"pace": "fast"}}}
-        await error(aap.post(session, config), 409)
-        assert await aap.look(session) == before
+        config = {"messages": [user_message()], "agent": {"options": {"pace": "fast"}}}
+        await expect_error(aap.post(session, config), 409)
+        assert await aap.get_session(session) == before
 
 
-async def test_of_turns_at_the_same_time_one_runs(aap: Aap, scene: Scene) -> None:
-    name = scene([{"text": "a"}, {"delay": 0.3}])
-    session = (await aap.create(options={"scenario": name, "pace": "fast"}))["sessionId"]
-    body = {"messages": [user("again")], "agent": {"options": {"pace": "recorded"}}}
+async def test_of_turns_at_the_same_time_one_runs(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "a"}, {"delay": 0.3}])
+    session = (await aap.create_session(options={"scenario": name, "pace": "fast"}))["sessionId"]
+    body = {"messages": [user_message("again")], "agent": {"options": {"pace": "recorded"}}}
     answers = await asyncio.gather(*(aap.post(session, body) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
-    assert [message["role"] for message in await aap.history(session)] == ["user", "assistant"] * 2
+    assert [message["role"] for message in await aap.get_history(session)] == ["user", "assistant"] * 2
     assert (await aap.send_turn(session, "more"))["stopReason"] == "end_turn"

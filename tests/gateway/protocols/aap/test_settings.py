@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.daemon import Running, gateway_on, table
-from tests.gateway.aap_client import Aap, Base
-from tests.gateway.talk import error, session_body, user
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.aap_client import AapClient, BaseUrl
+from tests.gateway.requests import expect_error, session_body, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 SAY_OPTIONS = [{"text": "{options.pace} {options.token}"}]
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object", "properties": {}}}
 
@@ -20,82 +20,86 @@ def _said(answer: dict[str, Any]) -> str:
     return str(answer["messages"][0]["content"])
 
 
-async def test_options_merge_by_key(aap: Aap, scene: Scene) -> None:
-    name = scene(SAY_OPTIONS)
-    first = await aap.create(options={"scenario": name, "pace": "fast"})
+async def test_options_merge_by_key(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario(SAY_OPTIONS)
+    first = await aap.create_session(options={"scenario": name, "pace": "fast"})
     session = first["sessionId"]
     assert _said(first) == "fast "
     assert _said(await aap.send_turn(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
     assert _said(await aap.send_turn(session, "x")) == "fast tok-1234"
     assert _said(await aap.send_turn(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
     assert _said(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
-    config = (await aap.look(session))["agent"]
+    config = (await aap.get_session(session))["agent"]
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
 
 
-async def test_an_option_that_was_never_given_has_its_default(base: Base, tmp_path: Path, scene: Scene) -> None:
+async def test_an_option_that_was_never_given_has_its_default(
+    base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario
+) -> None:
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
-        "options": {"scenario": scene(SAY_OPTIONS), "token": "from-config"},
+        "options": {"scenario": write_scenario(SAY_OPTIONS), "token": "from-config"},
     }
-    async with gateway_on(table(tmp_path, agents={"demo": entry})) as portico:
-        aap = Aap(portico.client, base)
-        answer = await aap.create("demo")
+    async with run_gateway(gateway_config(tmp_path, agents={"demo": entry})) as portico:
+        aap = AapClient(portico.client, base)
+        answer = await aap.create_session("demo")
         assert _said(answer) == "recorded from-config"
-        assert (await aap.look(answer["sessionId"]))["agent"] == {"name": "demo"}
-        answer = await aap.create("demo", options={"token": "of-session", "pace": "fast"})
+        assert (await aap.get_session(answer["sessionId"]))["agent"] == {"name": "demo"}
+        answer = await aap.create_session("demo", options={"token": "of-session", "pace": "fast"})
         assert _said(answer) == "fast of-session"
         reset = {"options": {"pace": "recorded"}}
         assert _said(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
 
 
-async def test_stars_sent_back_leave_a_secret_as_it_is(aap: Aap, scene: Scene) -> None:
-    first = await aap.create(options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"})
+async def test_stars_sent_back_leave_a_secret_as_it_is(aap: AapClient, write_scenario: WriteScenario) -> None:
+    first = await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"})
     session = first["sessionId"]
-    shown = (await aap.look(session))["agent"]["options"]
+    shown = (await aap.get_session(session))["agent"]["options"]
     assert shown["token"] == "***"
     assert _said(await aap.send_turn(session, "x", agent={"options": shown})) == "recorded tok-1234"
     assert _said(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
-    fresh = await aap.create(options=shown)
+    fresh = await aap.create_session(options=shown)
     assert _said(fresh) == "recorded "
 
 
-async def test_other_options_may_be_stars(aap: Aap, scene: Scene) -> None:
-    text = await error(aap.put(session_body(options={"scenario": "***"})), 503)
+async def test_other_options_may_be_stars(aap: AapClient, write_scenario: WriteScenario) -> None:
+    text = await expect_error(aap.put(session_body(options={"scenario": "***"})), 503)
     assert "***" in text
 
 
-async def test_settings_outlive_the_daemon(base: Base, tmp_path: Path, scene: Scene) -> None:
-    config = table(tmp_path)
-    options = {"scenario": scene(SAY_OPTIONS), "token": "tok-1234"}
-    async with gateway_on(config) as portico:
-        aap = Aap(portico.client, base)
-        session = (await aap.create(options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))["sessionId"]
-        before = await aap.look(session)
-    async with gateway_on(config) as portico:
-        aap = Aap(portico.client, base)
-        assert await aap.look(session) == before
+async def test_settings_outlive_the_daemon(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
+    config = gateway_config(tmp_path)
+    options = {"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}
+    async with run_gateway(config) as portico:
+        aap = AapClient(portico.client, base)
+        session = (await aap.create_session(options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))[
+            "sessionId"
+        ]
+        before = await aap.get_session(session)
+    async with run_gateway(config) as portico:
+        aap = AapClient(portico.client, base)
+        assert await aap.get_session(session) == before
         assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
     assert before["tools"] == [WEATHER]
     assert before["agent"]["tools"] == [{"name": "lookup", "trust": True}]
 
 
-async def test_tools_replace_the_tools_before(aap: Aap, scene: Scene) -> None:
+async def test_tools_replace_the_tools_before(aap: AapClient, write_scenario: WriteScenario) -> None:
     own = {"tool_call": {"name": "lookup", "result": "3 hits"}}
-    name = scene([own, {"text": "{last_result}"}])
-    answer = await aap.create(options={"scenario": name})
+    name = write_scenario([own, {"text": "{last_result}"}])
+    answer = await aap.create_session(options={"scenario": name})
     session = answer["sessionId"]
     assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools every tool of the agent's is off"
-    assert "tools" not in await aap.look(session)
+    assert "tools" not in await aap.get_session(session)
     granted = {"tools": [{"name": "lookup", "trust": True}, {"name": "shell"}]}
     assert (await aap.send_turn(session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
-    found = await aap.look(session)
+    found = await aap.get_session(session)
     assert found["agent"]["tools"] == [{"name": "lookup", "trust": True}, {"name": "shell", "trust": False}]
     assert (await aap.send_turn(session, "x"))["messages"][-1]["content"] == "3 hits"
     none = await aap.send_turn(session, "x", agent={"tools": []}, tools=[WEATHER])
     assert "not enabled" in none["messages"][-1]["content"]
-    found = await aap.look(session)
+    found = await aap.get_session(session)
     assert found["agent"]["tools"] == []
     assert found["tools"] == [WEATHER]
 
@@ -114,17 +118,17 @@ BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_bad_settings_are_named_and_change_nothing(aap: Aap) -> None:
-    session = (await aap.create(options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
-    before = await aap.look(session)
+async def test_bad_settings_are_named_and_change_nothing(aap: AapClient) -> None:
+    session = (await aap.create_session(options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
+    before = await aap.get_session(session)
     for agent, named in BAD_AGENTS:
-        turn = {"messages": [user()], "agent": agent}
-        refused = await error(aap.post(session, turn), 400)
-        refused += await error(aap.put(session_body() | {"agent": {"name": "script", **agent}}), 400)
+        turn = {"messages": [user_message()], "agent": agent}
+        refused = await expect_error(aap.post(session, turn), 400)
+        refused += await expect_error(aap.put(session_body() | {"agent": {"name": "script", **agent}}), 400)
         assert all(refused.count(word) >= 2 for word in named), refused
         assert "tok-1234" not in refused
-    assert await aap.look(session) == before
-    assert await aap.page() == {"sessions": [session]}
+    assert await aap.get_session(session) == before
+    assert await aap.list_sessions() == {"sessions": [session]}
 
 
 BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
@@ -138,54 +142,56 @@ BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-async def test_bad_application_tools_are_named(aap: Aap) -> None:
-    sessions = {name: (await aap.create(name))["sessionId"] for name in ("script", "echo")}
-    before = [await aap.look(session) for session in sessions.values()]
+async def test_bad_application_tools_are_named(aap: AapClient) -> None:
+    sessions = {name: (await aap.create_session(name))["sessionId"] for name in ("script", "echo")}
+    before = [await aap.get_session(session) for session in sessions.values()]
     for agent, tools, named in BAD_TOOLS:
-        turn = {"messages": [user()], "tools": tools}
+        turn = {"messages": [user_message()], "tools": tools}
         named = [word.replace("inputSchema", aap.schema) for word in named]
-        refused = await error(aap.post(sessions[agent], turn), 400)
-        refused += await error(aap.put(session_body(agent, tools=tools)), 400)
+        refused = await expect_error(aap.post(sessions[agent], turn), 400)
+        refused += await expect_error(aap.put(session_body(agent, tools=tools)), 400)
         assert all(refused.count(word) >= 2 for word in named), refused
-    assert [await aap.look(session) for session in sessions.values()] == before
-    assert len((await aap.page())["sessions"]) == 2
+    assert [await aap.get_session(session) for session in sessions.values()] == before
+    assert len((await aap.list_sessions())["sessions"]) == 2
 
 
-async def test_an_unknown_agent_is_named(aap: Aap) -> None:
-    text = await error(aap.put(session_body("nobody")), 400)
+async def test_an_unknown_agent_is_named(aap: AapClient) -> None:
+    text = await expect_error(aap.put(session_body("nobody")), 400)
     assert "'nobody'" in text
     assert "echo" in text and "script" in text
-    assert await aap.page() == {"sessions": []}
+    assert await aap.list_sessions() == {"sessions": []}
 
 
-async def test_the_agent_of_a_session_stays(aap: Aap) -> None:
-    session = (await aap.create("script", options={"pace": "fast"}))["sessionId"]
-    before = await aap.look(session)
-    body = {"messages": [user()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
-    text = await error(aap.post(session, body), 400)
+async def test_the_agent_of_a_session_stays(aap: AapClient) -> None:
+    session = (await aap.create_session("script", options={"pace": "fast"}))["sessionId"]
+    before = await aap.get_session(session)
+    body = {"messages": [user_message()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
+    text = await expect_error(aap.post(session, body), 400)
     assert "'script'" in text and "'echo'" in text
-    assert await aap.look(session) == before
+    assert await aap.get_session(session) == before
     assert (await aap.send_turn(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
 
 
-async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: Aap, scene: Scene) -> None:
-    session = (await aap.create(options={"scenario": scene(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
-    before = await aap.look(session)
-    body = {"messages": [user()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
-    assert "missing.json" in await error(aap.post(session, body), 503)
-    assert await aap.look(session) == before
+async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session = (await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
+    before = await aap.get_session(session)
+    body = {"messages": [user_message()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
+    assert "missing.json" in await expect_error(aap.post(session, body), 503)
+    assert await aap.get_session(session) == before
     assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
 
 
-async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: Running, aap: Aap) -> None:
-    text = await error(aap.put(session_body(options={"scenario": "missing.json"})), 503)
+async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: RunningGateway, aap: AapClient) -> None:
+    text = await expect_error(aap.put(session_body(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
-    assert len((await aap.page())["sessions"]) == int(aap.three), "in version 3 it was made by a request of its own"
+    assert len((await aap.list_sessions())["sessions"]) == int(aap.is_version_3), (
+        "in version 3 it was made by a request of its own"
+    )
     assert not await portico.gateway.store.processes.all()
 
 
-async def test_a_tool_keeps_every_word_of_its_schema(aap: Aap) -> None:
+async def test_a_tool_keeps_every_word_of_its_schema(aap: AapClient) -> None:
     schema = json.loads('{"type":"object","properties":{"a":{"enum":[1,2.5,null,true]}},"x-own":{"deep":[[]]},"$defs":{}}')
     tool = {"name": "t", "title": "A tool", "description": "", "inputSchema": schema}
-    session = (await aap.create(tools=[tool], options={"pace": "fast"}))["sessionId"]
-    assert (await aap.look(session))["tools"] == [tool]
+    session = (await aap.create_session(tools=[tool], options={"pace": "fast"}))["sessionId"]
+    assert (await aap.get_session(session))["tools"] == [tool]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running, gateway_on, table
-from tests.gateway.aap_client import Aap
-from tests.gateway.talk import Frame, frames, joined, session_body, user
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.aap_client import AapClient
+from tests.gateway.requests import Frame, joined_text, parse_frames, session_body, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 STEPS = [
     {"thinking": {"text": "First a thought.", "chunk": 3}},
     {"text": {"text": "A first message: äöü 🙂\n", "chunk": 4}},
@@ -42,64 +42,64 @@ MESSAGES = [
 ]
 
 
-async def turn(aap: Aap, scenario: str, mode: str) -> tuple[str, list[Frame]]:
+async def turn(aap: AapClient, scenario: str, mode: str) -> tuple[str, list[Frame]]:
     """The session and the events between `turn_start` and the end of a new session's first turn."""
-    session, events = await aap.begin(options={"scenario": scenario}, stream=mode)
+    session, events = await aap.create_streamed(options={"scenario": scenario}, stream=mode)
     assert events[0] == ("turn_start", {})
     assert [name for name, _ in events].count("turn_stop") == 1
     assert events[-1][0] == "turn_stop"
     return session, events[1:]
 
 
-async def test_delta_sends_text_and_thinking_as_they_come(aap: Aap, scene: Scene) -> None:
-    session, events = await turn(aap, scene(STEPS), "delta")
+async def test_delta_sends_text_and_thinking_as_they_come(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session, events = await turn(aap, write_scenario(STEPS), "delta")
     assert [name for name, _ in events[:6]] == ["thinking_delta"] * 6
     assert {name for name, _ in events} == {"thinking_delta", "text_delta", "turn_stop"}
-    assert joined(events, "text_delta") == "A first message: äöü 🙂\nA second message."
-    assert joined(events, "thinking_delta") == "First a thought.A second thought."
+    assert joined_text(events, "text_delta") == "A first message: äöü 🙂\nA second message."
+    assert joined_text(events, "thinking_delta") == "First a thought.A second thought."
     assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
-    assert await aap.history(session) == [user(), *MESSAGES]
+    assert await aap.get_history(session) == [user_message(), *MESSAGES]
 
 
-async def test_message_sends_each_whole_text_in_order(aap: Aap, scene: Scene) -> None:
-    session, events = await turn(aap, scene(STEPS), "message")
+async def test_message_sends_each_whole_text_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session, events = await turn(aap, write_scenario(STEPS), "message")
     assert events == [*WHOLE, ("turn_stop", {"stopReason": "end_turn"})]
-    assert await aap.history(session) == [user(), *MESSAGES]
+    assert await aap.get_history(session) == [user_message(), *MESSAGES]
 
 
-async def test_none_sends_one_json_answer(aap: Aap, scene: Scene) -> None:
-    body = await aap.create(options={"scenario": scene(STEPS)}, stream="none")
+async def test_none_sends_one_json_answer(aap: AapClient, write_scenario: WriteScenario) -> None:
+    body = await aap.create_session(options={"scenario": write_scenario(STEPS)}, stream="none")
     session = body.pop("sessionId")
     assert body == {"stopReason": "end_turn", "messages": MESSAGES}
-    assert await aap.history(session) == [user(), *MESSAGES]
+    assert await aap.get_history(session) == [user_message(), *MESSAGES]
 
 
-async def test_none_is_the_default(aap: Aap) -> None:
+async def test_none_is_the_default(aap: AapClient) -> None:
     answer = await aap.put(session_body("echo", "hi"))
-    assert (answer.status_code, answer.headers["content-type"]) == (200 if aap.three else 201, "application/json")
-    session = answer.extensions["session"] if aap.three else answer.json()["sessionId"]
-    again = await aap.post(session, {"messages": [user("ho")]})
+    assert (answer.status_code, answer.headers["content-type"]) == (200 if aap.is_version_3 else 201, "application/json")
+    session = answer.extensions["session"] if aap.is_version_3 else answer.json()["sessionId"]
+    again = await aap.post(session, {"messages": [user_message("ho")]})
     assert again.status_code == 200
     assert again.json() == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "ho"}]}
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_a_later_turn_starts_with_turn_start(aap: Aap, mode: str) -> None:
-    session = (await aap.create("echo", "one"))["sessionId"]
-    events = await aap.streamed(session, user("two"), stream=mode)
+async def test_a_later_turn_starts_with_turn_start(aap: AapClient, mode: str) -> None:
+    session = (await aap.create_session("echo", "one"))["sessionId"]
+    events = await aap.stream_turn(session, user_message("two"), stream=mode)
     text = ("text_delta", {"delta": "two"}) if mode == "delta" else ("text", {"text": "two"})
     assert events == [("turn_start", {}), text, ("turn_stop", {"stopReason": "end_turn"})]
 
 
-async def test_a_session_goes_on_over_many_turns_in_every_mode(aap: Aap, scene: Scene) -> None:
-    name = scene([{"text": "{turn}:"}, {"remember": True}])
-    session = (await aap.create("script", "a", options={"scenario": name}))["sessionId"]
+async def test_a_session_goes_on_over_many_turns_in_every_mode(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "{turn}:"}, {"remember": True}])
+    session = (await aap.create_session("script", "a", options={"scenario": name}))["sessionId"]
     for number, mode in enumerate(("delta", "message", "none"), 2):
-        body = {"messages": [user("a" * number)], "stream": mode}
+        body = {"messages": [user_message("a" * number)], "stream": mode}
         assert (await aap.post(session, body)).status_code == 200
     answer = await aap.send_turn(session, "last")
     assert answer["messages"] == [{"role": "assistant", "content": '5:["a", "aa", "aaa", "aaaa"]'}]
-    stored = await aap.history(session)
+    stored = await aap.get_history(session)
     assert [message["role"] for message in stored] == ["user", "assistant"] * 5
 
 
@@ -112,31 +112,31 @@ async def test_a_session_goes_on_over_many_turns_in_every_mode(aap: Aap, scene: 
         ([{"text": "x"}, {"exit": 3}], "error"),
     ],
 )
-async def test_every_end_has_its_stop_reason(aap: Aap, scene: Scene, steps: Any, reason: str) -> None:
-    name = scene(steps)
+async def test_every_end_has_its_stop_reason(aap: AapClient, write_scenario: WriteScenario, steps: Any, reason: str) -> None:
+    name = write_scenario(steps)
     for mode in ("delta", "message"):
         session, events = await turn(aap, name, mode)
         assert events[-1][1]["stopReason"] == reason
         assert ("error" in events[-1][1]) == (reason == "error")
-    body = await aap.create(options={"scenario": name})
+    body = await aap.create_session(options={"scenario": name})
     assert body["stopReason"] == reason
     assert body["messages"] == [{"role": "assistant", "content": "x"}]
     assert ("error" in body) == (reason == "error")
     if name and steps[-1] == {"stop": {"reason": "error", "message": "the model is away"}}:
         assert body["error"] == "the model is away"
-    found = await aap.idle(session)
+    found = await aap.wait_until_idle(session)
     assert found["stopReason"] == reason
     assert found["history"]["full"][1:] == [{"role": "assistant", "content": "x"}]
 
 
-async def test_a_message_that_the_agent_lost_does_not_count(aap: Aap, scene: Scene) -> None:
-    name = scene([{"text": "Half a mess"}, {"message_end": {"discarded": True}}, {"text": "A whole message."}])
+async def test_a_message_that_the_agent_lost_does_not_count(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "Half a mess"}, {"message_end": {"discarded": True}}, {"text": "A whole message."}])
     session, events = await turn(aap, name, "message")
     assert events[:-1] == [("text", {"text": "A whole message."})]
-    assert (await aap.history(session))[1:] == [{"role": "assistant", "content": "A whole message."}]
+    assert (await aap.get_history(session))[1:] == [{"role": "assistant", "content": "A whole message."}]
 
 
-async def test_frames_are_exactly_as_the_protocol_writes_them(portico: Running) -> None:
+async def test_frames_are_exactly_as_the_protocol_writes_them(portico: RunningGateway) -> None:
     answer = await portico.client.put("/session", json=session_body("echo", 'say "hi"\n\n', stream="delta"))
     first, rest = answer.content.split(b"\n\n", 1)
     assert first.startswith(b'event: session_start\ndata: {"sessionId":"sess_')
@@ -147,7 +147,7 @@ async def test_frames_are_exactly_as_the_protocol_writes_them(portico: Running) 
     )
 
 
-async def test_streams_are_not_to_be_buffered(portico: Running) -> None:
+async def test_streams_are_not_to_be_buffered(portico: RunningGateway) -> None:
     for path, body in (("/session", session_body("echo", stream="delta")), ("/v1/execute", {"driver": "echo", "task": "x"})):
         answer = await portico.client.request("PUT" if path == "/session" else "POST", path, json=body)
         assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
@@ -155,20 +155,20 @@ async def test_streams_are_not_to_be_buffered(portico: Running) -> None:
         assert answer.headers["x-accel-buffering"] == "no"
 
 
-async def test_a_quiet_stream_is_kept_open_by_comments(tmp_path: Path, scene: Scene) -> None:
-    name = scene([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
-    async with gateway_on(table(tmp_path, server={"keep_alive": 0.05})) as portico:
+async def test_a_quiet_stream_is_kept_open_by_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
+    async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05})) as portico:
         answer = await portico.client.put("/session", json=session_body(options={"scenario": name}, stream="delta"))
     blocks = answer.text.split("\n\n")
     received_text = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
     quiet = blocks[received_text[0] + 1 : received_text[1]]
     assert len(quiet) >= 3
     assert all(block.startswith(": ") for block in quiet)
-    assert [name for name, _ in frames(answer.text)][2:] == ["text_delta", "text_delta", "turn_stop"]
+    assert [name for name, _ in parse_frames(answer.text)][2:] == ["text_delta", "text_delta", "turn_stop"]
 
 
-async def test_events_do_not_wait_for_the_end_of_the_turn(portico: Running, scene: Scene) -> None:
-    body = session_body(options={"scenario": scene([{"text": "a"}, {"hang": True}])}, stream="delta")
+async def test_events_do_not_wait_for_the_end_of_the_turn(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    body = session_body(options={"scenario": write_scenario([{"text": "a"}, {"hang": True}])}, stream="delta")
     async with portico.client.stream("PUT", "/session", json=body) as answer:
         seen = ""
         async for chunk in answer.aiter_text():

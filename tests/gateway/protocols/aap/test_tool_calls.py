@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import SCENARIOS, Running
-from tests.gateway.aap_client import Aap
-from tests.gateway.talk import error, user
+from tests.daemon import SCENARIOS, RunningGateway
+from tests.gateway.aap_client import AapClient
+from tests.gateway.requests import expect_error, user_message
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 OFFERED = [
     {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}},
     {"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}},
@@ -39,21 +39,21 @@ LOOKED_UP = {"role": "tool", "toolCallId": "call_1_1", "content": "3 hits"}
 
 
 @pytest.fixture
-async def asked(aap: Aap, tmp_path: Path) -> dict[str, Any]:
+async def asked(aap: AapClient, tmp_path: Path) -> dict[str, Any]:
     """A session of the scenario `tools`, which waits for two results and one permission."""
     (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
-    return await aap.create(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS)
+    return await aap.create_session(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS)
 
 
-async def test_the_turn_stops_for_the_calls_that_need_the_client(aap: Aap, asked: dict[str, Any]) -> None:
+async def test_the_turn_stops_for_the_calls_that_need_the_client(aap: AapClient, asked: dict[str, Any]) -> None:
     assert asked["stopReason"] == "tool_use"
     assert asked["messages"] == [{"role": "assistant", "content": CALLS}, LOOKED_UP]
-    found = await aap.look(asked["sessionId"])
+    found = await aap.get_session(asked["sessionId"])
     assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
-    assert found["history"]["full"] == [user(), *asked["messages"]]
+    assert found["history"]["full"] == [user_message(), *asked["messages"]]
 
 
-async def test_results_and_permission_together_let_it_go_on(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_results_and_permission_together_let_it_go_on(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
     note = tmp_path / "scenes" / "notes" / "tokyo.md"
     assert not note.exists()
@@ -62,31 +62,31 @@ async def test_results_and_permission_together_let_it_go_on(aap: Aap, asked: dic
     result = {"role": "tool", "toolCallId": "note", "content": '{"written":5}'}
     assert answer == {"stopReason": "end_turn", "messages": [result, end]}
     assert note.read_text() == "Tokyo"
-    assert await aap.history(session) == [user(), *asked["messages"], CLOCK, WEATHER, result, end]
-    assert (await aap.look(session))["state"] == "idle"
+    assert await aap.get_history(session) == [user_message(), *asked["messages"], CLOCK, WEATHER, result, end]
+    assert (await aap.get_session(session))["state"] == "idle"
 
 
-async def test_a_denial_is_told_to_the_agent_and_kept(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_denial_is_told_to_the_agent_and_kept(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
     answer = await aap.send_turn(session, WEATHER, CLOCK, NO)
     denied = {"role": "tool", "toolCallId": "note", "content": "Tool call denied: not today"}
     assert answer["messages"][0] == denied
     assert "Tool call denied: not today" in answer["messages"][1]["content"]
     assert not (tmp_path / "scenes" / "notes").exists()
-    stored = await aap.history(session)
+    stored = await aap.get_history(session)
     assert denied in stored
     assert all(message["role"] != "tool_permission" for message in stored)
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_the_stream_shows_calls_and_results(aap: Aap, tmp_path: Path, mode: str) -> None:
+async def test_the_stream_shows_calls_and_results(aap: AapClient, tmp_path: Path, mode: str) -> None:
     (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
-    session, events = await aap.begin(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS, stream=mode)
+    session, events = await aap.create_streamed(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS, stream=mode)
     text = ("text_delta", {"delta": "I ask around."}) if mode == "delta" else ("text", {"text": "I ask around."})
     calls = [("tool_call", {key: value for key, value in call.items() if key != "type"}) for call in CALLS[1:]]
     looked_up = ("tool_result", {"toolCallId": "call_1_1", "content": "3 hits"})
     assert events == [("turn_start", {}), text, *calls, looked_up, ("turn_stop", {"stopReason": "tool_use"})]
-    events = await aap.streamed(session, WEATHER, CLOCK, YES, stream=mode)
+    events = await aap.stream_turn(session, WEATHER, CLOCK, YES, stream=mode)
     assert events[:2] == [("turn_start", {}), ("tool_result", {"toolCallId": "note", "content": '{"written":5}'})]
     assert [name for name, _ in events].count("tool_result") == 1, "a result that the client sent is not echoed"
     assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
@@ -99,49 +99,51 @@ WRONG_ANSWERS: list[tuple[list[dict[str, Any]], list[str]]] = [
     ([WEATHER, CLOCK, YES, YES], ["twice", "'note'"]),
     ([WEATHER, CLOCK, YES, WEATHER], ["twice", "'weather'"]),
     ([YES | {"toolCallId": "call_1_1"}], ["'call_1_1'"]),
-    ([WEATHER, CLOCK, YES, user()], ["stands alone"]),
+    ([WEATHER, CLOCK, YES, user_message()], ["stands alone"]),
 ]
 
 
-async def test_wrong_answers_are_named_and_the_session_still_waits(aap: Aap, asked: dict[str, Any]) -> None:
+async def test_wrong_answers_are_named_and_the_session_still_waits(aap: AapClient, asked: dict[str, Any]) -> None:
     session = asked["sessionId"]
-    before = await aap.look(session)
+    before = await aap.get_session(session)
     for messages, named in WRONG_ANSWERS:
-        text = await error(aap.post(session, {"messages": messages}), 400)
+        text = await expect_error(aap.post(session, {"messages": messages}), 400)
         assert all(word in text for word in named), text
-        assert await aap.look(session) == before
+        assert await aap.get_session(session) == before
     assert (await aap.send_turn(session, WEATHER, CLOCK, YES))["stopReason"] == "end_turn"
-    text = await error(aap.post(session, {"messages": [WEATHER]}), 400)
+    text = await expect_error(aap.post(session, {"messages": [WEATHER]}), 400)
     assert "'weather'" in text
 
 
-async def test_a_user_message_cancels_the_pending_calls(aap: Aap, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_user_message_cancels_the_pending_calls(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
-    scene = {"turns": [{"steps": [{"text": "{turn}"}]}]}
-    (tmp_path / "scenes" / "tools.json").write_text(json.dumps(scene))
+    write_scenario = {"turns": [{"steps": [{"text": "{turn}"}]}]}
+    (tmp_path / "scenes" / "tools.json").write_text(json.dumps(write_scenario))
     answer = await aap.send_turn(session, "never mind", agent={"options": {"pace": "fast"}})
     assert answer == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "2"}]}
     cancelled = [{"role": "tool", "toolCallId": call, "content": "Tool call cancelled"} for call in ("weather", "clock", "note")]
-    stored = await aap.history(session)
-    assert stored == [user(), *asked["messages"], *cancelled, user("never mind"), *answer["messages"]]
+    stored = await aap.get_history(session)
+    assert stored == [user_message(), *asked["messages"], *cancelled, user_message("never mind"), *answer["messages"]]
     assert not (tmp_path / "scenes" / "notes").exists()
 
 
-async def test_the_same_agent_goes_on_after_calls_were_given_up(portico: Running, aap: Aap, scene: Scene) -> None:
+async def test_the_same_agent_goes_on_after_calls_were_given_up(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario
+) -> None:
     ask = {"when": "ask", "steps": [{"app_tool": {"id": "w", "name": "get_weather"}}, {"text": "not said"}]}
-    name = scene(ask, [{"text": "{turn}"}, {"remember": True}])
-    session = (await aap.create("script", "ask", options={"scenario": name}, tools=OFFERED))["sessionId"]
+    name = write_scenario(ask, [{"text": "{turn}"}, {"remember": True}])
+    session = (await aap.create_session("script", "ask", options={"scenario": name}, tools=OFFERED))["sessionId"]
     (before,) = await portico.gateway.store.processes.all()
     assert (await aap.send_turn(session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
     assert (before,) == tuple(await portico.gateway.store.processes.all())
 
 
-async def test_settings_that_come_with_answers_are_kept(aap: Aap, scene: Scene) -> None:
-    name = scene([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{options.token}"}])
-    session = (await aap.create(options={"scenario": name}, tools=OFFERED))["sessionId"]
+async def test_settings_that_come_with_answers_are_kept(aap: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{options.token}"}])
+    session = (await aap.create_session(options={"scenario": name}, tools=OFFERED))["sessionId"]
     answer = {"role": "tool", "toolCallId": "w1", "content": "x"}
     await aap.send_turn(session, answer, agent={"options": {"token": "later"}}, tools=OFFERED[:1])
-    found = await aap.look(session)
+    found = await aap.get_session(session)
     assert found["agent"]["options"]["token"] == "***"
     assert found["tools"] == OFFERED[:1]
     assert (await aap.send_turn(session, "again"))["stopReason"] == "tool_use"
@@ -149,25 +151,25 @@ async def test_settings_that_come_with_answers_are_kept(aap: Aap, scene: Scene) 
     assert done["messages"] == [{"role": "assistant", "content": "later"}]
 
 
-async def test_twenty_calls_at_once_with_an_image_and_five_megabytes(aap: Aap, scene: Scene) -> None:
+async def test_twenty_calls_at_once_with_an_image_and_five_megabytes(aap: AapClient, write_scenario: WriteScenario) -> None:
     calls = [{"app_tool": {"id": f"c{n}", "name": "get_weather", "input": {"n": n}}} for n in range(20)]
     reported = " ".join(f"{{results.c{n}}}" for n in range(2, 20))
-    name = scene([{"parallel": {"calls": calls}}, {"text": reported}])
-    asked = await aap.create(options={"scenario": name}, tools=OFFERED)
+    name = write_scenario([{"parallel": {"calls": calls}}, {"text": reported}])
+    asked = await aap.create_session(options={"scenario": name}, tools=OFFERED)
     assert [block["toolCallId"] for block in asked["messages"][0]["content"]] == [f"c{n}" for n in range(20)]
     pixel = [{"type": "text", "text": "a map"}, {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}]
     contents = ["x" * 5_000_000, pixel, *(f"r{n}" for n in range(2, 20))]
     answers = [{"role": "tool", "toolCallId": f"c{n}", "content": content} for n, content in enumerate(contents)]
     done = await aap.send_turn(asked["sessionId"], *reversed(answers))
     assert done["messages"] == [{"role": "assistant", "content": " ".join(f"r{n}" for n in range(2, 20))}]
-    kept = {m["toolCallId"]: m["content"] for m in await aap.history(asked["sessionId"]) if m["role"] == "tool"}
+    kept = {m["toolCallId"]: m["content"] for m in await aap.get_history(asked["sessionId"]) if m["role"] == "tool"}
     assert kept == {answer["toolCallId"]: answer["content"] for answer in answers}
 
 
-async def test_trusted_tools_run_inline(aap: Aap, scene: Scene) -> None:
+async def test_trusted_tools_run_inline(aap: AapClient, write_scenario: WriteScenario) -> None:
     call = {"tool_call": {"id": "l", "name": "lookup", "input": {"query": "{prompt}"}, "result": "3 hits"}}
-    name = scene([call, {"text": "found"}])
-    answer = await aap.create(options={"scenario": name}, grants=[{"name": "lookup", "trust": True}])
+    name = write_scenario([call, {"text": "found"}])
+    answer = await aap.create_session(options={"scenario": name}, grants=[{"name": "lookup", "trust": True}])
     assert answer["stopReason"] == "end_turn"
     assert answer["messages"] == [
         {
@@ -179,15 +181,15 @@ async def test_trusted_tools_run_inline(aap: Aap, scene: Scene) -> None:
     ]
 
 
-async def test_text_before_a_granted_result_stays_before_it(aap: Aap, scene: Scene) -> None:
+async def test_text_before_a_granted_result_stays_before_it(aap: AapClient, write_scenario: WriteScenario) -> None:
     first, second = ({"tool_call": {"id": i, "name": "shell", "result": i}} for i in ("a", "b"))
-    name = scene([first, {"text": "between"}, second, {"text": "after"}])
-    session = (await aap.create(options={"scenario": name}, grants=[{"name": "shell"}]))["sessionId"]
+    name = write_scenario([first, {"text": "between"}, second, {"text": "after"}])
+    session = (await aap.create_session(options={"scenario": name}, grants=[{"name": "shell"}]))["sessionId"]
     allowed = await aap.send_turn(session, YES | {"toolCallId": "a"})
     assert [message["role"] for message in allowed["messages"]] == ["tool", "assistant"]
     last = await aap.send_turn(session, YES | {"toolCallId": "b"})
     assert [message["role"] for message in last["messages"]] == ["tool", "assistant"]
-    assert [m["role"] for m in await aap.history(session)] == [
+    assert [m["role"] for m in await aap.get_history(session)] == [
         "user",
         "assistant",
         "tool",

@@ -10,23 +10,23 @@ import pytest
 
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import Daemon, Running, gateway_on, table
-from tests.gateway.aap_client import BASES, Aap, Base
-from tests.gateway.talk import error, session_body, until, user
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
+from tests.gateway.requests import expect_error, session_body, user_message, wait_until
 
-Scene = Callable[..., str]
-V3 = BASES[3]
+WriteScenario = Callable[..., str]
+V3 = BASE_URLS[3]
 WEATHER = {"name": "get_weather", "title": "Weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 CALL = {"app_tool": {"id": "w", "name": "get_weather", "input": {"location": "Tokyo"}}}
 RAIN = {"role": "tool", "toolCallId": "w", "content": "rain"}
 
 
 @pytest.fixture
-def three(portico: Running) -> Aap:
-    return Aap(portico.client, V3)
+def three(portico: RunningGateway) -> AapClient:
+    return AapClient(portico.client, V3)
 
 
-async def test_each_base_says_its_version(aap: Aap) -> None:
+async def test_each_base_says_its_version(aap: AapClient) -> None:
     body = (await aap.http.get(aap.base.url + "/meta")).json()
     assert body["version"] == aap.base.version
     (script,) = [agent for agent in body["agents"] if agent["name"] == "script"]
@@ -34,34 +34,41 @@ async def test_each_base_says_its_version(aap: Aap) -> None:
     assert script["capabilities"]["history"] == {"compacted": {}, "full": {}}
 
 
-async def test_a_session_of_one_version_is_one_of_all(portico: Running, base: Base, scene: Scene) -> None:
-    name = scene({"when": "go", "steps": [CALL, {"text": "{results.w}"}]}, [{"text": "{turn}"}])
-    clients = [Aap(portico.client, other) for other in BASES]
-    made = await Aap(portico.client, base).create(options={"scenario": name, "token": "tok-1234"}, tools=[WEATHER])
+async def test_a_session_of_one_version_is_one_of_all(
+    portico: RunningGateway, base: BaseUrl, write_scenario: WriteScenario
+) -> None:
+    name = write_scenario({"when": "go", "steps": [CALL, {"text": "{results.w}"}]}, [{"text": "{turn}"}])
+    clients = [AapClient(portico.client, other) for other in BASE_URLS]
+    made = await AapClient(portico.client, base).create_session(options={"scenario": name, "token": "tok-1234"}, tools=[WEATHER])
     session = made["sessionId"]
     for asking, answering in zip(clients, [*clients[1:], clients[0]], strict=True):
         assert (await asking.send_turn(session, "go"))["stopReason"] == "tool_use"
-        seen = [await client.look(session) for client in clients]
+        seen = [await client.get_session(session) for client in clients]
         assert all(found == seen[0] for found in seen), "the same in each version's words"
         assert (seen[0]["state"], seen[0]["tools"]) == ("waiting", [WEATHER])
         assert seen[0]["agent"]["options"]["token"] == "***"
         answer = await answering.send_turn(session, RAIN)
         assert answer["messages"] == [{"role": "assistant", "content": "rain"}]
     for client in clients:
-        assert await client.page() == {"sessions": [session]}
+        assert await client.list_sessions() == {"sessions": [session]}
     assert (await clients[-1].delete(session)).status_code == 204
     for client in clients:
-        await error(client.get(session), 404)
+        await expect_error(client.get(session), 404)
 
 
-async def test_the_list_shows_each_session_as_it_is(portico: Running, base: Base, scene: Scene) -> None:
-    aap = Aap(portico.client, base)
-    options = {"scenario": scene({"when": "call", "steps": [CALL]}, [{"text": "a"}, {"stop": "refusal"}]), "token": "tok-1234"}
+async def test_the_list_shows_each_session_as_it_is(
+    portico: RunningGateway, base: BaseUrl, write_scenario: WriteScenario
+) -> None:
+    aap = AapClient(portico.client, base)
+    options = {
+        "scenario": write_scenario({"when": "call", "steps": [CALL]}, [{"text": "a"}, {"stop": "refusal"}]),
+        "token": "tok-1234",
+    }
     made = [
-        (await aap.create("script", received_text, options=options, tools=[WEATHER]))["sessionId"]
+        (await aap.create_session("script", received_text, options=options, tools=[WEATHER]))["sessionId"]
         for received_text in ("call", "hello")
     ]
-    made.append((await aap.create("echo"))["sessionId"])
+    made.append((await aap.create_session("echo"))["sessionId"])
     listed = (await portico.client.get(base.url + "/sessions")).json()["sessions"]
     if base.version == 1:
         assert listed == made[::-1]
@@ -73,52 +80,54 @@ async def test_the_list_shows_each_session_as_it_is(portico: Running, base: Base
     assert "tok-1234" not in str(listed)
 
 
-async def test_the_list_outlives_an_agents_configuration(base: Base, tmp_path: Path) -> None:
-    config = table(tmp_path)
+async def test_the_list_outlives_an_agents_configuration(base: BaseUrl, tmp_path: Path) -> None:
+    config = gateway_config(tmp_path)
     agents = {**config["agents"], "gone": {"driver": "echo"}}
-    async with gateway_on({**config, "agents": agents}) as portico:
-        session = (await Aap(portico.client, base).create("gone"))["sessionId"]
-    async with gateway_on(config) as portico:
-        aap = Aap(portico.client, base)
-        assert await aap.page() == {"sessions": [session]}
-        assert "'gone'" in await error(aap.get(session), 503)
+    async with run_gateway({**config, "agents": agents}) as portico:
+        session = (await AapClient(portico.client, base).create_session("gone"))["sessionId"]
+    async with run_gateway(config) as portico:
+        aap = AapClient(portico.client, base)
+        assert await aap.list_sessions() == {"sessions": [session]}
+        assert "'gone'" in await expect_error(aap.get(session), 503)
 
 
-async def test_version_3_makes_a_session_without_a_turn(portico: Running, three: Aap, scene: Scene) -> None:
-    answer = await three.make(agent={"name": "script", "options": {"scenario": scene([{"text": "{turn}"}])}})
+async def test_version_3_makes_a_session_without_a_turn(
+    portico: RunningGateway, three: AapClient, write_scenario: WriteScenario
+) -> None:
+    answer = await three.post_sessions(agent={"name": "script", "options": {"scenario": write_scenario([{"text": "{turn}"}])}})
     assert answer.status_code == 201
     assert list(answer.json()) == ["sessionId"]
     session = answer.json()["sessionId"]
     assert not await portico.gateway.store.processes.all(), "the agent does not run"
-    found = await three.look(session)
+    found = await three.get_session(session)
     assert (found["state"], found["history"]) == ("idle", {"full": []})
     assert "stopReason" not in found
-    assert await three.streamed(session, user(), stream="delta") == [
+    assert await three.stream_turn(session, user_message(), stream="delta") == [
         ("turn_start", {}),
         ("text_delta", {"delta": "1"}),
         ("turn_stop", {"stopReason": "end_turn"}),
     ]
 
 
-async def test_version_3_seeds_a_history(three: Aap, scene: Scene) -> None:
-    name = scene([{"text": "{system}|"}, {"remember": True}])
+async def test_version_3_seeds_a_history(three: AapClient, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"text": "{system}|"}, {"remember": True}])
     seed = [
         {"role": "system", "content": "Answer briefly."},
-        user("first"),
+        user_message("first"),
         {"role": "assistant", "content": [{"type": "tool_use", "toolCallId": "old", "name": "lookup", "input": {}}]},
         {"role": "tool", "toolCallId": "old", "content": "3 hits"},
         {"role": "assistant", "content": "found"},
     ]
-    made = await three.make(agent={"name": "script", "options": {"scenario": name}}, messages=seed)
+    made = await three.post_sessions(agent={"name": "script", "options": {"scenario": name}}, messages=seed)
     session = made.json()["sessionId"]
-    assert (await three.look(session))["history"]["full"] == seed
+    assert (await three.get_session(session))["history"]["full"] == seed
     answer = await three.send_turn(session, "second")
     assert answer["messages"] == [{"role": "assistant", "content": 'Answer briefly.|["first"]'}]
-    assert await three.history(session) == [*seed, user("second"), *answer["messages"]]
+    assert await three.get_history(session) == [*seed, user_message("second"), *answer["messages"]]
 
 
 OPEN_CALLS = [
-    user("How is it?"),
+    user_message("How is it?"),
     {
         "role": "assistant",
         "content": [
@@ -143,51 +152,53 @@ ASKS = [
 NO = {"role": "tool_permission", "toolCallId": "n", "granted": False, "reason": "no"}
 
 
-async def seeded(three: Aap, scenario: str) -> str:
+async def seeded(three: AapClient, scenario: str) -> str:
     agent = {"name": "script", "options": {"scenario": scenario}, "tools": [{"name": "lookup"}, {"name": "write_note"}]}
-    made = await three.make(agent=agent, messages=OPEN_CALLS, tools=[WEATHER])
+    made = await three.post_sessions(agent=agent, messages=OPEN_CALLS, tools=[WEATHER])
     assert made.status_code == 201, made.text
     return str(made.json()["sessionId"])
 
 
-async def test_a_seed_that_ends_in_pending_calls_can_be_answered(three: Aap, scene: Scene) -> None:
-    session = await seeded(three, scene([*ASKS, {"text": "Rain: {results.w}."}]))
-    before = await three.look(session)
+async def test_a_seed_that_ends_in_pending_calls_can_be_answered(three: AapClient, write_scenario: WriteScenario) -> None:
+    session = await seeded(three, write_scenario([*ASKS, {"text": "Rain: {results.w}."}]))
+    before = await three.get_session(session)
     assert (before["state"], before["stopReason"]) == ("waiting", "tool_use")
-    assert "'n' is still pending" in await error(three.post(session, {"messages": [RAIN]}), 400)
-    assert "'x' is not a pending" in await error(three.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400)
-    assert await three.look(session) == before
+    assert "'n' is still pending" in await expect_error(three.post(session, {"messages": [RAIN]}), 400)
+    assert "'x' is not a pending" in await expect_error(
+        three.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400
+    )
+    assert await three.get_session(session) == before
     answer = await three.send_turn(session, RAIN, NO)
     assert answer["stopReason"] == "end_turn"
     denied = {"role": "tool", "toolCallId": "n", "content": "Tool call denied: no"}
     assert answer["messages"] == [denied, {"role": "assistant", "content": "Rain: rain."}]
-    assert await three.history(session) == [*OPEN_CALLS, RAIN, *answer["messages"]]
+    assert await three.get_history(session) == [*OPEN_CALLS, RAIN, *answer["messages"]]
 
 
-async def test_a_seed_that_ends_in_pending_calls_can_be_cancelled(three: Aap, scene: Scene) -> None:
-    session = await seeded(three, scene([{"text": "Well."}]))
+async def test_a_seed_that_ends_in_pending_calls_can_be_cancelled(three: AapClient, write_scenario: WriteScenario) -> None:
+    session = await seeded(three, write_scenario([{"text": "Well."}]))
     assert (await three.send_turn(session, "Never mind"))["messages"] == [{"role": "assistant", "content": "Well."}]
-    assert [m["content"] for m in (await three.history(session))[3:5]] == ["Tool call cancelled"] * 2
+    assert [m["content"] for m in (await three.get_history(session))[3:5]] == ["Tool call cancelled"] * 2
 
 
-async def test_a_call_that_a_user_message_follows_is_not_open(three: Aap, scene: Scene) -> None:
-    agent = {"name": "script", "options": {"scenario": scene([{"text": "Well."}])}}
-    made = await three.make(agent=agent, messages=[*OPEN_CALLS, user("never mind")])
-    assert (await three.look(made.json()["sessionId"]))["state"] == "idle"
+async def test_a_call_that_a_user_message_follows_is_not_open(three: AapClient, write_scenario: WriteScenario) -> None:
+    agent = {"name": "script", "options": {"scenario": write_scenario([{"text": "Well."}])}}
+    made = await three.post_sessions(agent=agent, messages=[*OPEN_CALLS, user_message("never mind")])
+    assert (await three.get_session(made.json()["sessionId"]))["state"] == "idle"
 
 
-async def test_version_3_refuses_what_cannot_be_a_history(three: Aap) -> None:
+async def test_version_3_refuses_what_cannot_be_a_history(three: AapClient) -> None:
     agent = {"name": "script"}
     for body, named in (
         ({}, "agent: "),
         ({"agent": {"name": "nobody"}}, "'nobody'"),
         ({"agent": agent, "messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}]}, "messages.0: role"),
-        ({"agent": agent, "messages": [user([{"type": "image", "url": "file:///etc/passwd"}])]}, "https://"),
+        ({"agent": agent, "messages": [user_message([{"type": "image", "url": "file:///etc/passwd"}])]}, "https://"),
         ({"agent": {**agent, "options": {"pace": "slow"}}}, "'pace'"),
         ({"agent": {**agent, "tools": [{"name": "hammer"}]}}, "'hammer'"),
     ):
-        assert named in await error(three.http.post("/aap/v3/sessions", json=body), 400)
-    assert await three.page() == {"sessions": []}
+        assert named in await expect_error(three.http.post("/aap/v3/sessions", json=body), 400)
+    assert await three.list_sessions() == {"sessions": []}
 
 
 WRONG_BASES = [
@@ -205,26 +216,26 @@ WRONG_BASES = [
 ]
 
 
-async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: Running) -> None:
+async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: RunningGateway) -> None:
     for method, path, status, versions, bases in WRONG_BASES:
-        text = await error(portico.client.request(method, path), status)
+        text = await expect_error(portico.client.request(method, path), status)
         assert f"is of AAP {versions}," in text, text
         assert all(base in text.split("base URL to ")[1] for base in bases), text
     for method, path in (("GET", "/aap"), ("GET", "/aap/v4/meta"), ("PUT", "/aap/session")):
-        text = await error(portico.client.request(method, path), 404)
+        text = await expect_error(portico.client.request(method, path), 404)
         assert "/aap/v3 or /aap/v2 or /aap/v1" in text
     for path in ("/aap/v3", "/aap/v3/nothing", "/aap/v1x/meta", "/aapx"):
-        assert "base URL to" not in await error(portico.client.get(path), 404)
+        assert "base URL to" not in await expect_error(portico.client.get(path), 404)
 
 
-async def test_a_tool_in_another_versions_words_is_named(portico: Running) -> None:
+async def test_a_tool_in_another_versions_words_is_named(portico: RunningGateway) -> None:
     other = {"name": "t", "description": "", "parameters": {"type": "object"}}
-    for base in BASES[:3]:
+    for base in BASE_URLS[:3]:
         body = session_body("script", tools=[other])
-        text = await error(portico.client.put(base.url + "/session", json=body), 400)
+        text = await expect_error(portico.client.put(base.url + "/session", json=body), 400)
         assert text.startswith("tools.0: ") and "`inputSchema`" in text and "/aap/v3" in text, text
     body = {"agent": {"name": "script"}, "tools": [WEATHER]}
-    text = await error(portico.client.post("/aap/v3/sessions", json=body), 400)
+    text = await expect_error(portico.client.post("/aap/v3/sessions", json=body), 400)
     assert text.startswith("tools.0: ") and "`parameters`" in text and "/aap/v1" in text, text
 
 
@@ -232,7 +243,7 @@ def _operations(described: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(path, operation) for path, methods in described["paths"].items() for operation in methods.values()]
 
 
-async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: Running) -> None:
+async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: RunningGateway) -> None:
     described = (await portico.client.get("/openapi.json")).json()
     operations = _operations(described)
     names = [operation["operationId"] for _, operation in operations]
@@ -253,27 +264,27 @@ async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: R
     }
 
 
-async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, scene: Scene) -> None:
-    name = scene(
+async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, write_scenario: WriteScenario) -> None:
+    name = write_scenario(
         [*ASKS, {"text": "Rain: {results.w}."}, {"message_end": True}, {"text": "And"}, {"hang": True}], name="hang.json"
     )
     await daemon.start()
     async with daemon.client() as client:
-        session = await seeded(Aap(client, V3), name)
+        session = await seeded(AapClient(client, V3), name)
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        three = Aap(client, V3)
-        assert (await three.look(session))["state"] == "waiting"
+        three = AapClient(client, V3)
+        assert (await three.get_session(session))["state"] == "waiting"
         async with three.stream(session, RAIN, NO) as answer:
             async for line in answer.aiter_lines():
                 if '"And"' in line:
                     break
-        await until(lambda: _stored(daemon, session))
+        await wait_until(lambda: _stored(daemon, session))
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        found = await Aap(client, V3).look(session)
+        found = await AapClient(client, V3).get_session(session)
     received_text = [message["content"] for message in found["history"]["full"][len(OPEN_CALLS) :]]
     assert received_text == ["rain", "Tool call denied: no", "Rain: rain.", "And"]
     assert (found["state"], found["stopReason"]) == ("idle", "error")

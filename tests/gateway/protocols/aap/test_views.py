@@ -19,7 +19,7 @@ from drivers.contract.events import (
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import TurnStart
 from gateway.protocols.aap.views import JsonView, StreamView
-from tests.gateway.talk import frames
+from tests.gateway.requests import parse_frames
 
 
 def entries(events: Iterable[OutputEvent]) -> list[Entry]:
@@ -58,7 +58,7 @@ def test_calls_of_a_nested_agent_are_its_own() -> None:
         Usage(),
         SessionEnd(exit_code=0),
     ]
-    shown = frames(StreamView(whole=False).feed(entries(nested)).decode())[1:]
+    shown = parse_frames(StreamView(whole=False).feed(entries(nested)).decode())[1:]
     assert shown == [
         ("tool_call", {"toolCallId": "task", "name": "Task", "input": {}}),
         ("tool_result", {"toolCallId": "task", "content": [{"type": "text", "text": "seen"}]}),
@@ -71,9 +71,9 @@ def test_calls_of_a_nested_agent_are_its_own() -> None:
 
 def test_an_error_is_told_with_the_stop_reason_error_only() -> None:
     view = StreamView(whole=True)
-    stopped = frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
+    stopped = parse_frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
     assert stopped == [("turn_start", {}), ("turn_stop", {"stopReason": "end_turn"})]
-    failed = frames(
+    failed = parse_frames(
         StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode()
     )
     assert failed == [("turn_start", {}), ("turn_stop", {"stopReason": "error", "error": "hm"})]
@@ -81,12 +81,12 @@ def test_an_error_is_told_with_the_stop_reason_error_only() -> None:
 
 def test_a_turn_that_was_stopped_on_request_went_well() -> None:
     end = SessionEnd(exit_code=130, stop_reason="cancelled")
-    assert frames(StreamView(whole=True).feed(entries([end])).decode())[1:] == [("turn_stop", {"stopReason": "end_turn"})]
+    assert parse_frames(StreamView(whole=True).feed(entries([end])).decode())[1:] == [("turn_stop", {"stopReason": "end_turn"})]
 
 
 def test_a_wait_shows_the_text_before_it() -> None:
     waiting = [AgentToken(text="a"), AgentToken(text="b"), Awaiting(calls=(AwaitedCall(id="c", wants="result"),))]
-    assert frames(StreamView(whole=True).feed(entries(waiting)).decode())[1:] == [
+    assert parse_frames(StreamView(whole=True).feed(entries(waiting)).decode())[1:] == [
         ("text", {"text": "ab"}),
         ("turn_stop", {"stopReason": "tool_use"}),
     ]

@@ -12,169 +12,173 @@ import httpx
 import pytest
 
 from gateway.sessions import turn_queue
-from tests.daemon import Daemon, Running
-from tests.gateway.follow import following, numbered, replay, take
-from tests.gateway.talk import create, error, history, idle, until, user
+from tests.daemon import Daemon, RunningGateway
+from tests.gateway.event_streams import follow_events, parse_events, read_until, replay_events
+from tests.gateway.requests import create_session, expect_error, get_history, user_message, wait_until, wait_until_idle
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}
 LONG = [{"text": "begin "}, MARK, {"delay": 3}, {"message_end": True}, {"text": "heard: {steered}"}]
 
 
 def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none", **fields: Any) -> asyncio.Task[httpx.Response]:
-    body = {"messages": [user(text)], "stream": mode, **fields}
+    body = {"messages": [user_message(text)], "stream": mode, **fields}
     return asyncio.create_task(client.post(f"/session/{session}", json=body))
 
 
 @pytest.fixture
-async def busy(portico: Running, scene: Scene, tmp_path: Path) -> tuple[str, asyncio.Task[httpx.Response]]:
+async def busy(
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> tuple[str, asyncio.Task[httpx.Response]]:
     """A session at work on its second turn, and that turn."""
-    name = scene({"when": "^work$", "steps": LONG}, [{"text": "[{prompt}]"}])
-    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
+    name = write_scenario({"when": "^work$", "steps": LONG}, [{"text": "[{prompt}]"}])
+    session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work", "delta")
-    await until((tmp_path / "scenes" / "began").exists)
+    await wait_until((tmp_path / "scenes" / "began").exists)
     return session, turn
 
 
-async def test_by_default_it_is_refused(portico: Running, busy: Any) -> None:
+async def test_by_default_it_is_refused(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
-    await error(post(portico.client, session, "too soon"), 409)
-    await error(post(portico.client, session, "too soon", when_busy="refuse"), 409)
-    await error(post(portico.client, session, "too soon", when_busy="perhaps"), 400)
+    await expect_error(post(portico.client, session, "too soon"), 409)
+    await expect_error(post(portico.client, session, "too soon", when_busy="refuse"), 409)
+    await expect_error(post(portico.client, session, "too soon", when_busy="perhaps"), 400)
     await turn
-    assert (await history(portico.client, session))[2]["content"] == "work"
+    assert (await get_history(portico.client, session))[2]["content"] == "work"
 
 
-async def test_a_message_is_sent_to_the_agent_at_work(portico: Running, busy: Any) -> None:
+async def test_a_message_is_sent_to_the_agent_at_work(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
-    async with following(portico.client, session) as follower:
+    async with follow_events(portico.client, session) as follower:
         steered = await post(portico.client, session, "left!", "delta", when_busy="steer")
-        seen = await asyncio.wait_for(take(follower, "turn_stop"), 60)
-    own = numbered((await turn).text)
-    rest = numbered(steered.text)
+        seen = await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
+    own = parse_events((await turn).text)
+    rest = parse_events(steered.text)
     assert [event[1] for event in own] == ["turn_start", "text_delta", "text_delta", "turn_stop"]
     assert own[2][2] == {"delta": "heard: left!"}
     assert rest[0][1] == "turn_start"
     assert rest[1:] == own[2:]
-    assert ("client_message", user("left!")) in [event[1:] for event in seen]
-    assert [message["content"] for message in (await history(portico.client, session))[2:]] == [
+    assert ("client_message", user_message("left!")) in [event[1:] for event in seen]
+    assert [message["content"] for message in (await get_history(portico.client, session))[2:]] == [
         "work", "begin ", "left!", "heard: left!",
     ]  # fmt: skip
-    assert [event for event in await replay(portico.client, session) if event in own] == own
+    assert [event for event in await replay_events(portico.client, session) if event in own] == own
     assert (await post(portico.client, session, "next")).json()["messages"][0]["content"] == "[next]"
 
 
-async def test_the_json_of_both_is_their_own_part(portico: Running, busy: Any) -> None:
+async def test_the_json_of_both_is_their_own_part(portico: RunningGateway, busy: Any) -> None:
     session, _ = busy
     steered = (await post(portico.client, session, "left!", when_busy="steer")).json()
     assert [message["content"] for message in steered["messages"]] == ["heard: left!"]
     assert steered["stopReason"] == "end_turn"
 
 
-async def test_a_steered_message_under_a_key_is_sent_once(portico: Running, busy: Any) -> None:
+async def test_a_steered_message_under_a_key_is_sent_once(portico: RunningGateway, busy: Any) -> None:
     session, _ = busy
-    body = {"messages": [user("left!")], "when_busy": "steer", "stream": "delta"}
+    body = {"messages": [user_message("left!")], "when_busy": "steer", "stream": "delta"}
     send = lambda: portico.client.post(f"/session/{session}", json=body, headers={"Idempotency-Key": "k"})  # noqa: E731
     first, second = await asyncio.gather(send(), send())
     assert first.text == second.text == (await send()).text
-    assert [m["content"] for m in await history(portico.client, session)].count("left!") == 1
+    assert [m["content"] for m in await get_history(portico.client, session)].count("left!") == 1
 
 
-async def test_when_nothing_runs_it_is_a_turn(portico: Running, busy: Any) -> None:
+async def test_when_nothing_runs_it_is_a_turn(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
     await turn
     for way in ("steer", "queue"):
         assert (await post(portico.client, session, way, when_busy=way)).json()["messages"][0]["content"] == f"[{way}]"
 
 
-async def test_an_agent_that_cannot_be_steered_is_refused(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_cannot_be_steered_is_refused(
+    portico: RunningGateway, busy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session, _ = busy
     found = portico.gateway.sessions._known[session]
     monkeypatch.setattr(found.agent, "info", replace(found.agent.info, steers=False))
-    assert "queue" in await error(post(portico.client, session, "x", when_busy="steer"), 400)
+    assert "queue" in await expect_error(post(portico.client, session, "x", when_busy="steer"), 400)
     agents = (await portico.client.get("/meta")).json()["agents"]
     assert {agent["name"]: set(agent["capabilities"]["x-portico"]) for agent in agents}["echo"] == {"cancel", "events", "queue"}
 
 
-async def test_a_steered_message_changes_no_settings(portico: Running, busy: Any) -> None:
+async def test_a_steered_message_changes_no_settings(portico: RunningGateway, busy: Any) -> None:
     session, _ = busy
     agent = {"options": {"pace": "fast"}}
-    assert "settings" in await error(post(portico.client, session, "x", when_busy="steer", agent=agent), 400)
-    assert "blank" in await error(post(portico.client, session, " ", when_busy="steer"), 400)
+    assert "settings" in await expect_error(post(portico.client, session, "x", when_busy="steer", agent=agent), 400)
+    assert "blank" in await expect_error(post(portico.client, session, " ", when_busy="steer"), 400)
 
 
-async def test_queued_messages_are_answered_in_their_order(portico: Running, busy: Any) -> None:
+async def test_queued_messages_are_answered_in_their_order(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
     found = portico.gateway.sessions._known[session]
     waiting = []
     for number in range(3):
         waiting.append(post(portico.client, session, f"q{number}", "delta", when_busy="queue"))
-        await until(lambda number=number: len(found.queue._waiting) == number + 1)
-    await error(post(portico.client, session, " ", when_busy="queue"), 400)
-    own = numbered((await turn).text)
-    answers = [numbered((await one).text) for one in waiting]
+        await wait_until(lambda number=number: len(found.queue._waiting) == number + 1)
+    await expect_error(post(portico.client, session, " ", when_busy="queue"), 400)
+    own = parse_events((await turn).text)
+    answers = [parse_events((await one).text) for one in waiting]
     assert [[event[1] for event in answer] for answer in answers] == [["turn_start", "text_delta", "turn_stop"]] * 3
     assert [answer[1][2]["delta"] for answer in answers] == ["[q0]", "[q1]", "[q2]"]
     ends = [float(answer[-1][0]) for answer in (own, *answers)]
     assert ends == sorted(ends)
-    assert [m["content"] for m in await history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
+    assert [m["content"] for m in await get_history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
 
 
-async def test_who_disconnects_is_out_of_the_queue(portico: Running, scene: Scene) -> None:
-    name = scene({"when": "^work$", "steps": [{"text": "begin "}, {"delay": 600}]}, [{"text": "[{prompt}]"}])
-    session = (await create(portico.client, options={"scenario": name}))["sessionId"]
+async def test_who_disconnects_is_out_of_the_queue(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario({"when": "^work$", "steps": [{"text": "begin "}, {"delay": 600}]}, [{"text": "[{prompt}]"}])
+    session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work")
-    await until(lambda: portico.gateway.sessions._known[session].busy)
+    await wait_until(lambda: portico.gateway.sessions._known[session].busy)
     queue = portico.gateway.sessions._known[session].queue
     gone, kept = (
         post(portico.client, session, "gone", when_busy="queue"),
         post(portico.client, session, "kept", when_busy="queue"),
     )
-    await until(lambda: len(queue._waiting) == 2)
+    await wait_until(lambda: len(queue._waiting) == 2)
     gone.cancel()
-    await until(lambda: len(queue._waiting) == 1)
+    await wait_until(lambda: len(queue._waiting) == 1)
     assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
     await turn
     assert (await kept).json()["messages"][0]["content"] == "[kept]"
-    assert "gone" not in [m["content"] for m in await history(portico.client, session)]
+    assert "gone" not in [m["content"] for m in await get_history(portico.client, session)]
 
 
-async def test_the_queue_has_a_limit(portico: Running, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_has_a_limit(portico: RunningGateway, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session, turn = busy
     monkeypatch.setattr(turn_queue, "MAX_QUEUED", 1)
     kept = post(portico.client, session, "kept", when_busy="queue")
-    await until(lambda: not portico.gateway.sessions._known[session].queue.empty)
+    await wait_until(lambda: not portico.gateway.sessions._known[session].queue.empty)
     answer = await post(portico.client, session, "too many", when_busy="queue")
     assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
     await turn
     assert (await kept).status_code == 200
 
 
-async def test_a_cancel_lets_the_next_one_go(portico: Running, busy: Any) -> None:
+async def test_a_cancel_lets_the_next_one_go(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
     kept = post(portico.client, session, "kept", when_busy="queue")
-    await until(lambda: not portico.gateway.sessions._known[session].queue.empty)
+    await wait_until(lambda: not portico.gateway.sessions._known[session].queue.empty)
     assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
-    assert [event[1] for event in numbered((await turn).text)] == ["turn_start", "text_delta", "turn_stop"]
+    assert [event[1] for event in parse_events((await turn).text)] == ["turn_start", "text_delta", "turn_stop"]
     assert (await kept).json()["messages"][0]["content"] == "[kept]"
 
 
-async def test_after_a_kill_it_stands_where_it_was_sent(daemon: Daemon, scene: Scene, tmp_path: Path) -> None:
+async def test_after_a_kill_it_stands_where_it_was_sent(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
     steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 4}, {"text": "heard: {steered}"}, {"hang": True}]
-    name = scene([{"text": "one"}], steps)
+    name = write_scenario([{"text": "one"}], steps)
     await daemon.start()
     async with daemon.client() as client:
-        session = (await create(client, options={"scenario": name}))["sessionId"]
+        session = (await create_session(client, options={"scenario": name}))["sessionId"]
         turn = post(client, session, "work")
-        await until((tmp_path / "scenes" / "began").exists)
-        async with following(client, session) as follower:
+        await wait_until((tmp_path / "scenes" / "began").exists)
+        async with follow_events(client, session) as follower:
             steered = post(client, session, "left!", when_busy="steer")
-            await asyncio.wait_for(take(follower, "client_message"), 60)
-            await until(lambda: any(b"heard: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
+            await asyncio.wait_for(read_until(follower, "client_message"), 60)
+            await wait_until(lambda: any(b"heard: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
             await daemon.kill()
         await asyncio.wait([turn, steered])
     await daemon.start()
     async with daemon.client() as client:
-        await idle(client, session)
-        found = [message["content"] for message in (await history(client, session))[2:]]
+        await wait_until_idle(client, session)
+        found = [message["content"] for message in (await get_history(client, session))[2:]]
     assert found == ["work", "begin", "left!", "heard: left!"]

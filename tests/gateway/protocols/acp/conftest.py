@@ -11,11 +11,11 @@ import pytest
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect
 
 Open = Callable[..., Awaitable[Client]]
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 
 async def opened(client: Client, gateway: Gateway, scenario: str) -> str:
@@ -33,7 +33,7 @@ async def set_options(gateway: Gateway, session_id: str, **options: str) -> None
 
 
 @pytest.fixture
-async def acp(portico: Running) -> AsyncIterator[Open]:
+async def acp(portico: RunningGateway) -> AsyncIterator[Open]:
     """Connects clients to an agent (`script`), initialized."""
     connections: list[Connection] = []
 

@@ -15,10 +15,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from gateway.observability.logs import TextFormatter
 from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, Running, gateway_on, table
-from tests.gateway.protocols.acp.conftest import Scene, set_options
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.wire import BEARER, initialized, rpc
-from tests.gateway.talk import until
+from tests.gateway.requests import wait_until
 
 JSON = {**BEARER, "Content-Type": "application/json"}
 
@@ -36,14 +36,14 @@ JSON = {**BEARER, "Content-Type": "application/json"}
         (b"{}", {"Authorization": "Bearer nobody"}, 401, "key"),
     ],
 )
-async def test_what_is_refused(portico: Running, body: bytes, headers: dict[str, str], status: int, says: str) -> None:
+async def test_what_is_refused(portico: RunningGateway, body: bytes, headers: dict[str, str], status: int, says: str) -> None:
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
     assert answer.status_code == status
     assert says in answer.json()["error"]
 
 
-async def test_headers_of_sessions(portico: Running) -> None:
+async def test_headers_of_sessions(portico: RunningGateway) -> None:
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=JSON) as client:
         mine = await initialized(client, url)
@@ -69,7 +69,7 @@ async def test_headers_of_sessions(portico: Running) -> None:
         assert (await client.delete(url, headers=mine)).status_code == 404
 
 
-async def test_a_connection_is_for_its_own_agent(portico: Running) -> None:
+async def test_a_connection_is_for_its_own_agent(portico: RunningGateway) -> None:
     async with httpx.AsyncClient(headers=JSON) as client:
         mine = await initialized(client, f"{portico.url}/acp/echo")
         answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=mine)
@@ -78,7 +78,7 @@ async def test_a_connection_is_for_its_own_agent(portico: Running) -> None:
 
 
 @pytest.mark.parametrize(("path", "headers", "status"), [("echo", {}, 401), ("nobody", BEARER, 400)])
-async def test_a_websocket_is_refused_in_words(portico: Running, path: str, headers: dict[str, str], status: int) -> None:
+async def test_a_websocket_is_refused_in_words(portico: RunningGateway, path: str, headers: dict[str, str], status: int) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
     assert refused.value.response.status_code == status
@@ -86,13 +86,13 @@ async def test_a_websocket_is_refused_in_words(portico: Running, path: str, head
 
 
 async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
-    portico: Running, caplog: pytest.LogCaptureFixture
+    portico: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "gateway.server.access_log")
     caplog.handler.setFormatter(TextFormatter(Redactor()))
 
     async def over(request: str, received_text: str, route: str, status: int) -> None:
-        await until(lambda: f"[{request} -]" in caplog.text)
+        await wait_until(lambda: f"[{request} -]" in caplog.text)
         (line,) = [line for line in caplog.text.splitlines() if f"[{request} " in line]
         assert f"INFO gateway.server.access_log [{request} -]: GET /{received_text} in " in line
         labels = {"method": "GET", "route": route, "status": str(status)}
@@ -120,7 +120,7 @@ async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
         await over(f"refused-{status}", f"{path}: {status}", route, status)
 
 
-async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(portico: Running) -> None:
+async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(portico: RunningGateway) -> None:
     subprotocol: Any = f"bearer.{KEY}"
     async with connect(f"ws{portico.url[4:]}/acp/echo", subprotocols=[subprotocol], proxy=None) as socket:
         await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})).encode() + b"\n")
@@ -132,7 +132,7 @@ async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(
 
 
 async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path)) as portico, httpx.AsyncClient(headers=JSON, timeout=20) as client:
+    async with run_gateway(gateway_config(tmp_path)) as portico, httpx.AsyncClient(headers=JSON, timeout=20) as client:
         url = f"{portico.url}/acp/echo"
         mine = await initialized(client, url)
         streaming = await client.send(
@@ -147,10 +147,12 @@ async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("at", ["its next message", "the next event"])
-async def test_a_socket_is_closed_when_its_key_is_taken_back(portico: Running, scene: Scene, at: str) -> None:
+async def test_a_socket_is_closed_when_its_key_is_taken_back(
+    portico: RunningGateway, write_scenario: WriteScenario, at: str
+) -> None:
     keys = NamedKeys(portico.gateway.settings.data_dir)
     headers = {"Authorization": f"Bearer {keys.add('phone')}"}
-    scenario = scene([{"text": "first"}, {"delay": 3.0}, {"text": "secret"}])
+    scenario = write_scenario([{"text": "first"}, {"delay": 3.0}, {"text": "secret"}])
     async with asyncio.timeout(60), connect(f"ws{portico.url[4:]}/acp/script", additional_headers=headers, proxy=None) as socket:
 
         async def ask(number: int, method: str, params: dict[str, Any]) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from drivers.contract.events import SessionEnd
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect, prompt
-from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
 EVERYTHING = {**FILES, "terminal": True}
@@ -35,9 +35,11 @@ def reported(client: Client, call: str = "c0") -> list[dict[str, Any]]:
     return [u for u in client.updates() if u.get("toolCallId") == call]
 
 
-async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, scene(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}})))
+    session = await opened(
+        client, portico.gateway, write_scenario(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}}))
+    )
     answer = await client.begin("session/prompt", prompt(session, "go"))
     request = await client.service("fs/read_text_file")
     folder = str(Path(request["params"]["path"]).parent)
@@ -48,9 +50,11 @@ async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: Running, 
     assert reported(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
 
 
-async def test_a_file_is_written_by_the_client(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_file_is_written_by_the_client(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, scene(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}})))
+    session = await opened(
+        client, portico.gateway, write_scenario(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}}))
+    )
     answer = await client.begin("session/prompt", prompt(session, "me"))
     request = await client.service("fs/write_text_file")
     assert request["params"]["content"] == "for me"
@@ -60,10 +64,12 @@ async def test_a_file_is_written_by_the_client(acp: Open, portico: Running, scen
     assert not there(request["params"]["path"])
 
 
-async def test_a_command_runs_in_a_terminal_that_the_client_shows(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_command_runs_in_a_terminal_that_the_client_shows(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(terminal=True)
     wanted = {"command": "make", "args": ["-n", "{prompt}"], "env": {"A": "b"}, "output_bytes": 100}
-    session = await opened(client, portico.gateway, scene(calls({"terminal": wanted})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": wanted})))
     answer = await client.begin("session/prompt", prompt(session, "all"))
     create = await client.service("terminal/create")
     asked = dict(create["params"])
@@ -88,9 +94,9 @@ async def test_a_command_runs_in_a_terminal_that_the_client_shows(acp: Open, por
     }  # fmt: skip
 
 
-async def test_a_command_that_is_killed(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_command_that_is_killed(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(terminal=True)
-    session = await opened(client, portico.gateway, scene(calls({"terminal": {"command": "sleep 9", "kill_after": 0}})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": {"command": "sleep 9", "kill_after": 0}})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.done(await client.service("terminal/create"), terminalId="t-1")
     waiting = await client.service("terminal/wait_for_exit")
@@ -103,18 +109,20 @@ async def test_a_command_that_is_killed(acp: Open, portico: Running, scene: Scen
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"fs": {"writeTextFile": True}}, {"fs": {"readTextFile": False}}])
-async def test_what_is_not_offered_is_not_asked(acp: Open, portico: Running, scene: Scene, capabilities: dict[str, Any]) -> None:
+async def test_what_is_not_offered_is_not_asked(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, capabilities: dict[str, Any]
+) -> None:
     client = await acp(**capabilities)
-    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
     await client.prompt(session)
     assert client.services.empty()
     assert client.text().count("the session's client does not support it") == 2
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_leave_comes_first(acp: Open, portico: Running, scene: Scene, granted: bool) -> None:
+async def test_leave_comes_first(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, granted: bool) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"}, ask=True)))
+    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, ask=True)))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.question()
     assert client.services.empty()
@@ -125,9 +133,9 @@ async def test_leave_comes_first(acp: Open, portico: Running, scene: Scene, gran
     assert client.text().startswith("[text]" if granted else "[Tool call denied")
 
 
-async def test_the_clients_errors_reach_the_agent(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_the_clients_errors_reach_the_agent(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"}, {"read_file": "b.txt"})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"read_file": "b.txt"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.failed(await client.service("fs/read_text_file"), -32002, "no such buffer")
     await client.done(await client.service("fs/read_text_file"), text="of another shape")
@@ -135,22 +143,24 @@ async def test_the_clients_errors_reach_the_agent(acp: Open, portico: Running, s
     assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is invalid]"
 
 
-async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**EVERYTHING)
     outside = [
         {"read_file": "../../secret"},
         {"write_file": {"path": "/etc/x", "text": ""}},
         {"terminal": {"command": "ls", "cwd": "/"}},
     ]
-    session = await opened(client, portico.gateway, scene(calls(*outside)))
+    session = await opened(client, portico.gateway, write_scenario(calls(*outside)))
     await client.prompt(session)
     assert client.services.empty()
     assert client.text().count("is not in the working folder") == 3
 
 
-async def test_a_cancelled_prompt_takes_its_request_back(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_cancelled_prompt_takes_its_request_back(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     request = await client.service("fs/read_text_file")
     await client.notify("session/cancel", {"sessionId": session})
@@ -168,9 +178,11 @@ async def test_a_cancelled_prompt_takes_its_request_back(acp: Open, portico: Run
     assert client.text() == "[in time]"
 
 
-async def test_a_terminal_that_is_made_too_late_is_released(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_terminal_that_is_made_too_late_is_released(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**EVERYTHING)
-    session = await opened(client, portico.gateway, scene(calls({"terminal": "sleep 9"})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     create = await client.service("terminal/create")
     await client.notify("session/cancel", {"sessionId": session})
@@ -180,9 +192,11 @@ async def test_a_terminal_that_is_made_too_late_is_released(acp: Open, portico: 
     assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
 
 
-async def test_a_terminal_is_released_when_something_goes_wrong_with_it(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_terminal_is_released_when_something_goes_wrong_with_it(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**EVERYTHING)
-    session = await opened(client, portico.gateway, scene(calls({"terminal": "ls"})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "ls"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.done(await client.service("terminal/create"), terminalId="t-1")
     await client.failed(await client.service("terminal/wait_for_exit"), -32603, "it broke")
@@ -191,9 +205,9 @@ async def test_a_terminal_is_released_when_something_goes_wrong_with_it(acp: Ope
     assert client.text() == "[it broke]"
 
 
-async def test_a_cancelled_command_is_released(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_cancelled_command_is_released(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**EVERYTHING)
-    session = await opened(client, portico.gateway, scene(calls({"terminal": "sleep 9"})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.done(await client.service("terminal/create"), terminalId="t-1")
     await client.service("terminal/wait_for_exit")
@@ -202,10 +216,12 @@ async def test_a_cancelled_command_is_released(acp: Open, portico: Running, scen
     assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
 
 
-async def test_terminals_are_released_when_the_session_is_closed(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_terminals_are_released_when_the_session_is_closed(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**EVERYTHING)
     steps = [{"tool_call": {"name": "editor", "client": {"terminal": "sleep 9"}}}]
-    session = await opened(client, portico.gateway, scene(steps))
+    session = await opened(client, portico.gateway, write_scenario(steps))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.done(await client.service("terminal/create"), terminalId="t-1")
     waiting = await client.service("terminal/wait_for_exit")
@@ -217,10 +233,10 @@ async def test_terminals_are_released_when_the_session_is_closed(acp: Open, port
     assert await client.request("session/list")
 
 
-async def test_a_client_that_goes_does_not_hold_up_the_run(portico: Running, scene: Scene) -> None:
+async def test_a_client_that_goes_does_not_hold_up_the_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize(**EVERYTHING)
-    session = await opened(client, portico.gateway, scene(calls({"read_file": "a.txt"})))
+    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     await client.begin("session/prompt", prompt(session, "go"))
     await client.service("fs/read_text_file")
     await connection.close()
@@ -231,9 +247,9 @@ async def test_a_client_that_goes_does_not_hold_up_the_run(portico: Running, sce
     await connection.close()
 
 
-async def test_only_the_client_that_speaks_is_asked(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_only_the_client_that_speaks_is_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     one, two = await acp(**FILES), await acp(**FILES)
-    session = await opened(one, portico.gateway, scene(calls({"read_file": "a.txt"})))
+    session = await opened(one, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     await two.request("session/resume", {"sessionId": session, "cwd": ".", "mcpServers": []})
     for client, other in ((one, two), (two, one)):
         answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -246,13 +262,13 @@ async def test_only_the_client_that_speaks_is_asked(acp: Open, portico: Running,
 
 
 @pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[Running]:
-    async with gateway_on(table(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
+async def small(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+    async with run_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
         yield running
 
 
 @pytest.fixture
-async def editor(small: Running) -> AsyncIterator[Client]:
+async def editor(small: RunningGateway) -> AsyncIterator[Client]:
     client, connection = connect(small.gateway, "small")
     await client.initialize(**EVERYTHING)
     yield client
@@ -288,7 +304,7 @@ async def test_an_agents_command_runs_in_the_editors_terminal(editor: Client) ->
     assert reported(editor, "x1")[-1]["rawOutput"] == {"output": "made\n"}
 
 
-async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: Running, tmp_path: Path) -> None:
+async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: RunningGateway, tmp_path: Path) -> None:
     """The editor has the session open, but the run is not its own."""
     (tmp_path / "work" / "a.txt").write_text("on disk")
     session = await editor.new()
@@ -301,7 +317,7 @@ async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: 
 
 
 async def test_a_client_that_reads_slowly_is_not_asked_for_the_next_run(
-    editor: Client, small: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    editor: Client, small: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own run is over, though it has not heard of that yet."""
     (tmp_path / "work" / "a.txt").write_text("on disk")

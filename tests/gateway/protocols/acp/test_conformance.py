@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import KEY, gateway_on
+from tests.daemon import KEY, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.gateway.protocols.acp.core_profile import EVERY
 from tests.gateway.protocols.acp.transports import config, on_http, on_stdio, on_websocket
@@ -21,7 +21,7 @@ AGENTS = ("echo", "script")
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
-    async with gateway_on(config(tmp_path)) as running:
+    async with run_gateway(config(tmp_path)) as running:
         client, connection = connect(running.gateway, agent)
         await client.initialize()
         await EVERY[name](client)
@@ -43,7 +43,7 @@ async def test_over_standard_input_and_output(tmp_path: Path, agent: str) -> Non
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("on", [on_websocket, on_http])
 async def test_over_the_network(tmp_path: Path, agent: str, on: Callable[..., AbstractAsyncContextManager[Client]]) -> None:
-    async with gateway_on(config(tmp_path)) as running, on(running.url, agent, KEY) as client:
+    async with run_gateway(config(tmp_path)) as running, on(running.url, agent, KEY) as client:
         await client.initialize()
         for check in EVERY.values():
             await check(client)

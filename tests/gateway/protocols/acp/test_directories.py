@@ -12,11 +12,11 @@ import pytest
 from gateway.agents.configured import MAX_ADDITIONAL_DIRECTORIES, Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
-from tests.gateway.protocols.acp.conftest import Open, Scene
-from tests.gateway.talk import send_turn
+from tests.gateway.protocols.acp.conftest import Open, WriteScenario
+from tests.gateway.requests import send_turn
 
 STEPS: list[Any] = [{"text": "<{additional_directories}>"}]
 Make = Callable[..., list[str]]
@@ -40,11 +40,14 @@ def session_body(session: str, *directories: Any, cwd: str = ".") -> dict[str, A
     return {"sessionId": session, "cwd": cwd, "mcpServers": [], **given}
 
 
-async def new(client: Client, portico: Running, scene: Scene, *directories: str) -> str:
+async def new(client: Client, portico: RunningGateway, write_scenario: WriteScenario, *directories: str) -> str:
     """A session with these directories, whose agent says which it has."""
     session = await client.new(additionalDirectories=list(directories))
     found = (await portico.client.get(f"/session/{session}")).json()["agent"]["options"]
-    scenario = {"agent": {"options": {**found, "scenario": scene(STEPS)}}, "messages": [{"role": "user", "content": "first"}]}
+    scenario = {
+        "agent": {"options": {**found, "scenario": write_scenario(STEPS)}},
+        "messages": [{"role": "user", "content": "first"}],
+    }
     assert (await portico.client.post(f"/session/{session}", json=scenario)).status_code == 200
     return session
 
@@ -61,15 +64,17 @@ async def listed(client: Client, session: str) -> list[str]:
     return list(found.get("additionalDirectories", []))
 
 
-async def test_the_agent_is_given_them_and_the_list_shows_them(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+async def test_the_agent_is_given_them_and_the_list_shows_them(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     (Path(one).parent / "way-in").symlink_to(two)
     client = await acp()
     # In the client's order, each once, by its real path.
-    session = await new(client, portico, scene, two, one, two + "/", str(Path(one).parent / "way-in"), one + "/../one")
+    session = await new(client, portico, write_scenario, two, one, two + "/", str(Path(one).parent / "way-in"), one + "/../one")
     assert await listed(client, session) == [two, one]
     assert await reported(client, session) == [two, one]
-    plain = await new(client, portico, scene)
+    plain = await new(client, portico, write_scenario)
     assert await reported(client, plain) == [] == await listed(client, plain)
     info = next(s for s in (await client.request("session/list"))["sessions"] if s["sessionId"] == plain)
     assert "additionalDirectories" not in info
@@ -113,21 +118,21 @@ async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make,
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
 async def test_who_opens_a_session_gives_the_complete_list(
-    acp: Open, portico: Running, scene: Scene, make: Make, method: str
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make, method: str
 ) -> None:
     one, two, three = make("one", "two", "three")
     client = await acp()
-    session = await new(client, portico, scene, one, two)
+    session = await new(client, portico, write_scenario, one, two)
     await client.request(method, session_body(session, three, one))
     assert await reported(client, session) == [three, one] == await listed(client, session)
     await client.request(method, session_body(session))
     assert await reported(client, session) == [] == await listed(client, session)
 
 
-async def test_a_bad_list_changes_nothing(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+async def test_a_bad_list_changes_nothing(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
     one, two = make("one", "two")
     client = await acp()
-    session = await new(client, portico, scene, one)
+    session = await new(client, portico, write_scenario, one)
     for method in ("session/load", "session/resume", "session/fork"):
         for bad in ((two, "/tmp"), (two, 5), (two, one + "/missing")):
             with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: ") as refused:
@@ -138,25 +143,25 @@ async def test_a_bad_list_changes_nothing(acp: Open, portico: Running, scene: Sc
     assert await reported(client, session) == [one] == await listed(client, session)
 
 
-async def test_a_fork_has_its_own(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+async def test_a_fork_has_its_own(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
     one, two = make("one", "two")
     client = await acp()
-    session = await new(client, portico, scene, one)
+    session = await new(client, portico, write_scenario, one)
     fork = (await client.request("session/fork", session_body(session, two)))["sessionId"]
     bare = (await client.request("session/fork", session_body(session)))["sessionId"]
     for made, has in ((fork, [two]), (bare, []), (session, [one])):
         assert await reported(client, made) == has == await listed(client, made)
 
 
-async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, scene: Scene, make: Make) -> None:
+async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, write_scenario: WriteScenario, make: Make) -> None:
     one, two = make("one", "two")
-    config = table(tmp_path)
-    async with gateway_on(config) as portico:
+    config = gateway_config(tmp_path)
+    async with run_gateway(config) as portico:
         client, connection = connect(portico.gateway)
         await client.initialize()
-        session = await new(client, portico, scene, one, two)
+        session = await new(client, portico, write_scenario, one, two)
         await connection.close()
-    async with gateway_on(config) as portico:
+    async with run_gateway(config) as portico:
         answer = await send_turn(portico.client, session, "which?")
         assert answer["messages"][-1]["content"] == f"<{one}\n{two}>"
         # Other settings leave them as they are.
@@ -168,10 +173,10 @@ async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, scene
         await connection.close()
 
 
-async def test_one_that_is_gone_is_named(acp: Open, portico: Running, scene: Scene, make: Make) -> None:
+async def test_one_that_is_gone_is_named(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
     one, two = make("one", "two")
     client = await acp()
-    session = await new(client, portico, scene, one, two)
+    session = await new(client, portico, write_scenario, one, two)
     await client.request("session/close", {"sessionId": session})
     await asyncio.to_thread(Path(two).rmdir)
     assert await listed(client, session) == [one, two]
@@ -184,7 +189,7 @@ async def test_one_that_is_gone_is_named(acp: Open, portico: Running, scene: Sce
     assert await reported(client, session) == [one]
 
 
-async def test_an_agent_that_takes_none(acp: Open, portico: Running, tmp_path: Path) -> None:
+async def test_an_agent_that_takes_none(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
     client = await acp("echo")
     can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     assert "additionalDirectories" not in can
@@ -210,7 +215,7 @@ async def test_an_acp_agent_is_asked_whether_it_takes_them(tmp_path: Path, takes
     more = tmp_path / "work" / "more"
     more.mkdir()
     (more / "file.txt").write_text("content")
-    async with gateway_on(table(tmp_path, agents={"small": agent})) as portico:
+    async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as portico:
         client, connection = connect(portico.gateway, "small")
         # The very first client is told what is so.
         can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]

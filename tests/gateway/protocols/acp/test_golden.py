@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import gateway_on
+from tests.daemon import run_gateway
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.gateway.protocols.acp.requirements import load
 from tests.gateway.protocols.acp.transports import config
@@ -57,7 +57,7 @@ TALKS: dict[str, Talk] = {"work": work, "refusal": refusal, "settings": settings
 
 async def messages(talk: Talk, folder: Path) -> list[str]:
     """What the client gets, with names instead of what differs from run to run."""
-    async with gateway_on(config(folder)) as running:
+    async with run_gateway(config(folder)) as running:
         client, connection = connect(running.gateway)
         await client.initialize()
         await talk(client)

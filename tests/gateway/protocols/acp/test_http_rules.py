@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import KEY, Running
+from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import load, prompt
-from tests.gateway.protocols.acp.conftest import Scene, set_options
+from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.wire import INITIALIZE, STREAM, rpc
 
 Json = dict[str, Any]
@@ -84,7 +84,7 @@ async def until(stream: AsyncIterator[Json], request_id: int) -> list[Json]:
 
 
 @pytest.fixture
-async def connect(portico: Running) -> AsyncIterator[Callable[..., Any]]:
+async def connect(portico: RunningGateway) -> AsyncIterator[Callable[..., Any]]:
     """Makes a connection."""
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=30, verify=False) as client:
 
@@ -114,11 +114,13 @@ def received_text(messages: list[Json]) -> list[str]:
     return [m["params"]["update"]["content"]["text"] for m in messages if "content" in m.get("params", {}).get("update", {})]
 
 
-async def test_an_answer_is_taken_without_a_session_header(connect: Any, portico: Running, scene: Scene) -> None:
+async def test_an_answer_is_taken_without_a_session_header(
+    connect: Any, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     """The Python client sends none with its answers."""
     http = await connect("script")
     session = await new(http)
-    await set_options(portico.gateway, session, scenario=scene(ASK))
+    await set_options(portico.gateway, session, scenario=write_scenario(ASK))
     async with http.reading(session) as stream:
         asked = await http.ask("session/prompt", prompt(session, "go"), session)
         question = await anext(m async for m in stream if m.get("method") == "session/request_permission")
@@ -128,11 +130,11 @@ async def test_an_answer_is_taken_without_a_session_header(connect: Any, portico
         assert (await until(stream, asked))[-1]["result"]["stopReason"] == "end_turn"
 
 
-async def test_a_question_is_taken_back_behind_it(connect: Any, portico: Running, scene: Scene) -> None:
+async def test_a_question_is_taken_back_behind_it(connect: Any, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     """On another stream that could be read before the question, which would stand for ever."""
     http = await connect("script")
     session = await new(http)
-    await set_options(portico.gateway, session, scenario=scene(ASK))
+    await set_options(portico.gateway, session, scenario=write_scenario(ASK))
     async with http.reading(session) as stream:
         asked = await http.ask("session/prompt", prompt(session, "go"), session)
         question = await anext(m async for m in stream if m.get("method") == "session/request_permission")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
-from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
 
 
 async def test_echo(acp: Open) -> None:
@@ -20,10 +20,12 @@ async def test_echo(acp: Open) -> None:
     assert client.text(session) == "say it back"
 
 
-async def test_text_thinking_usage(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_text_thinking_usage(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     usage = {"input_tokens": 120, "output_tokens": 18, "cache_read": 100, "cache_write": 3}
-    session = await opened(client, portico.gateway, scene([{"thinking": "let me see"}, {"text": "Hello."}, {"usage": usage}]))
+    session = await opened(
+        client, portico.gateway, write_scenario([{"thinking": "let me see"}, {"text": "Hello."}, {"usage": usage}])
+    )
     answer = await client.prompt(session, "hi")
     assert answer == {
         "stopReason": "end_turn",
@@ -39,17 +41,19 @@ async def test_text_thinking_usage(acp: Open, portico: Running, scene: Scene) ->
     assert client.updates()[-1]["title"] == "hi"
 
 
-async def test_how_full_the_context_is(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_how_full_the_context_is(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"line": '{"kind": "context_use", "used": 1200, "size": 200000}'}]))
+    session = await opened(
+        client, portico.gateway, write_scenario([{"line": '{"kind": "context_use", "used": 1200, "size": 200000}'}])
+    )
     await client.prompt(session)
     assert client.updates()[0] == {"sessionUpdate": "usage_update", "used": 1200, "size": 200000}
 
 
-async def test_a_tool_that_asks_is_allowed(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_tool_that_asks_is_allowed(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}, "result": "written"}
-    session = await opened(client, portico.gateway, scene([{"tool_call": call}, {"text": "{last_result}"}]))
+    session = await opened(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.question()
     asked = question["params"]
@@ -66,10 +70,10 @@ async def test_a_tool_that_asks_is_allowed(acp: Open, portico: Running, scene: S
 
 
 @pytest.mark.parametrize("option", ["reject_once", "reject_always", "no such option"])
-async def test_a_tool_that_is_rejected(acp: Open, portico: Running, scene: Scene, option: str) -> None:
+async def test_a_tool_that_is_rejected(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, option: str) -> None:
     client = await acp()
     call = {"name": "shell", "input": {"command": "rm x"}, "write_file": {"path": "ran", "text": ""}}
-    session = await opened(client, portico.gateway, scene([{"tool_call": call}, {"text": "{last_result}"}]))
+    session = await opened(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
     client.choose = lambda params: option
     assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
     assert [u["status"] for u in client.updates() if u["sessionUpdate"] == "tool_call_update"] == ["failed"]
@@ -79,10 +83,10 @@ async def test_a_tool_that_is_rejected(acp: Open, portico: Running, scene: Scene
     assert ("shell" in names) == (option != "reject_always")
 
 
-async def test_always_becomes_the_sessions_trust(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_always_becomes_the_sessions_trust(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     steps = [{"tool_call": {"name": "shell", "input": {"command": f"c{n}"}}} for n in range(3)]
-    session = await opened(client, portico.gateway, scene([*steps, {"text": "done"}]))
+    session = await opened(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
     questions: list[Any] = []
     client.choose = lambda params: questions.append(params) or "allow_always"  # type: ignore[func-returns-value]
     await client.prompt(session, "one")
@@ -94,11 +98,13 @@ async def test_always_becomes_the_sessions_trust(acp: Open, portico: Running, sc
     }  # fmt: skip
 
 
-async def test_trust_does_not_answer_what_is_asked_in_spite_of_it(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_trust_does_not_answer_what_is_asked_in_spite_of_it(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     """As codex asks about a patch outside of its folders; and "always" is no answer to the next such question either."""
     client = await acp()
     step = {"tool_call": {"name": "shell", "ask": True, "result": "ran"}}
-    session = await opened(client, portico.gateway, scene([step, {"text": "{last_result}"}]))
+    session = await opened(client, portico.gateway, write_scenario([step, {"text": "{last_result}"}]))
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     for choice, n in (("allow_always", 1), ("reject_once", 2)):
         client.choose = lambda params, choice=choice: choice  # type: ignore[misc]
@@ -107,14 +113,14 @@ async def test_trust_does_not_answer_what_is_asked_in_spite_of_it(acp: Open, por
     assert client.text().startswith("ran") and "denied" in client.text()
 
 
-async def test_a_rule_that_asks_is_not_answered_by_trust(tmp_path: Path, scene: Scene) -> None:
-    config = table(tmp_path)
+async def test_a_rule_that_asks_is_not_answered_by_trust(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    config = gateway_config(tmp_path)
     config["agents"]["script"]["policy"] = [{"tool": "shell", "when": {"command": "rm *"}, "decide": "ask"}]
     steps = [{"tool_call": {"name": "shell", "input": {"command": command}}} for command in ("rm x", "ls", "rm y")]
-    async with gateway_on(config) as portico:
+    async with run_gateway(config) as portico:
         client, connection = connect(portico.gateway)
         await client.initialize()
-        session = await opened(client, portico.gateway, scene(steps))
+        session = await opened(client, portico.gateway, write_scenario(steps))
         client.choose = lambda params: "allow_always"
         for n in (1, 2):
             await client.prompt(session, "go")
@@ -123,9 +129,9 @@ async def test_a_rule_that_asks_is_not_answered_by_trust(tmp_path: Path, scene: 
         await connection.close()
 
 
-async def test_cancel_in_text(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_cancel_in_text(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "One moment."}, {"hang": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"text": "One moment."}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "One moment.")
     await client.notify("session/cancel", {"sessionId": session})
@@ -139,9 +145,9 @@ async def test_cancel_in_text(acp: Open, portico: Running, scene: Scene) -> None
     assert (await again)["stopReason"] == "cancelled"
 
 
-async def test_cancel_while_asked(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_cancel_while_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"tool_call": {"name": "shell"}}]))
+    session = await opened(client, portico.gateway, write_scenario([{"tool_call": {"name": "shell"}}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.question()
     await client.notify("session/cancel", {"sessionId": session})
@@ -150,25 +156,25 @@ async def test_cancel_while_asked(acp: Open, portico: Running, scene: Scene) -> 
     assert client.got[-1].get("result", {}).get("stopReason") == "cancelled"
 
 
-async def test_cancel_at_once(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_cancel_at_once(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"hang": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_a_request_that_is_cancelled(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_request_that_is_cancelled(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"hang": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"), request_id="the prompt")
     await client.notify("$/cancel_request", {"requestId": "the prompt"})
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_a_second_prompt_is_refused(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_second_prompt_is_refused(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "busy"}, {"hang": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     with pytest.raises(RpcFailed, match="at work on a prompt") as refused:
@@ -181,25 +187,27 @@ async def test_a_second_prompt_is_refused(acp: Open, portico: Running, scene: Sc
 @pytest.mark.parametrize(
     ("step", "reason"), [({"stop": "max_tokens"}, "max_tokens"), ({"stop": "refusal"}, "refusal"), ({"text": "."}, "end_turn")]
 )
-async def test_stop_reasons(acp: Open, portico: Running, scene: Scene, step: Any, reason: str) -> None:
+async def test_stop_reasons(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, step: Any, reason: str) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([step]))
+    session = await opened(client, portico.gateway, write_scenario([step]))
     assert (await client.prompt(session))["stopReason"] == reason
 
 
-async def test_a_failure_is_an_error(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_failure_is_an_error(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     steps = [{"stop": {"reason": "error", "message": "429:\nthe model is overloaded"}}]
-    session = await opened(client, portico.gateway, scene(steps))
+    session = await opened(client, portico.gateway, write_scenario(steps))
     with pytest.raises(RpcFailed, match="429: the model is overloaded") as failed:
         await client.prompt(session)
     assert failed.value.code == -32603
 
 
-async def test_a_crash_is_an_error_and_the_session_goes_on(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_crash_is_an_error_and_the_session_goes_on(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     turns = ({"when": "crash", "steps": [{"exit": {"signal": "SIGKILL"}}]}, [{"text": "back"}])
-    session = await opened(client, portico.gateway, scene(*turns))
+    session = await opened(client, portico.gateway, write_scenario(*turns))
     with pytest.raises(RpcFailed, match="ended in the middle"):
         await client.prompt(session, "crash")
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"

@@ -13,10 +13,10 @@ import pytest
 from gateway.gateway import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import SessionMetadataRecord
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect
-from tests.gateway.protocols.acp.conftest import Open, Scene, opened
+from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
 from tests.gateway.protocols.acp.test_sessions import load
 
 SHOUT = {"name": "shout", "description": "Says it louder.", "hint": "what"}
@@ -47,12 +47,14 @@ async def client_of(gateway: Gateway, agent: str) -> AsyncIterator[Client]:
 
 
 async def test_commands_are_told_when_they_change_and_again_to_who_opens_the_session(
-    acp: Open, portico: Running, scene: Scene
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
     both = {"commands": [{"name": "hush"}, SHOUT]}
     loud = {"when": "^/shout .", "steps": [{"text": "LOUD"}]}
-    session = await opened(client, portico.gateway, scene(loud, [{"commands": [{"name": "hush"}]}, both, both, {"text": "ok"}]))
+    session = await opened(
+        client, portico.gateway, write_scenario(loud, [{"commands": [{"name": "hush"}]}, both, both, {"text": "ok"}])
+    )
     assert lists(client) == []
     await client.prompt(session, "one")
     assert lists(client) == [[HUSH], [HUSH, SHOWN]]
@@ -77,11 +79,11 @@ async def test_commands_are_told_when_they_change_and_again_to_who_opens_the_ses
 async def test_they_are_known_after_a_restart(tmp_path: Path) -> None:
     (tmp_path / "scene.json").write_text(json.dumps({"turns": [{"steps": [{"commands": [SHOUT]}, {"title": " A\n name "}]}]}))
     agents = {"script": {"driver": "script", "cwd": str(tmp_path), "options": {"scenario": "scene.json"}}}
-    async with gateway_on(table(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
         session = await client.new()
         await client.prompt(session, "go")
         assert titles(client) == ["A name", "A name"]
-    async with gateway_on(table(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
         assert await listed(client) == ["A name"]
         await client.request("session/resume", load(session))
         await client.until(lambda _: lists(client))
@@ -90,10 +92,12 @@ async def test_they_are_known_after_a_restart(tmp_path: Path) -> None:
         assert await running.gateway.store.session_metadata.get(session) == SessionMetadataRecord()
 
 
-async def test_the_agents_title_wins_over_the_first_prompt(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_the_agents_title_wins_over_the_first_prompt(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     turns = ([{"text": "."}], [{"title": "About {prompt}"}, {"title": "About {prompt}"}], [{"text": "."}], [{"title": ""}])
-    session = await opened(client, portico.gateway, scene(*turns))
+    session = await opened(client, portico.gateway, write_scenario(*turns))
     for text, reported, kept in (
         ("one", ["one"], "one"),
         ("two", ["About two", "About two"], "About two"),
@@ -109,7 +113,10 @@ async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_fir
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands_later"
     shown = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what to say"}}
-    async with gateway_on(table(tmp_path, agents={"small": agent})) as running, client_of(running.gateway, "small") as client:
+    async with (
+        run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running,
+        client_of(running.gateway, "small") as client,
+    ):
         session = await client.new()
         # Behind the answer: before that the client does not know the session.
         assert "result" in client.got[-1]
@@ -131,12 +138,14 @@ async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_fir
 
 
 @pytest.mark.parametrize("session", [{}, {"compaction": None}, {"compaction": {}}])
-async def test_compactions_are_told_to_a_client_that_takes_them(portico: Running, scene: Scene, session: dict[str, Any]) -> None:
+async def test_compactions_are_told_to_a_client_that_takes_them(
+    portico: RunningGateway, write_scenario: WriteScenario, session: dict[str, Any]
+) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize(session=session)
     bare = json.dumps({"kind": "compacted"})
     steps = [{"compact": "What was said."}, {"text": "."}, {"line": bare}]
-    session_id = await opened(client, portico.gateway, scene(steps))
+    session_id = await opened(client, portico.gateway, write_scenario(steps))
     await client.prompt(session_id, "go")
     await connection.close()
     reported = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
@@ -166,8 +175,8 @@ async def test_commands_are_told_while_the_option_for_them_is_on(tmp_path: Path,
     on = {**claude, "options": {"slash_commands": "on"}}
     for _ in range(2):
         # The second time they are known from the file.
-        config = table(tmp_path, agents={"claude": claude, "always": on})
-        async with gateway_on(config) as running:
+        config = gateway_config(tmp_path, agents={"claude": claude, "always": on})
+        async with run_gateway(config) as running:
             async with client_of(running.gateway, "claude") as client:
                 session = await client.new()
                 for value, reported in (("on", shown), ("off", []), ("on", shown)):

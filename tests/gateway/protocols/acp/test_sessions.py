@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, prompt
-from tests.gateway.protocols.acp.conftest import Open, Scene, opened
-from tests.gateway.talk import create, history
+from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.requests import create_session, get_history
 
 STEPS: list[Any] = [
     {"thinking": "hm"},
@@ -22,9 +22,9 @@ STEPS: list[Any] = [
 ]
 
 
-async def test_load_replays_all_before_its_answer(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_load_replays_all_before_its_answer(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     first = await acp()
-    session = await opened(first, portico.gateway, scene(STEPS))
+    session = await opened(first, portico.gateway, write_scenario(STEPS))
     first.choose = lambda params: "allow_once"
     for text in ("one", "two"):
         await first.prompt(session, text)
@@ -51,9 +51,9 @@ async def test_load_replays_all_before_its_answer(acp: Open, portico: Running, s
     assert (await second.prompt(session, "three"))["stopReason"] == "end_turn"
 
 
-async def test_resume_replays_nothing(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_resume_replays_nothing(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     first = await acp()
-    session = await opened(first, portico.gateway, scene([{"text": "turn {turn}"}]))
+    session = await opened(first, portico.gateway, write_scenario([{"text": "turn {turn}"}]))
     await first.prompt(session)
     second = await acp()
     answer = await second.request("session/resume", load(session))
@@ -63,10 +63,10 @@ async def test_resume_replays_nothing(acp: Open, portico: Running, scene: Scene)
     assert second.text() == "turn 2"
 
 
-async def test_load_in_the_middle_of_a_run(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_load_in_the_middle_of_a_run(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     first = await acp()
     turns = ([{"text": "first"}], [{"text": "so far"}, {"tool_call": {"id": "c", "name": "shell"}}, {"text": " and on"}])
-    session = await opened(first, portico.gateway, scene(*turns))
+    session = await opened(first, portico.gateway, write_scenario(*turns))
     await first.prompt(session, "one")
     answer = await first.begin("session/prompt", prompt(session, "two"))
     question = await first.question()
@@ -89,9 +89,9 @@ async def test_load_in_the_middle_of_a_run(acp: Open, portico: Running, scene: S
     assert (await first.prompt(session, "three"))["stopReason"] == "end_turn"
 
 
-async def test_a_question_is_taken_back_at_once(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_question_is_taken_back_at_once(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     first = await acp()
-    session = await opened(first, portico.gateway, scene([{"tool_call": {"id": "c", "name": "shell", "takes": 600}}]))
+    session = await opened(first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "takes": 600}}]))
     answer = await first.begin("session/prompt", prompt(session, "go"))
     question = await first.question()
     second = await acp()
@@ -104,10 +104,10 @@ async def test_a_question_is_taken_back_at_once(acp: Open, portico: Running, sce
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_resume_asks_what_is_open(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_resume_asks_what_is_open(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     first = await acp()
     session = await opened(
-        first, portico.gateway, scene([{"tool_call": {"id": "c", "name": "shell", "input": {"command": "ls"}}}])
+        first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "input": {"command": "ls"}}}])
     )
     answer = await first.begin("session/prompt", prompt(session, "go"))
     await first.question()
@@ -120,13 +120,13 @@ async def test_resume_asks_what_is_open(acp: Open, portico: Running, scene: Scen
     assert (await answer)["stopReason"] == "end_turn"
 
 
-async def test_list(acp: Open, portico: Running, tmp_path: Path) -> None:
+async def test_list(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
     client = await acp("echo")
     assert (await client.request("session/list"))["sessions"] == []
     sessions = [await client.new() for _ in range(3)]
     await client.prompt(sessions[1], "What is   it about?\nThis.")
-    await create(portico.client, "echo", "from elsewhere")
-    await create(portico.client, "script", "of another agent")
+    await create_session(portico.client, "echo", "from elsewhere")
+    await create_session(portico.client, "script", "of another agent")
     found = (await client.request("session/list"))["sessions"]
     assert [s.get("title") for s in found] == ["from elsewhere", None, "What is it about? This.", None]
     assert [s["sessionId"] for s in found[1:]] == sessions[::-1]
@@ -136,7 +136,7 @@ async def test_list(acp: Open, portico: Running, tmp_path: Path) -> None:
     assert len((await client.request("session/list", {"cwd": found[0]["cwd"]}))["sessions"]) == 4
 
 
-async def test_list_by_pages(acp: Open, portico: Running) -> None:
+async def test_list_by_pages(acp: Open, portico: RunningGateway) -> None:
     client = await acp("echo")
     made = [await client.new() for _ in range(101)]
     found: list[str] = []
@@ -152,9 +152,9 @@ async def test_list_by_pages(acp: Open, portico: Running) -> None:
         await client.request("session/list", {"cursor": "nonsense"})
 
 
-async def test_close_cancels_and_frees(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_close_cancels_and_frees(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "busy"}, {"hang": True}], [{"text": "back"}]))
+    session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}], [{"text": "back"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     await client.request("session/close", {"sessionId": session})
@@ -167,9 +167,9 @@ async def test_close_cancels_and_frees(acp: Open, portico: Running, scene: Scene
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
 
 
-async def test_delete(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_delete(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"hang": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     assert await client.request("session/delete", {"sessionId": session}) == {}
     assert (await answer)["stopReason"] == "cancelled"
@@ -180,9 +180,9 @@ async def test_delete(acp: Open, portico: Running, scene: Scene) -> None:
     assert gone.value.code == -32002
 
 
-async def test_fork(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_fork(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "{turn}: "}, {"remember": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"text": "{turn}: "}, {"remember": True}]))
     await client.prompt(session, "one")
     forked = (await client.request("session/fork", load(session)))["sessionId"]
     assert forked != session
@@ -190,7 +190,7 @@ async def test_fork(acp: Open, portico: Running, scene: Scene) -> None:
     assert client.text(forked) == '2: ["one"]'
     await client.prompt(session, "three")
     assert client.text(session).endswith('2: ["one"]')
-    assert [m["content"] for m in await history(portico.client, session) if m["role"] == "user"] == ["one", "three"]
+    assert [m["content"] for m in await get_history(portico.client, session) if m["role"] == "user"] == ["one", "three"]
 
 
 async def test_the_folder(acp: Open, tmp_path: Path) -> None:
@@ -206,11 +206,13 @@ async def test_the_folder(acp: Open, tmp_path: Path) -> None:
         await client.request("session/load", load(session, str(tmp_path / "scenes")))
 
 
-async def test_a_client_that_goes_leaves_its_run(acp: Open, portico: Running, scene: Scene, tmp_path: Path) -> None:
+async def test_a_client_that_goes_leaves_its_run(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize()
     steps = [{"text": "begun"}, {"delay": 0.3}, {"text": ", done"}]
-    session = await opened(client, portico.gateway, scene(steps))
+    session = await opened(client, portico.gateway, write_scenario(steps))
     await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "begun")
     await connection.close()

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running, gateway_on, table
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
-from tests.gateway.protocols.acp.conftest import Open, Scene, opened
-from tests.gateway.talk import create, look
+from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.requests import create_session, get_session
 
 
 def of(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [update for update in updates if update["sessionUpdate"] == kind]
 
 
-async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     session = answer["sessionId"]
@@ -31,7 +31,7 @@ async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: Running, sce
     assert permissions["currentValue"] == "ask"
 
     async def trust() -> dict[str, bool]:
-        tools = (await look(portico.client, session))["agent"]["tools"]
+        tools = (await get_session(portico.client, session))["agent"]["tools"]
         return {tool["name"]: tool["trust"] for tool in tools}
 
     assert set((await trust()).values()) == {False}
@@ -47,10 +47,10 @@ async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: Running, sce
     assert set((await trust()).values()) == {True}
 
 
-async def test_in_auto_nothing_is_asked(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_in_auto_nothing_is_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(
-        client, portico.gateway, scene([{"tool_call": {"name": "shell", "result": "ran"}}, {"text": "{last_result}"}])
+        client, portico.gateway, write_scenario([{"tool_call": {"name": "shell", "result": "ran"}}, {"text": "{last_result}"}])
     )
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     await client.prompt(session)
@@ -59,10 +59,12 @@ async def test_in_auto_nothing_is_asked(acp: Open, portico: Running, scene: Scen
     assert of(client.updates(session), "tool_call")[0]["status"] == "in_progress"
 
 
-async def test_a_mode_that_changes_in_the_middle_of_a_run(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_mode_that_changes_in_the_middle_of_a_run(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     steps = [{"tool_call": {"name": "shell", "id": f"c{n}"}} for n in range(2)]
-    session = await opened(client, portico.gateway, scene([*steps, {"text": "done"}]))
+    session = await opened(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.question()
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
@@ -72,9 +74,9 @@ async def test_a_mode_that_changes_in_the_middle_of_a_run(acp: Open, portico: Ru
     assert client.asked.empty()
 
 
-async def test_settings_of_elsewhere_are_told(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_settings_of_elsewhere_are_told(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "."}]))
+    session = await opened(client, portico.gateway, write_scenario([{"text": "."}]))
     tools = [{"name": "shell", "trust": True}]
     body = {"agent": {"tools": tools, "options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "x"}]}
     assert (await portico.client.post(f"/session/{session}", json=body)).status_code == 200
@@ -84,7 +86,7 @@ async def test_settings_of_elsewhere_are_told(acp: Open, portico: Running, scene
     assert reported == {"permissions": "auto", "pace": "fast"}
 
 
-async def test_options(acp: Open, portico: Running) -> None:
+async def test_options(acp: Open, portico: RunningGateway) -> None:
     client = await acp()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     # Choices only: a text cannot be chosen from a list, and a secret is nobody's to see.
@@ -92,7 +94,7 @@ async def test_options(acp: Open, portico: Running) -> None:
     change = {"sessionId": answer["sessionId"], "configId": "pace"}
     complete = (await client.request("session/set_config_option", {**change, "value": "fast"}))["configOptions"]
     assert [(o["id"], o["currentValue"]) for o in complete] == [("permissions", "ask"), ("pace", "fast")]
-    assert (await look(portico.client, answer["sessionId"]))["agent"]["options"]["pace"] == "fast"
+    assert (await get_session(portico.client, answer["sessionId"]))["agent"]["options"]["pace"] == "fast"
     for wrong in ({"value": "slow"}, {"type": "boolean", "value": True}):
         with pytest.raises(RpcFailed) as refused:
             await client.request("session/set_config_option", {**change, **wrong})
@@ -106,7 +108,7 @@ async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     agents = {"small": small_agent(tmp_path)}
     login = small_agent(tmp_path)
     login["env"]["ACP_AGENT_FLAGS"] = "nologin"
-    async with gateway_on(table(tmp_path, agents={**agents, "locked": login})) as running:
+    async with run_gateway(gateway_config(tmp_path, agents={**agents, "locked": login})) as running:
         connections = []
 
         async def start(agent: str = "small") -> Any:
@@ -166,7 +168,7 @@ async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 0.0)
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands"
-    async with gateway_on(table(tmp_path, agents={"small": agent})) as running:
+    async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running:
         client, connection = connect(running.gateway, "small")
         await client.initialize()
         answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
@@ -236,7 +238,7 @@ async def test_servers_go_to_the_agent(small: Any, tmp_path: Path) -> None:
 
 async def test_100_sessions_at_once(tmp_path: Path) -> None:
     limits = {"live_agents": 100}
-    async with gateway_on(table(tmp_path, limits=limits)) as running:
+    async with run_gateway(gateway_config(tmp_path, limits=limits)) as running:
         client, connection = connect(running.gateway, "echo")
         await client.initialize()
         sessions = [await client.new() for _ in range(100)]
@@ -247,9 +249,9 @@ async def test_100_sessions_at_once(tmp_path: Path) -> None:
         await connection.close()
 
 
-async def test_an_agent_that_there_is_not(portico: Running) -> None:
+async def test_an_agent_that_there_is_not(portico: RunningGateway) -> None:
     from gateway.errors import BadRequest
 
     with pytest.raises(BadRequest, match="no agent 'nobody'"):
         connect(portico.gateway, "nobody")
-    await create(portico.client, "echo", "x")
+    await create_session(portico.client, "echo", "x")

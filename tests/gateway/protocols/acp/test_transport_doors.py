@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.protocols.acp.transport import http, websocket
 from gateway.security.api_keys import NamedKeys
-from tests.daemon import KEY, Running, gateway_on, table
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
 
 UI = "http://ui.example:3000"
@@ -29,7 +29,9 @@ UI = "http://ui.example:3000"
         ({"Authorization": ""}, 401, "key"),
     ],
 )
-async def test_the_walls_stand_before_both_transports(portico: Running, headers: dict[str, str], status: int, says: str) -> None:
+async def test_the_walls_stand_before_both_transports(
+    portico: RunningGateway, headers: dict[str, str], status: int, says: str
+) -> None:
     async with httpx.AsyncClient(headers={**BEARER, **headers}) as client:
         url = f"{portico.url}/acp/echo"
         for answer in (await client.post(url, json=INITIALIZE), await client.get(url, headers=STREAM), await client.delete(url)):
@@ -45,7 +47,7 @@ async def test_the_walls_stand_before_both_transports(portico: Running, headers:
 
 
 async def test_a_page_of_an_allowed_origin_may_use_both(tmp_path: Path) -> None:
-    async with gateway_on(table(tmp_path, server={"origins": [UI]})) as portico, httpx.AsyncClient() as client:
+    async with run_gateway(gateway_config(tmp_path, server={"origins": [UI]})) as portico, httpx.AsyncClient() as client:
         url = f"{portico.url}/acp/echo"
         wanted = "authorization,content-type,acp-connection-id,acp-session-id"
         for method in ("POST", "GET", "DELETE"):
@@ -66,14 +68,14 @@ async def test_a_page_of_an_allowed_origin_may_use_both(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def named(portico: Running) -> tuple[NamedKeys, str]:
+def named(portico: RunningGateway) -> tuple[NamedKeys, str]:
     """The keys of the gateway, and one of the name `laptop`."""
     keys = NamedKeys(portico.gateway.settings.data_dir)
     return keys, keys.add("laptop")
 
 
 async def test_a_quiet_websocket_ends_too(
-    portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "KEY_CHECK_INTERVAL", 0.05)
     keys, key = named
@@ -85,7 +87,7 @@ async def test_a_quiet_websocket_ends_too(
 
 
 async def test_a_key_that_is_taken_back_ends_its_streams(
-    portico: Running, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     keys, key = named

@@ -12,8 +12,8 @@ from acp import connect_to_agent, text_block
 from acp.http import create_http_stream
 from acp.ws import create_websocket_stream
 
-from tests.daemon import Running
-from tests.gateway.protocols.acp.conftest import Scene, set_options
+from tests.daemon import RunningGateway
+from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.wire import BEARER
 
 
@@ -40,7 +40,7 @@ class Client:
 
 
 @asynccontextmanager
-async def over(transport: str, portico: Running, agent: str) -> AsyncIterator[tuple[Any, Client]]:
+async def over(transport: str, portico: RunningGateway, agent: str) -> AsyncIterator[tuple[Any, Client]]:
     """A connection of the official client."""
     client = Client()
     if transport == "http":
@@ -62,7 +62,7 @@ def transport(request: pytest.FixtureRequest) -> str:
     return found
 
 
-async def test_a_conversation(transport: str, portico: Running) -> None:
+async def test_a_conversation(transport: str, portico: RunningGateway) -> None:
     async with over(transport, portico, "echo") as (agent, client):
         session = await agent.new_session(cwd=".", mcp_servers=[])
         for text in ("one", "two"):
@@ -73,7 +73,7 @@ async def test_a_conversation(transport: str, portico: Running) -> None:
         assert [found.session_id for found in listed.sessions] == [session.session_id]
 
 
-async def test_a_loaded_session_goes_on(transport: str, portico: Running) -> None:
+async def test_a_loaded_session_goes_on(transport: str, portico: RunningGateway) -> None:
     async with over(transport, portico, "echo") as (agent, _):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await agent.prompt(session_id=session, prompt=[text_block("before")])
@@ -85,8 +85,8 @@ async def test_a_loaded_session_goes_on(transport: str, portico: Running) -> Non
         assert client.received_text() == "after"
 
 
-async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
-    scenario = scene([{"text": "at work"}, {"hang": True}])
+async def test_cancel(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    scenario = write_scenario([{"text": "at work"}, {"hang": True}])
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await set_options(portico.gateway, session, scenario=scenario)
@@ -97,9 +97,9 @@ async def test_cancel(transport: str, portico: Running, scene: Scene) -> None:
             assert (await prompt).stop_reason == "cancelled"
 
 
-async def test_a_permission_is_asked_for(transport: str, portico: Running, scene: Scene) -> None:
+async def test_a_permission_is_asked_for(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     call = {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}
-    scenario = scene([{"tool_call": call}, {"text": "{last_result}"}])
+    scenario = write_scenario([{"tool_call": call}, {"text": "{last_result}"}])
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await set_options(portico.gateway, session, scenario=scenario)
@@ -109,7 +109,7 @@ async def test_a_permission_is_asked_for(transport: str, portico: Running, scene
         assert client.received_text() == "written"
 
 
-async def test_a_hundred_sessions_over_one_websocket(portico: Running) -> None:
+async def test_a_hundred_sessions_over_one_websocket(portico: RunningGateway) -> None:
     async with over("ws", portico, "echo") as (agent, client):
         sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(100)]
         assert len(set(sessions)) == 100

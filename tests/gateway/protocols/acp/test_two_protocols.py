@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, kinds, load, prompt
-from tests.gateway.protocols.acp.conftest import Open, Scene, opened
-from tests.gateway.talk import create, look, send_turn
+from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.requests import create_session, get_session, send_turn
 
 
-async def test_sessions_of_other_agents(acp: Open, portico: Running) -> None:
+async def test_sessions_of_other_agents(acp: Open, portico: RunningGateway) -> None:
     client = await acp("echo")
-    other = (await create(portico.client, "script", "hello"))["sessionId"]
+    other = (await create_session(portico.client, "script", "hello"))["sessionId"]
     with pytest.raises(RpcFailed, match="belongs to agent 'script'") as refused:
         await client.request("session/load", load(other))
     assert refused.value.code == -32002
 
 
-async def test_one_session_two_protocols(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_one_session_two_protocols(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "turn {turn}: "}, {"remember": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"text": "turn {turn}: "}, {"remember": True}]))
     await client.prompt(session, "over ACP")
     assert session in (await portico.client.get("/sessions")).json()["sessions"]
     # What is said over AAP is shown here too, the user's words first.
@@ -37,9 +37,9 @@ async def test_one_session_two_protocols(acp: Open, portico: Running, scene: Sce
     assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
 
 
-async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, scene([{"text": "busy"}, {"hang": True}]))
+    session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     assert (await portico.client.delete(f"/session/{session}")).status_code == 204
@@ -50,14 +50,14 @@ async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: Running, 
     assert refused.value.code == -32002
 
 
-async def test_a_permission_is_answered_over_aap(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_permission_is_answered_over_aap(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(
-        client, portico.gateway, scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+        client, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.question()
-    assert (await look(portico.client, session))["state"] == "waiting"
+    assert (await get_session(portico.client, session))["state"] == "waiting"
     await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
     assert (await answer)["stopReason"] == "end_turn"
     assert "no" in client.text()
@@ -69,23 +69,25 @@ async def test_a_permission_is_answered_over_aap(acp: Open, portico: Running, sc
     assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
 
 
-async def test_a_permission_of_aap_is_answered_here(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_a_permission_of_aap_is_answered_here(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     grants = [{"name": "shell", "trust": False}]
-    scenario = scene([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
-    first = await create(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)
+    scenario = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    first = await create_session(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)
     assert first["stopReason"] == "tool_use"
     client = await acp()
     await client.request("session/load", load(first["sessionId"]))
     await client.answer(await client.question(), "allow_once")
     await client.until(lambda _: "session_info_update" in kinds(client.updates()))
     assert client.text() == "done"
-    assert (await look(portico.client, first["sessionId"]))["state"] == "idle"
+    assert (await get_session(portico.client, first["sessionId"]))["state"] == "idle"
 
 
-async def test_tools_of_the_application_are_not_this_clients(acp: Open, portico: Running, scene: Scene) -> None:
+async def test_tools_of_the_application_are_not_this_clients(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     tool = {"name": "get_weather", "description": "d", "inputSchema": {"type": "object"}}
-    scenario = scene([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{last_result}"}])
-    first = await create(portico.client, "script", "go", options={"scenario": scenario}, tools=[tool])
+    scenario = write_scenario([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{last_result}"}])
+    first = await create_session(portico.client, "script", "go", options={"scenario": scenario}, tools=[tool])
     session = first["sessionId"]
     client = await acp()
     await client.request("session/load", load(session))
@@ -98,4 +100,4 @@ async def test_tools_of_the_application_are_not_this_clients(acp: Open, portico:
     await client.notify("session/cancel", {"sessionId": session})
     ends = [update for update in kinds(client.updates()) if update == "session_info_update"]
     await client.until(lambda _: kinds(client.updates()).count("session_info_update") > len(ends))
-    assert (await look(portico.client, session))["state"] == "idle"
+    assert (await get_session(portico.client, session))["state"] == "idle"

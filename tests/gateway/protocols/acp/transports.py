@@ -13,8 +13,8 @@ import httpx
 from websockets.asyncio.client import connect
 
 from tests.conftest import write_config
-from tests.daemon import SCENARIOS, table
-from tests.fork_server import forked
+from tests.daemon import SCENARIOS, gateway_config
+from tests.fork_server import forked_command
 from tests.gateway.protocols.acp.client import Client
 
 
@@ -22,7 +22,7 @@ def config(folder: Path) -> dict[str, Any]:
     work = folder / "work"
     work.mkdir()
     (work / "acp.json").write_text((SCENARIOS / "acp.json").read_text())
-    return table(folder, agents={"script": {"driver": "script", "cwd": str(work), "options": {"scenario": "acp.json"}}})
+    return gateway_config(folder, agents={"script": {"driver": "script", "cwd": str(work), "options": {"scenario": "acp.json"}}})
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def on_stdio(
 ) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
     """A client of `portico acp AGENT`, with these settings or those of `config`."""
     path = write_config(folder, dict(config(folder) if settings is None else settings))
-    command = forked("gateway", "acp", "--config", str(path), *more, agent)
+    command = forked_command("gateway", "acp", "--config", str(path), *more, agent)
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

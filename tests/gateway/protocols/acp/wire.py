@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.daemon import KEY, Running
+from tests.daemon import KEY, RunningGateway
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 STREAM = {"Accept": "text/event-stream"}
@@ -25,7 +25,7 @@ INITIALIZE = rpc("initialize", {"protocolVersion": 1}, 0)
 
 
 @asynccontextmanager
-async def socket_to(portico: Running, agent: str = "echo", key: str = KEY, **more: Any) -> AsyncIterator[ClientConnection]:
+async def socket_to(portico: RunningGateway, agent: str = "echo", key: str = KEY, **more: Any) -> AsyncIterator[ClientConnection]:
     """An initialized WebSocket."""
     url = f"ws{portico.url[4:]}/acp/{agent}"
     headers = {"Authorization": f"Bearer {key}"}

@@ -1,4 +1,4 @@
-"""`portico` as a process, for tests of the command line."""
+"""Runs `portico` in its own process, for tests of the command line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import write_config
-from tests.daemon import table
-from tests.fork_server import forked
+from tests.daemon import gateway_config
+from tests.fork_server import forked_command
 
 
 @dataclass
-class Serving:
-    """A daemon that listens; what else it printed, and its exit code, once it has stopped."""
+class RunningServer:
+    """A daemon that accepts connections. Its further output and its exit code are set when it has stopped."""
 
     line: str
     out: str = ""
@@ -29,36 +29,36 @@ class Serving:
         return self.line.split()[-1]
 
 
-class Command:
+class PorticoCommand:
     """`portico ARGUMENTS` with a configuration of `echo` and `script` and an empty home.
 
-    The fork server forks it; with `own` it is a process of its own, whose children a test can look at.
+    The fork server forks it. With `own` it is a child of the test process, so that its own children can be examined.
     """
 
     def __init__(
         self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None, config: bool = True, own: bool = False
     ) -> None:
         if config and not (folder / "config.toml").exists():
-            write_config(folder, table(folder))
-        self._argv = [*((sys.executable, "-m", "gateway") if own else forked("gateway")), arguments[0]]
+            write_config(folder, gateway_config(folder))
+        self._argv = [*((sys.executable, "-m", "gateway") if own else forked_command("gateway")), arguments[0]]
         self._argv += ["--config", str(folder / "config.toml")] if config else []
         self._argv += arguments[1:]
         self._env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
         self._folder = folder
 
     async def start(self, stderr: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
-        """The process, in a session of its own, with its standard streams to talk to."""
+        """Start the process in its own process session, with pipes for its standard streams."""
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
             *self._argv, stdin=pipe, stdout=pipe, stderr=stderr, env=self._env, cwd=self._folder, start_new_session=True
         )
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Serving]:
-        """`portico serve` once it listens; it is stopped in the end."""
+    async def serving(self) -> AsyncIterator[RunningServer]:
+        """Run `portico serve` and yield when it listens. It is stopped afterwards."""
         process = await self.start()
         assert process.stdout is not None
-        serving = Serving((await asyncio.wait_for(process.stdout.readline(), 60)).decode())
+        serving = RunningServer((await asyncio.wait_for(process.stdout.readline(), 60)).decode())
         try:
             yield serving
         finally:
@@ -67,7 +67,7 @@ class Command:
             serving.out, serving.err, serving.code = out.decode(), err.decode(), process.returncode
 
     async def run(self, stdin: bytes = b"") -> tuple[int, str, str]:
-        """Its exit code, standard output and standard error."""
+        """Run the command and return its exit code, standard output and standard error."""
         process = await self.start()
         out, err = await asyncio.wait_for(process.communicate(stdin), 60)
         return process.returncode or 0, out.decode(), err.decode()

@@ -1,4 +1,4 @@
-"""HTTP by hand, for what no client library sends."""
+"""Raw HTTP over a socket, for requests that client libraries do not send."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     return await asyncio.open_connection(where.hostname, where.port)
 
 
-async def answer(url: str, *pieces: bytes) -> tuple[int, bytes]:
-    """The status and the rest of what comes back for these bytes, up to the end of the connection."""
+async def send_raw(url: str, *pieces: bytes) -> tuple[int, bytes]:
+    """Send the bytes, read until the connection is closed, and return the status and the whole response."""
     reader, writer = await connect(url)
     try:
         for piece in pieces:

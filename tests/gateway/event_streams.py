@@ -1,4 +1,4 @@
-"""Readers of AAP streams with their ids: whole streams, and readers that drop off at will and come back."""
+"""Parsers and readers of AAP event streams with event ids."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 from httpx_sse import aconnect_sse
 
-Event = tuple[str, str, Any]
+NumberedEvent = tuple[str, str, Any]
 """An SSE event with its id: (id, name, data)."""
 
 
-def numbered(text: str) -> list[Event]:
-    """The events of a stream as it was received; the last one may be cut off. Each must have its id."""
-    found: list[Event] = []
+def parse_events(text: str) -> list[NumberedEvent]:
+    """Return the complete events of a stream, whose last event may be cut off. Each must have an id."""
+    found: list[NumberedEvent] = []
     for block in text.split("\n\n")[:-1]:
         if block.startswith(":"):
             continue
@@ -27,10 +27,10 @@ def numbered(text: str) -> list[Event]:
 
 
 @asynccontextmanager
-async def following(client: httpx.AsyncClient, session: str, **query: str) -> AsyncIterator[AsyncIterator[Event]]:
-    """The events of a session as they come."""
+async def follow_events(client: httpx.AsyncClient, session: str, **query: str) -> AsyncIterator[AsyncIterator[NumberedEvent]]:
+    """Open the event stream of a session and yield its events."""
 
-    async def events() -> AsyncIterator[Event]:
+    async def events() -> AsyncIterator[NumberedEvent]:
         async for event in source.aiter_sse():
             yield event.id, event.event, json.loads(event.data)
 
@@ -39,9 +39,9 @@ async def following(client: httpx.AsyncClient, session: str, **query: str) -> As
         yield events()
 
 
-async def take(events: AsyncIterator[Event], until: str) -> list[Event]:
-    """Events up to the first of that name."""
-    found: list[Event] = []
+async def read_until(events: AsyncIterator[NumberedEvent], until: str) -> list[NumberedEvent]:
+    """Read events up to the first with the name `until`, and return them."""
+    found: list[NumberedEvent] = []
     async for event in events:
         found.append(event)
         if event[1] == until:
@@ -49,16 +49,16 @@ async def take(events: AsyncIterator[Event], until: str) -> list[Event]:
     raise AssertionError(f"the stream ended before {until}: {found}")
 
 
-async def replay(client: httpx.AsyncClient, session: str, after: str = "0", **query: str) -> list[Event]:
-    """The events of an idle session behind an id, up to its last."""
-    found: list[Event] = []
+async def replay_events(client: httpx.AsyncClient, session: str, after: str = "0", **query: str) -> list[NumberedEvent]:
+    """Return all events of an idle session after the id `after`."""
+    found: list[NumberedEvent] = []
     while True:
         position = {"after": found[-1][0] if found else after}
         answer = await client.get(f"/session/{session}/events", params={**query, **position, "until": "turn_stop"})
         assert answer.status_code == 200, answer.text
         if not answer.text:
             return found
-        more = numbered(answer.text)
+        more = parse_events(answer.text)
         if not more:
             return found
         found += more

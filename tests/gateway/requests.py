@@ -1,4 +1,4 @@
-"""How the tests of the gateway talk to it: requests of both protocols, frames of their streams, and waits with a deadline."""
+"""Requests of AAP and `/v1/execute`, parsers of their streams, waits with a deadline, and checks of processes."""
 
 from __future__ import annotations
 
@@ -15,53 +15,55 @@ import httpx
 import psutil
 
 PROGRAMS = ("/echo/program.py", "/script/program/main.py")
-"""The ends of the paths of the programs behind `echo` and `script`."""
+"""Suffixes of the program paths of the `echo` and `script` agents."""
 
 Frame = tuple[str, dict[str, Any]]
 """An SSE event: its name and its data."""
 
 
-def user(content: Any = "hello") -> dict[str, Any]:
+def user_message(content: Any = "hello") -> dict[str, Any]:
+    """Return a user message."""
     return {"role": "user", "content": content}
 
 
 def session_body(agent: str = "script", *messages: Any, options: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """The body of `PUT /session`; texts are user messages, keywords with a meaning for the agent go to it."""
+    """Return the body of `PUT /session`. Strings become user messages; `options` and `grants` go into `agent`."""
     config = {"name": agent, **({"options": options} if options else {})}
     if "grants" in fields:
         config["tools"] = fields.pop("grants")
-    received_text = [message if isinstance(message, dict) else user(message) for message in messages or ("hello",)]
-    return {"agent": config, "messages": received_text, **fields}
+    bodies = [message if isinstance(message, dict) else user_message(message) for message in messages or ("hello",)]
+    return {"agent": config, "messages": bodies, **fields}
 
 
-async def create(client: httpx.AsyncClient, agent: str = "script", *messages: Any, **fields: Any) -> dict[str, Any]:
-    """A new session's first turn, as JSON."""
+async def create_session(client: httpx.AsyncClient, agent: str = "script", *messages: Any, **fields: Any) -> dict[str, Any]:
+    """Create a session and return the result of its first turn."""
     answer = await client.put("/session", json=session_body(agent, *messages, **fields))
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
 
 async def send_turn(client: httpx.AsyncClient, session: str, *messages: Any, **fields: Any) -> dict[str, Any]:
-    """A turn of a session, as JSON."""
-    received_text = [message if isinstance(message, dict) else user(message) for message in messages]
-    answer = await client.post(f"/session/{session}", json={"messages": received_text, **fields})
+    """Run a turn and return its result."""
+    bodies = [message if isinstance(message, dict) else user_message(message) for message in messages]
+    answer = await client.post(f"/session/{session}", json={"messages": bodies, **fields})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-async def look(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
-    """What `GET /session/:id` says."""
+async def get_session(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+    """Return the response of `GET /session/:id`."""
     answer = await client.get(f"/session/{session}")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-async def history(client: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:
-    return list((await look(client, session))["history"]["full"])
+async def get_history(client: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:
+    """Return the full history of a session."""
+    return list((await get_session(client, session))["history"]["full"])
 
 
-async def error(awaited: Awaitable[httpx.Response], status: int) -> str:
-    """The text of a refusal, which must have this status and the one form of all errors."""
+async def expect_error(awaited: Awaitable[httpx.Response], status: int) -> str:
+    """Return the error text of a response, which must have this status and the error schema."""
     answer = await awaited
     assert answer.status_code == status, (answer.status_code, answer.text)
     body = answer.json()
@@ -71,8 +73,8 @@ async def error(awaited: Awaitable[httpx.Response], status: int) -> str:
     return str(body["error"])
 
 
-def frames(text: str) -> list[Frame]:
-    """The events of a whole AAP stream; nothing else than `event: NAME`, `data: JSON` and comments may stand in it."""
+def parse_frames(text: str) -> list[Frame]:
+    """Return the events of a complete AAP stream, which may have only `event: NAME`, `data: JSON` and comments."""
     assert text.endswith("\n\n")
     found: list[Frame] = []
     for block in text.split("\n\n")[:-1]:
@@ -84,20 +86,20 @@ def frames(text: str) -> list[Frame]:
     return found
 
 
-async def streamed(client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]) -> list[Frame]:
-    """All events of a streamed turn."""
+async def stream_turn(client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]) -> list[Frame]:
+    """Run a streamed turn and return its events."""
     answer = await client.request(method, path, json=body)
     assert answer.status_code == 200, answer.text
-    return frames(answer.text)
+    return parse_frames(answer.text)
 
 
-def joined(events: Iterable[Frame], name: str) -> str:
-    """The texts of all events of one name, put together."""
+def joined_text(events: Iterable[Frame], name: str) -> str:
+    """Return the concatenated text of all events of one name."""
     return "".join(next(iter(data.values())) for event, data in events if event == name)
 
 
-def kinds(text: str) -> list[dict[str, Any]]:
-    """The frames of a whole stream of `/v1/execute`."""
+def parse_output_events(text: str) -> list[dict[str, Any]]:
+    """Return the events of a complete stream of `/v1/execute`."""
     assert text.endswith("\n\n")
     blocks = [block for block in text.split("\n\n")[:-1] if not block.startswith(":")]
     assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
@@ -105,13 +107,14 @@ def kinds(text: str) -> list[dict[str, Any]]:
 
 
 async def execute(client: httpx.AsyncClient, task: str = "do it", driver: str = "script", **fields: Any) -> list[dict[str, Any]]:
+    """Run a task with `/v1/execute` and return its events."""
     answer = await client.post("/v1/execute", json={"driver": driver, "task": task, **fields})
     assert answer.status_code == 200, answer.text
-    return kinds(answer.text)
+    return parse_output_events(answer.text)
 
 
-async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What the condition gives as soon as that is true; it may be async. Only for what nothing announces."""
+async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Poll the condition, which may be async, and return its first true value. Only for changes that cannot be awaited."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()
@@ -119,34 +122,35 @@ async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
             found = await found
         if found:
             return found
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, "the condition was not true in time"
         await asyncio.sleep(0.02)
 
 
-async def idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
-    """The session once its run is over."""
+async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+    """Wait until no run is active and return the session."""
 
     async def over() -> dict[str, Any] | None:
-        found = await look(client, session)
+        found = await get_session(client, session)
         return found if found["state"] == "idle" else None
 
-    return dict(await until(over))
+    return dict(await wait_until(over))
 
 
-async def pid_in(file: Path) -> int:
-    """The process id that an agent's `spawn` step writes."""
-    return int(await until(lambda: file.exists() and file.read_text()))
+async def read_pid(file: Path) -> int:
+    """Wait for the process id that a `spawn` step writes to the file, and return it."""
+    return int(await wait_until(lambda: file.exists() and file.read_text()))
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def agents_of(pid: int) -> list[psutil.Process]:
-    """The processes of `echo` and `script` agents that a daemon has."""
+def agent_processes(pid: int) -> list[psutil.Process]:
+    """Return the `echo` and `script` agent processes of a daemon."""
     found = []
     for child in psutil.Process(pid).children():
         with suppress(psutil.NoSuchProcess):
