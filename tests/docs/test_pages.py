@@ -34,6 +34,12 @@ def test_headings_follow_an_empty_line(page: Path) -> None:
     assert not [line for before, line in pairwise(text.splitlines()) if line.startswith("#") and before.strip()]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = set(re.findall(r"`((?:gateway|drivers|tests|benchmarks)/[\w/.]+\.\w+)", page.read_text()))
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
 def test_the_changelog_has_each_kind_of_change_once() -> None:
     unreleased = (ROOT / "CHANGELOG.md").read_text().partition("## Unreleased")[2].partition("\n## ")[0]
     kinds = re.findall(r"^### (\w+)$", unreleased, re.MULTILINE)

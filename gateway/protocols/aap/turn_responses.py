@@ -116,7 +116,7 @@ SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the
 async def _exchange(
     http: Request, caller: CurrentCaller, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None
 ) -> Exchange:
-    # Async like the caller's (protocols/authentication.py), for the same reason.
+    # Async like the caller's (protocols/authenticated_routes.py), for the same reason.
     seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
     return Exchange(http, caller, idempotency_key, seen)
 
