@@ -122,9 +122,14 @@ class TurnProcessAgent(Agent):
             raise DriverError("a turn is under way; read its events up to its session_end")
         spec = self._spec if self.native_id is None else replace(self._spec, resume=self.native_id, history=())
         try:
-            self._turn = await self._start(spec, prompt)
+            turn = await self._start(spec, prompt)
         except AgentUnavailable as error:
             self._ready = [Error(message=str(error)), SessionEnd(exit_code=1, stop_reason="error")]
+            return
+        if not self._alive:
+            await turn.close(0.0)
+            raise AgentGone("the agent was closed while its process started")
+        self._turn = turn
 
     async def receive(self) -> Sequence[OutputEvent]:
         if self._ready:

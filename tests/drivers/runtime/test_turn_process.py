@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -200,6 +201,32 @@ async def test_a_process_that_does_not_start_fails_the_turn(tmp_path: Path) -> N
     assert end_of(events).exit_code == 1
     with pytest.raises(AgentGone, match="no turn is under way"):
         await agent.receive()
+
+
+class RunningProcesses:
+    """The markers of the processes that have started and not ended."""
+
+    def __init__(self) -> None:
+        self.started_once, self.markers = asyncio.Event(), set[str]()
+
+    async def started(self, marker: str, pid: int, created: float) -> None:
+        self.markers.add(marker)
+        self.started_once.set()
+        await asyncio.sleep(0.05)
+
+    async def ended(self, marker: str) -> None:
+        self.markers.discard(marker)
+
+
+async def test_an_agent_that_is_closed_while_its_process_starts_leaves_none(tmp_path: Path) -> None:
+    processes = RunningProcesses()
+    agent = await SmallDriver().open(spec_in(tmp_path), Spawner(ledger=processes), LIMITS)
+    prompting = asyncio.create_task(agent.prompt(Prompt("sleep")))
+    await processes.started_once.wait()
+    await agent.close(0.0)
+    with pytest.raises(AgentGone, match="closed while its process started"):
+        await prompting
+    assert not processes.markers
 
 
 async def test_each_turn_has_a_server_of_the_application_side_tools(tmp_path: Path) -> None:
