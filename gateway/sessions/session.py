@@ -99,7 +99,7 @@ class Session:
         self.turn_began = last_seq + 1
         self.deleted = False
         self.services = SessionServices()
-        self.queue = TurnQueue(lambda: self.state == "idle" or self.deleted)
+        self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted)
         self.evicting = False
         self._agent = LiveAgent(record.id, agent, record.native_id, shared, self.services)
         self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
@@ -156,7 +156,7 @@ class Session:
         is ready and then ends when its pending calls are cancelled, or before it takes the prompt, and cannot be started again.
         """
         if request.message is not None and request.when_busy == "queue":
-            async with self.queue.turn(request.disconnected), self.lock:
+            async with self.queue.turn(request.disconnected):
                 return await self._take(request, queued=True)
         async with self.lock:
             if request.message is not None and request.when_busy == "steer" and self.busy:
@@ -207,6 +207,8 @@ class Session:
                 yield
             finally:
                 self._changed(self)
+                # A run that has failed before it was read has woken nobody.
+                self.queue.advance()
 
     async def _begin(self, request: Submission, message: UserMessage, settings: SessionSettings) -> Turn:
         """Start a run. The agent is ready before anything changes; pending calls are cancelled only then."""

@@ -14,10 +14,10 @@ MAX_QUEUED = 16
 
 
 class TurnQueue:
-    """`free` returns whether a turn may begin; call `advance` whenever that may have changed."""
+    """`free` returns whether a turn may begin; call `advance` whenever that may have changed. A turn holds the `lock`."""
 
-    def __init__(self, free: Callable[[], bool]) -> None:
-        self._free = free
+    def __init__(self, lock: asyncio.Lock, free: Callable[[], bool]) -> None:
+        self._lock, self._free = lock, free
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -31,7 +31,7 @@ class TurnQueue:
 
     @asynccontextmanager
     async def turn(self, disconnected: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        """Wait in the queue; inside, this request is the first, and none overtakes it.
+        """Wait in the queue; inside, this request is the first, a turn may begin, and the lock is held.
 
         Raises TooMany where the queue is full; Conflict when `disconnected` returns before the request is the first.
         """
@@ -46,11 +46,12 @@ class TurnQueue:
                 await asyncio.wait((mine, gone), return_when=asyncio.FIRST_COMPLETED)
                 if gone.done() and not mine.done():
                     raise Conflict("the client disconnected before its message was submitted")
-                if self._free():
-                    break
+                async with self._lock:
+                    if self._free():
+                        yield
+                        return
                 # Another turn has begun since this request was woken.
                 self._waiting[0] = mine = asyncio.get_running_loop().create_future()
-            yield
         finally:
             gone.cancel()
             self._waiting.remove(mine)

@@ -1,0 +1,77 @@
+"""Queued messages, where another turn begins or fails between the end of a run and the turn of the first of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from drivers.contract.messages import UserMessage
+from gateway.events.turn_reader import Turn
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.session import Submission
+from tests.daemon import Running
+from tests.gateway.sessions.test_submit import waiting
+from tests.gateway.talk import create, until
+
+Scene = Callable[..., str]
+
+MESSAGE = UserMessage(content="And?")
+QUEUED = Submission(message=MESSAGE, when_busy="queue")
+LIMIT = 60.0
+
+
+async def end_of(turn: Turn) -> str:
+    async for entries in turn.batches():
+        last = entries[-1].event
+    return last.kind
+
+
+async def test_a_queued_message_waits_for_the_run_of_a_message_that_cancels_pending_calls(
+    portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await waiting(portico, scene)
+    queued = asyncio.create_task(session.submit(QUEUED))
+    await until(lambda: not session.queue.empty)
+    turn_start = session._turn_start
+
+    async def slow(*args: Any) -> Any:
+        # The run with the pending calls is cancelled, and the next one has not begun: the queued message is woken.
+        await asyncio.sleep(0.02)
+        return await turn_start(*args)
+
+    monkeypatch.setattr(session, "_turn_start", slow)
+    first = await session.submit(Submission(message=MESSAGE))
+    assert await end_of(first) == "session_end"
+    async with asyncio.timeout(LIMIT):
+        second = await queued
+        assert await end_of(second) == "session_end"
+    assert second.first > first.first
+
+
+async def test_a_queued_message_is_taken_after_a_run_that_could_not_be_stored(
+    portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = scene([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
+    found = await create(portico.client, "script", "Go", options={"scenario": name})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
+    storing, failing = asyncio.Event(), asyncio.Event()
+
+    async def fails(*_: Any, **__: Any) -> None:
+        storing.set()
+        await failing.wait()
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(portico.gateway.store.runs, "start", fails)
+        first = asyncio.create_task(session.submit(Submission(message=MESSAGE)))
+        await storing.wait()
+        queued = asyncio.create_task(session.submit(QUEUED))
+        await until(lambda: not session.queue.empty)
+    failing.set()
+    with pytest.raises(OSError, match="disk full"):
+        await first
+    async with asyncio.timeout(LIMIT):
+        assert await end_of(await queued) == "session_end"
