@@ -54,14 +54,14 @@ def kinds_of(found: list[dict[str, Any]]) -> list[str]:
     return [frame["kind"] for frame in found]
 
 
-async def test_echo_says_the_task_verbatim(portico: RunningGateway) -> None:
+async def test_echo_returns_the_task_verbatim(portico: RunningGateway) -> None:
     for task in ("hello", "-hello", "--help", "äöü 🙂\r\n\t", " ", '{"kind":"session_end"}', "x" * 1_000_000, "\x00\x1b[31m"):
         first, end = await execute(portico.client, task, "echo")
         assert first == {"kind": "agent_token", "text": task}
         assert end == {"kind": "session_end", "exit_code": 0, "duration_ms": end["duration_ms"]}
 
 
-async def test_the_bytes_of_a_stream(portico: RunningGateway) -> None:
+async def test_stream_has_the_documented_bytes(portico: RunningGateway) -> None:
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "hi"})
     assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
     head, duration = answer.text.split('"duration_ms":')
@@ -69,7 +69,7 @@ async def test_the_bytes_of_a_stream(portico: RunningGateway) -> None:
     assert duration.endswith("}\n\n")
 
 
-async def test_every_kind_has_its_fields_and_comes_in_order(run: Callable[..., Any]) -> None:
+async def test_every_kind_has_its_fields_and_is_sent_in_order(run: Callable[..., Any]) -> None:
     found = await run(
         {"thinking": "hm"},
         {"text": "a"},
@@ -104,7 +104,7 @@ async def test_every_kind_has_its_fields_and_comes_in_order(run: Callable[..., A
     ]
 
 
-async def test_standard_error_comes_after_a_failure_only(run: Callable[..., Any]) -> None:
+async def test_standard_error_is_sent_only_after_a_failure(run: Callable[..., Any]) -> None:
     assert kinds_of(await run({"stderr": "one"}, {"text": "a"})) == ["agent_token", "session_end"]
     found = await run({"stderr": "one"}, {"text": "a"}, {"stderr": "two"}, {"exit": 3})
     assert kinds_of(found) == ["agent_token", "stderr", "stderr", "error", "session_end"]
@@ -112,7 +112,7 @@ async def test_standard_error_comes_after_a_failure_only(run: Callable[..., Any]
     assert found[-1]["exit_code"] == 3
 
 
-async def test_a_crash_ends_with_an_error_and_a_code(run: Callable[..., Any]) -> None:
+async def test_crash_ends_with_an_error_and_an_exit_code(run: Callable[..., Any]) -> None:
     *_, failure, end = await run({"text": "Wait,"}, {"exit": {"signal": "SIGKILL"}})
     assert failure["kind"] == "error"
     assert "-9" in failure["message"]
@@ -121,20 +121,20 @@ async def test_a_crash_ends_with_an_error_and_a_code(run: Callable[..., Any]) ->
     assert (failure["message"], end["exit_code"]) == ("429", 1)
 
 
-async def test_lines_that_are_no_events_are_shown_as_they_are(run: Callable[..., Any]) -> None:
+async def test_lines_that_are_not_events_are_sent_unchanged(run: Callable[..., Any]) -> None:
     lines = ["npm WARN", '{"kind":"no such kind"}', "{", "[]", "null", '{"kind":"agent_token"}', "\ufeff x", '{"text":"x"}']
     found = await run(*({"line": line} for line in lines))
     assert [frame["line"] for frame in found[:-1]] == lines
 
 
-async def test_a_line_of_20_megabytes(run: Callable[..., Any]) -> None:
+async def test_line_of_20_megabytes_is_sent_whole(run: Callable[..., Any]) -> None:
     first, end = await run({"big_line": 20 * 1024 * 1024})
     assert len(first["text"]) > 20_900_000
     assert set(first["text"]) == {"x"}
     assert end["exit_code"] == 0
 
 
-async def test_what_the_task_left_behind_is_ended(run: Callable[..., Any], tmp_path: Path) -> None:
+async def test_processes_left_by_a_task_are_terminated(run: Callable[..., Any], tmp_path: Path) -> None:
     stray = {"seconds": 300, "new_session": True, "hold_stdout": True, "pid_file": "stray"}
     found = await run({"spawn": stray}, {"text": "done"})
     assert kinds_of(found) == ["agent_token", "session_end"]
@@ -142,13 +142,13 @@ async def test_what_the_task_left_behind_is_ended(run: Callable[..., Any], tmp_p
     await wait_until(lambda: not is_alive(pid))
 
 
-async def test_a_call_that_would_ask_is_denied(run: Callable[..., Any]) -> None:
+async def test_call_that_needs_permission_is_denied(run: Callable[..., Any]) -> None:
     found = await run({"tool_call": {"id": "t", "name": "shell", "ask": True}}, {"text": "on"})
     assert [frame.get("status") for frame in found] == ["started", None, "failed", None, None]
     assert "denied" in found[1]["output"]
 
 
-async def test_the_model_is_passed_on(run: Callable[..., Any]) -> None:
+async def test_model_is_passed_to_the_agent(run: Callable[..., Any]) -> None:
     assert (await run({"text": "{model}"}))[0]["text"] == "script"
     assert (await run({"text": "{model}"}, model="large-9"))[0]["text"] == "large-9"
 
@@ -169,7 +169,7 @@ REFUSED: list[tuple[Any, int, list[str]]] = [
 ]
 
 
-async def test_refusals_come_before_the_stream(portico: RunningGateway) -> None:
+async def test_invalid_requests_are_refused_before_the_stream(portico: RunningGateway) -> None:
     key = portico.client.headers.pop("Authorization")
     for body, status, named in REFUSED:
         headers = {"Authorization": key} if status != 401 else {}
@@ -180,25 +180,25 @@ async def test_refusals_come_before_the_stream(portico: RunningGateway) -> None:
         assert "s3cret" not in text
 
 
-async def test_the_key_may_come_in_the_body(portico: RunningGateway) -> None:
+async def test_key_in_the_body_is_accepted(portico: RunningGateway) -> None:
     portico.client.headers.pop("Authorization")
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "x", "auth_token": KEY})
     assert answer.status_code == 200
     assert KEY not in answer.text
 
 
-async def test_fields_that_are_not_known_are_skipped(portico: RunningGateway) -> None:
+async def test_unknown_fields_are_ignored(portico: RunningGateway) -> None:
     assert (await execute(portico.client, "x", "echo", namespace="n", scope_token=None))[0]["text"] == "x"
 
 
-async def test_a_task_whose_agent_cannot_start_is_refused(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_is_refused_if_its_agent_cannot_start(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "cwd", "missing")
     text = await expect_error(portico.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 400)
     assert "missing" in text
     assert json.dumps(text)
 
 
-async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
     entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": write_scenario([{"delay": 0.4}])}}
     async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05}, agents={"script": entry})) as portico:
         answer = await portico.client.post("/v1/execute", json={"driver": "script", "task": "x"})
@@ -207,7 +207,7 @@ async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, write_scena
     assert blocks[-2].startswith('data: {"kind":"session_end"')
 
 
-async def test_a_task_is_over_also_if_its_agent_cannot_be_closed(
+async def test_task_ends_if_its_agent_fails_to_close(
     portico: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = CliAgent.close

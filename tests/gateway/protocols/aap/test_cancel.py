@@ -37,7 +37,7 @@ async def cancel(portico: RunningGateway, session: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-async def test_a_run_stops_at_once_with_one_turn_stop(
+async def test_cancelled_run_stops_at_once_with_one_turn_stop(
     portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, stubborn: bool
 ) -> None:
     """Also one whose agent does not listen: then its whole tree is ended, with the tools that it runs."""
@@ -60,7 +60,7 @@ async def test_a_run_stops_at_once_with_one_turn_stop(
     assert took < 60, "1 s on a machine that has nothing else to do; the agent hangs for ever"
 
 
-async def test_an_idle_session_is_left_alone(portico: RunningGateway) -> None:
+async def test_cancel_of_an_idle_session_changes_nothing(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo"))["sessionId"]
     before = await get_session(portico.client, session)
     for _ in range(2):
@@ -69,7 +69,7 @@ async def test_an_idle_session_is_left_alone(portico: RunningGateway) -> None:
     await expect_error(portico.client.post("/session/none/cancel"), 404)
 
 
-async def test_calls_that_wait_are_given_up(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_cancels_the_pending_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
     name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
     session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
@@ -82,7 +82,7 @@ async def test_calls_that_wait_are_given_up(portico: RunningGateway, write_scena
     assert (await cancel(portico, session))["cancelled"] is False
 
 
-async def test_two_at_once_stop_it_once(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_concurrent_cancels_stop_the_run_once(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     body = session_body(options={"scenario": write_scenario([{"text": "x"}, {"hang": True}])}, stream="delta")
     turn = asyncio.create_task(portico.client.put("/session", json=body))
     session = str(await wait_until(lambda: _only(portico)))
@@ -96,7 +96,7 @@ async def test_two_at_once_stop_it_once(portico: RunningGateway, write_scenario:
 @pytest.mark.parametrize(("config", "asked", "goes_on"), [
     ("continue", None, True), ("continue", "cancel", False), ("cancel", None, False), ("cancel", "continue", True),
 ])  # fmt: skip
-async def test_a_dropped_connection(
+async def test_disconnect_continues_or_cancels_the_run_as_configured(
     tmp_path: Path, write_scenario: WriteScenario, mode: str, config: str, asked: str | None, goes_on: bool
 ) -> None:
     steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 1.0}, {"text": "end"}]

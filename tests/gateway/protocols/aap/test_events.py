@@ -42,7 +42,7 @@ async def post(portico: RunningGateway, session: str, *messages: Any, **fields: 
     return parse_events(answer.text)
 
 
-async def test_every_frame_of_a_turn_has_its_number(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_every_frame_of_a_turn_has_an_id(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     body = session_body(options={"scenario": write_scenario(LONG)}, stream="delta")
     first = parse_events((await portico.client.put("/session", json=body)).text)
     assert [event[0] for event in first[:3]] == ["0", "1", "3"], "the event 2 is not for clients"
@@ -52,7 +52,9 @@ async def test_every_frame_of_a_turn_has_its_number(portico: RunningGateway, wri
     assert numbers == sorted(set(numbers))
 
 
-async def test_two_windows_see_the_same_turns_and_what_was_said(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_two_followers_get_the_same_turns_and_the_client_messages(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
     async with follow_events(portico.client, session) as left, follow_events(portico.client, session) as right:
         own = await post(portico, session, user_message("two"))
@@ -65,7 +67,9 @@ async def test_two_windows_see_the_same_turns_and_what_was_said(portico: Running
         assert (await asyncio.wait_for(read_until(left, "turn_stop"), 60))[1:] == again
 
 
-async def test_answers_are_shown_to_the_other_window(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_tool_results_and_permissions_are_sent_to_other_followers(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     steps = [
         {"parallel": [{"app_tool": {"name": "look", "id": "a"}}, {"tool_call": {"name": "shell", "id": "b", "ask": True}}]},
         {"text": "x"},
@@ -83,7 +87,7 @@ async def test_answers_are_shown_to_the_other_window(portico: RunningGateway, wr
     assert ("tool_result", {"toolCallId": "b", "content": "done"}) in [event[1:] for event in seen]
 
 
-async def test_without_a_number_a_running_turn_is_seen_from_its_start(
+async def test_follower_without_an_id_gets_the_running_turn_from_its_start(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     name = write_scenario([{"text": "one"}], [{"text": "two"}, {"hang": True}])
@@ -105,7 +109,9 @@ async def test_without_a_number_a_running_turn_is_seen_from_its_start(
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_from_every_id_the_rest_follows(portico: RunningGateway, write_scenario: WriteScenario, mode: str) -> None:
+async def test_replay_from_every_id_returns_the_remaining_events(
+    portico: RunningGateway, write_scenario: WriteScenario, mode: str
+) -> None:
     session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
     await send_turn(portico.client, session, "two")
     whole = await replay_events(portico.client, session, stream=mode)
@@ -119,7 +125,7 @@ async def test_from_every_id_the_rest_follows(portico: RunningGateway, write_sce
         assert parse_events(answer.text) == whole[place + 1 : stop + 1]
 
 
-async def test_one_event_of_several_frames_can_be_seen_in_halves(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_frames_of_one_event_have_separate_ids(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = (
         await create_session(portico.client, options={"scenario": write_scenario([{"text": "a"}, {"tool_call": {"name": "T"}}])})
     )["sessionId"]
@@ -127,7 +133,7 @@ async def test_one_event_of_several_frames_can_be_seen_in_halves(portico: Runnin
     assert [event[0] for event in whole if event[1] in ("text", "tool_call")] == ["4.1", "4"]
 
 
-async def test_ids_that_are_none_are_refused(portico: RunningGateway) -> None:
+async def test_invalid_event_ids_are_refused(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo"))["sessionId"]
     for wrong in ("x", "-1", "1.", ".1", "1.1.1", "٣", "9" * 30, "99999"):
         text = await expect_error(portico.client.get(f"/session/{session}/events", params={"after": wrong}), 400)
@@ -136,7 +142,7 @@ async def test_ids_that_are_none_are_refused(portico: RunningGateway) -> None:
     assert (await portico.client.get(f"/session/{session}/events", headers={"Authorization": "Bearer no"})).status_code == 401
 
 
-async def test_a_quiet_stream_is_kept_alive_and_ends_with_the_session(tmp_path: Any) -> None:
+async def test_idle_event_stream_sends_keep_alives_and_ends_with_the_session(tmp_path: Any) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05})) as portico:
         session = (await create_session(portico.client, "echo"))["sessionId"]
         async with portico.client.stream("GET", f"/session/{session}/events") as answer:
@@ -148,7 +154,7 @@ async def test_a_quiet_stream_is_kept_alive_and_ends_with_the_session(tmp_path: 
         assert set(rest) <= {": keep-alive\n\n"}
 
 
-async def test_calls_that_are_given_up_are_told(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancelled_calls_are_sent_to_followers(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
     name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
     session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
@@ -160,7 +166,7 @@ async def test_calls_that_are_given_up_are_told(portico: RunningGateway, write_s
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_did(
+async def test_reconnecting_reader_gets_the_same_events_as_a_connected_one(
     tmp_path: Any, write_scenario: WriteScenario, mode: str
 ) -> None:
     """Whatever the reader has got of the bytes when it drops, it comes back behind the last whole frame."""
@@ -198,7 +204,7 @@ async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_di
             assert [event[1] for event in seen].count("turn_stop") == 1
 
 
-async def test_after_a_restart_the_rest_follows(daemon: Daemon, write_scenario: WriteScenario) -> None:
+async def test_events_can_be_replayed_after_a_restart(daemon: Daemon, write_scenario: WriteScenario) -> None:
     await daemon.start()
     async with daemon.client() as client:
         session = (await create_session(client, options={"scenario": write_scenario(LONG)}))["sessionId"]
@@ -211,7 +217,9 @@ async def test_after_a_restart_the_rest_follows(daemon: Daemon, write_scenario: 
             assert await replay_events(client, session, whole[4][0]) == whole[5:]
 
 
-async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Any) -> None:
+async def test_kill_during_a_turn_leaves_one_gap_and_one_turn_stop(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Any
+) -> None:
     name = write_scenario(
         [{"text": "one"}], [{"text": "begin"}, {"events": 300}, {"hang": {"ignore_term": True}}], [{"text": "on"}]
     )

@@ -12,7 +12,7 @@ KEYED = {"Idempotency-Key": "job-1"}
 
 
 @pytest.mark.parametrize("path", ["/aap/v1/session", "/aap/v2/session", "/aap/v3/sessions"])
-async def test_each_version_follows_and_cancels(portico: RunningGateway, path: str) -> None:
+async def test_events_and_cancel_work_in_each_version(portico: RunningGateway, path: str) -> None:
     session = (await create_session(portico.client, "echo", "hi"))["sessionId"]
     answer = await portico.client.get(f"{path}/{session}/events", params={"after": "0", "until": "turn_stop"})
     assert parse_events(answer.text) == await replay_events(portico.client, session)
@@ -20,7 +20,7 @@ async def test_each_version_follows_and_cancels(portico: RunningGateway, path: s
     assert (await portico.client.post(f"{path}/none/cancel")).status_code == 404
 
 
-async def test_version_3_under_a_key(portico: RunningGateway) -> None:
+async def test_idempotency_key_works_in_version_3(portico: RunningGateway) -> None:
     body = {"agent": {"name": "echo"}, "messages": []}
     made = [await portico.client.post("/aap/v3/sessions", json=body, headers=KEYED) for _ in range(2)]
     assert [answer.status_code for answer in made] == [201, 201]

@@ -33,9 +33,7 @@ async def test_options_merge_by_key(aap: AapClient, write_scenario: WriteScenari
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
 
 
-async def test_an_option_that_was_never_given_has_its_default(
-    base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario
-) -> None:
+async def test_option_that_was_never_set_has_its_default(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
@@ -52,7 +50,7 @@ async def test_an_option_that_was_never_given_has_its_default(
         assert _said(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
 
 
-async def test_stars_sent_back_leave_a_secret_as_it_is(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_masked_secret_sent_back_keeps_its_value(aap: AapClient, write_scenario: WriteScenario) -> None:
     first = await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"})
     session = first["sessionId"]
     shown = (await aap.get_session(session))["agent"]["options"]
@@ -63,12 +61,12 @@ async def test_stars_sent_back_leave_a_secret_as_it_is(aap: AapClient, write_sce
     assert _said(fresh) == "recorded "
 
 
-async def test_other_options_may_be_stars(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_stars_are_a_literal_value_for_other_options(aap: AapClient, write_scenario: WriteScenario) -> None:
     text = await expect_error(aap.put(session_body(options={"scenario": "***"})), 503)
     assert "***" in text
 
 
-async def test_settings_outlive_the_daemon(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_settings_are_kept_over_a_restart(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path)
     options = {"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}
     async with run_gateway(config) as portico:
@@ -85,7 +83,7 @@ async def test_settings_outlive_the_daemon(base: BaseUrl, tmp_path: Path, write_
     assert before["agent"]["tools"] == [{"name": "lookup", "trust": True}]
 
 
-async def test_tools_replace_the_tools_before(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_tools_replace_the_previous_tools(aap: AapClient, write_scenario: WriteScenario) -> None:
     own = {"tool_call": {"name": "lookup", "result": "3 hits"}}
     name = write_scenario([own, {"text": "{last_result}"}])
     answer = await aap.create_session(options={"scenario": name})
@@ -118,7 +116,7 @@ BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_bad_settings_are_named_and_change_nothing(aap: AapClient) -> None:
+async def test_invalid_settings_are_refused_and_change_nothing(aap: AapClient) -> None:
     session = (await aap.create_session(options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
     before = await aap.get_session(session)
     for agent, named in BAD_AGENTS:
@@ -142,7 +140,7 @@ BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-async def test_bad_application_tools_are_named(aap: AapClient) -> None:
+async def test_invalid_application_tools_are_refused(aap: AapClient) -> None:
     sessions = {name: (await aap.create_session(name))["sessionId"] for name in ("script", "echo")}
     before = [await aap.get_session(session) for session in sessions.values()]
     for agent, tools, named in BAD_TOOLS:
@@ -155,14 +153,14 @@ async def test_bad_application_tools_are_named(aap: AapClient) -> None:
     assert len((await aap.list_sessions())["sessions"]) == 2
 
 
-async def test_an_unknown_agent_is_named(aap: AapClient) -> None:
+async def test_unknown_agent_is_refused(aap: AapClient) -> None:
     text = await expect_error(aap.put(session_body("nobody")), 400)
     assert "'nobody'" in text
     assert "echo" in text and "script" in text
     assert await aap.list_sessions() == {"sessions": []}
 
 
-async def test_the_agent_of_a_session_stays(aap: AapClient) -> None:
+async def test_agent_of_a_session_cannot_be_changed(aap: AapClient) -> None:
     session = (await aap.create_session("script", options={"pace": "fast"}))["sessionId"]
     before = await aap.get_session(session)
     body = {"messages": [user_message()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
@@ -172,7 +170,7 @@ async def test_the_agent_of_a_session_stays(aap: AapClient) -> None:
     assert (await aap.send_turn(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
 
 
-async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_settings_that_prevent_the_agent_start_are_not_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
     session = (await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
     before = await aap.get_session(session)
     body = {"messages": [user_message()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
@@ -181,7 +179,7 @@ async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: Aa
     assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
 
 
-async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: RunningGateway, aap: AapClient) -> None:
+async def test_session_is_removed_if_its_agent_does_not_start(portico: RunningGateway, aap: AapClient) -> None:
     text = await expect_error(aap.put(session_body(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
     assert len((await aap.list_sessions())["sessions"]) == int(aap.is_version_3), (
@@ -190,7 +188,7 @@ async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: 
     assert not await portico.gateway.store.processes.all()
 
 
-async def test_a_tool_keeps_every_word_of_its_schema(aap: AapClient) -> None:
+async def test_tool_schema_is_returned_unchanged(aap: AapClient) -> None:
     schema = json.loads('{"type":"object","properties":{"a":{"enum":[1,2.5,null,true]}},"x-own":{"deep":[[]]},"$defs":{}}')
     tool = {"name": "t", "title": "A tool", "description": "", "inputSchema": schema}
     session = (await aap.create_session(tools=[tool], options={"pace": "fast"}))["sessionId"]

@@ -45,7 +45,7 @@ async def asked(aap: AapClient, tmp_path: Path) -> dict[str, Any]:
     return await aap.create_session(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS)
 
 
-async def test_the_turn_stops_for_the_calls_that_need_the_client(aap: AapClient, asked: dict[str, Any]) -> None:
+async def test_turn_stops_for_calls_that_need_the_client(aap: AapClient, asked: dict[str, Any]) -> None:
     assert asked["stopReason"] == "tool_use"
     assert asked["messages"] == [{"role": "assistant", "content": CALLS}, LOOKED_UP]
     found = await aap.get_session(asked["sessionId"])
@@ -53,7 +53,7 @@ async def test_the_turn_stops_for_the_calls_that_need_the_client(aap: AapClient,
     assert found["history"]["full"] == [user_message(), *asked["messages"]]
 
 
-async def test_results_and_permission_together_let_it_go_on(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_turn_continues_after_results_and_permission(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
     note = tmp_path / "scenes" / "notes" / "tokyo.md"
     assert not note.exists()
@@ -66,7 +66,7 @@ async def test_results_and_permission_together_let_it_go_on(aap: AapClient, aske
     assert (await aap.get_session(session))["state"] == "idle"
 
 
-async def test_a_denial_is_told_to_the_agent_and_kept(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
+async def test_denial_is_sent_to_the_agent_and_stored(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
     session = asked["sessionId"]
     answer = await aap.send_turn(session, WEATHER, CLOCK, NO)
     denied = {"role": "tool", "toolCallId": "note", "content": "Tool call denied: not today"}
@@ -79,7 +79,7 @@ async def test_a_denial_is_told_to_the_agent_and_kept(aap: AapClient, asked: dic
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_the_stream_shows_calls_and_results(aap: AapClient, tmp_path: Path, mode: str) -> None:
+async def test_stream_contains_calls_and_results(aap: AapClient, tmp_path: Path, mode: str) -> None:
     (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
     session, events = await aap.create_streamed(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS, stream=mode)
     text = ("text_delta", {"delta": "I ask around."}) if mode == "delta" else ("text", {"text": "I ask around."})
@@ -103,7 +103,7 @@ WRONG_ANSWERS: list[tuple[list[dict[str, Any]], list[str]]] = [
 ]
 
 
-async def test_wrong_answers_are_named_and_the_session_still_waits(aap: AapClient, asked: dict[str, Any]) -> None:
+async def test_invalid_answers_are_refused_and_the_calls_stay_pending(aap: AapClient, asked: dict[str, Any]) -> None:
     session = asked["sessionId"]
     before = await aap.get_session(session)
     for messages, named in WRONG_ANSWERS:
@@ -127,7 +127,7 @@ async def test_a_user_message_cancels_the_pending_calls(aap: AapClient, asked: d
     assert not (tmp_path / "scenes" / "notes").exists()
 
 
-async def test_the_same_agent_goes_on_after_calls_were_given_up(
+async def test_agent_process_is_kept_after_calls_were_cancelled(
     portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario
 ) -> None:
     ask = {"when": "ask", "steps": [{"app_tool": {"id": "w", "name": "get_weather"}}, {"text": "not said"}]}
@@ -138,7 +138,7 @@ async def test_the_same_agent_goes_on_after_calls_were_given_up(
     assert (before,) == tuple(await portico.gateway.store.processes.all())
 
 
-async def test_settings_that_come_with_answers_are_kept(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_settings_sent_with_answers_are_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{options.token}"}])
     session = (await aap.create_session(options={"scenario": name}, tools=OFFERED))["sessionId"]
     answer = {"role": "tool", "toolCallId": "w1", "content": "x"}
@@ -151,7 +151,7 @@ async def test_settings_that_come_with_answers_are_kept(aap: AapClient, write_sc
     assert done["messages"] == [{"role": "assistant", "content": "later"}]
 
 
-async def test_twenty_calls_at_once_with_an_image_and_five_megabytes(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_twenty_parallel_calls_with_an_image_and_five_megabytes(aap: AapClient, write_scenario: WriteScenario) -> None:
     calls = [{"app_tool": {"id": f"c{n}", "name": "get_weather", "input": {"n": n}}} for n in range(20)]
     reported = " ".join(f"{{results.c{n}}}" for n in range(2, 20))
     name = write_scenario([{"parallel": {"calls": calls}}, {"text": reported}])

@@ -26,7 +26,7 @@ def three(portico: RunningGateway) -> AapClient:
     return AapClient(portico.client, V3)
 
 
-async def test_each_base_says_its_version(aap: AapClient) -> None:
+async def test_each_base_url_reports_its_version(aap: AapClient) -> None:
     body = (await aap.http.get(aap.base.url + "/meta")).json()
     assert body["version"] == aap.base.version
     (script,) = [agent for agent in body["agents"] if agent["name"] == "script"]
@@ -34,7 +34,7 @@ async def test_each_base_says_its_version(aap: AapClient) -> None:
     assert script["capabilities"]["history"] == {"compacted": {}, "full": {}}
 
 
-async def test_a_session_of_one_version_is_one_of_all(
+async def test_session_of_one_version_can_be_used_in_all_versions(
     portico: RunningGateway, base: BaseUrl, write_scenario: WriteScenario
 ) -> None:
     name = write_scenario({"when": "go", "steps": [CALL, {"text": "{results.w}"}]}, [{"text": "{turn}"}])
@@ -56,7 +56,7 @@ async def test_a_session_of_one_version_is_one_of_all(
         await expect_error(client.get(session), 404)
 
 
-async def test_the_list_shows_each_session_as_it_is(
+async def test_list_contains_the_state_of_each_session(
     portico: RunningGateway, base: BaseUrl, write_scenario: WriteScenario
 ) -> None:
     aap = AapClient(portico.client, base)
@@ -80,7 +80,7 @@ async def test_the_list_shows_each_session_as_it_is(
     assert "tok-1234" not in str(listed)
 
 
-async def test_the_list_outlives_an_agents_configuration(base: BaseUrl, tmp_path: Path) -> None:
+async def test_session_of_a_removed_agent_stays_listed(base: BaseUrl, tmp_path: Path) -> None:
     config = gateway_config(tmp_path)
     agents = {**config["agents"], "gone": {"driver": "echo"}}
     async with run_gateway({**config, "agents": agents}) as portico:
@@ -91,7 +91,7 @@ async def test_the_list_outlives_an_agents_configuration(base: BaseUrl, tmp_path
         assert "'gone'" in await expect_error(aap.get(session), 503)
 
 
-async def test_version_3_makes_a_session_without_a_turn(
+async def test_version_3_creates_a_session_without_a_turn(
     portico: RunningGateway, three: AapClient, write_scenario: WriteScenario
 ) -> None:
     answer = await three.post_sessions(agent={"name": "script", "options": {"scenario": write_scenario([{"text": "{turn}"}])}})
@@ -181,13 +181,13 @@ async def test_a_seed_that_ends_in_pending_calls_can_be_cancelled(three: AapClie
     assert [m["content"] for m in (await three.get_history(session))[3:5]] == ["Tool call cancelled"] * 2
 
 
-async def test_a_call_that_a_user_message_follows_is_not_open(three: AapClient, write_scenario: WriteScenario) -> None:
+async def test_call_followed_by_a_user_message_is_not_pending(three: AapClient, write_scenario: WriteScenario) -> None:
     agent = {"name": "script", "options": {"scenario": write_scenario([{"text": "Well."}])}}
     made = await three.post_sessions(agent=agent, messages=[*OPEN_CALLS, user_message("never mind")])
     assert (await three.get_session(made.json()["sessionId"]))["state"] == "idle"
 
 
-async def test_version_3_refuses_what_cannot_be_a_history(three: AapClient) -> None:
+async def test_version_3_refuses_an_invalid_history(three: AapClient) -> None:
     agent = {"name": "script"}
     for body, named in (
         ({}, "agent: "),
@@ -216,7 +216,7 @@ WRONG_BASES = [
 ]
 
 
-async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: RunningGateway) -> None:
+async def test_error_at_the_wrong_base_url_names_the_right_one(portico: RunningGateway) -> None:
     for method, path, status, versions, bases in WRONG_BASES:
         text = await expect_error(portico.client.request(method, path), status)
         assert f"is of AAP {versions}," in text, text
@@ -228,7 +228,7 @@ async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: Running
         assert "base URL to" not in await expect_error(portico.client.get(path), 404)
 
 
-async def test_a_tool_in_another_versions_words_is_named(portico: RunningGateway) -> None:
+async def test_tool_with_the_schema_name_of_another_version_is_refused(portico: RunningGateway) -> None:
     other = {"name": "t", "description": "", "parameters": {"type": "object"}}
     for base in BASE_URLS[:3]:
         body = session_body("script", tools=[other])
@@ -243,7 +243,7 @@ def _operations(described: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(path, operation) for path, methods in described["paths"].items() for operation in methods.values()]
 
 
-async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: RunningGateway) -> None:
+async def test_openapi_has_an_operation_id_and_a_tag_for_each_endpoint(portico: RunningGateway) -> None:
     described = (await portico.client.get("/openapi.json")).json()
     operations = _operations(described)
     names = [operation["operationId"] for _, operation in operations]
@@ -264,7 +264,7 @@ async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: R
     }
 
 
-async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, write_scenario: WriteScenario) -> None:
+async def test_seeded_session_is_kept_after_the_daemon_is_killed(daemon: Daemon, write_scenario: WriteScenario) -> None:
     name = write_scenario(
         [*ASKS, {"text": "Rain: {results.w}."}, {"message_end": True}, {"text": "And"}, {"hang": True}], name="hang.json"
     )

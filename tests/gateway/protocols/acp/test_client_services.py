@@ -35,7 +35,7 @@ def reported(client: Client, call: str = "c0") -> list[dict[str, Any]]:
     return [u for u in client.updates() if u.get("toolCallId") == call]
 
 
-async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_file_is_read_by_the_client(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**FILES)
     session = await opened(
         client, portico.gateway, write_scenario(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}}))
@@ -50,7 +50,7 @@ async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: RunningGa
     assert reported(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
 
 
-async def test_a_file_is_written_by_the_client(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_file_is_written_by_the_client(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**FILES)
     session = await opened(
         client, portico.gateway, write_scenario(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}}))
@@ -64,7 +64,7 @@ async def test_a_file_is_written_by_the_client(acp: Open, portico: RunningGatewa
     assert not there(request["params"]["path"])
 
 
-async def test_a_command_runs_in_a_terminal_that_the_client_shows(
+async def test_command_runs_in_a_terminal_of_the_client(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp(terminal=True)
@@ -94,7 +94,7 @@ async def test_a_command_runs_in_a_terminal_that_the_client_shows(
     }  # fmt: skip
 
 
-async def test_a_command_that_is_killed(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_killed_command_fails_its_call(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(terminal=True)
     session = await opened(client, portico.gateway, write_scenario(calls({"terminal": {"command": "sleep 9", "kill_after": 0}})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -109,7 +109,7 @@ async def test_a_command_that_is_killed(acp: Open, portico: RunningGateway, writ
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"fs": {"writeTextFile": True}}, {"fs": {"readTextFile": False}}])
-async def test_what_is_not_offered_is_not_asked(
+async def test_unsupported_services_are_not_requested(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario, capabilities: dict[str, Any]
 ) -> None:
     client = await acp(**capabilities)
@@ -120,7 +120,9 @@ async def test_what_is_not_offered_is_not_asked(
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_leave_comes_first(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, granted: bool) -> None:
+async def test_permission_is_requested_before_the_service(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, granted: bool
+) -> None:
     client = await acp(**FILES)
     session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, ask=True)))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -133,7 +135,9 @@ async def test_leave_comes_first(acp: Open, portico: RunningGateway, write_scena
     assert client.text().startswith("[text]" if granted else "[Tool call denied")
 
 
-async def test_the_clients_errors_reach_the_agent(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_errors_of_the_client_are_passed_to_the_agent(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**FILES)
     session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"read_file": "b.txt"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -143,7 +147,9 @@ async def test_the_clients_errors_reach_the_agent(acp: Open, portico: RunningGat
     assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is invalid]"
 
 
-async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_paths_outside_the_folder_are_not_requested(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**EVERYTHING)
     outside = [
         {"read_file": "../../secret"},
@@ -156,7 +162,7 @@ async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: Runni
     assert client.text().count("is not in the working folder") == 3
 
 
-async def test_a_cancelled_prompt_takes_its_request_back(
+async def test_cancelled_prompt_cancels_its_service_request(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp(**FILES)
@@ -178,7 +184,7 @@ async def test_a_cancelled_prompt_takes_its_request_back(
     assert client.text() == "[in time]"
 
 
-async def test_a_terminal_that_is_made_too_late_is_released(
+async def test_terminal_created_after_the_cancel_is_released(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp(**EVERYTHING)
@@ -192,9 +198,7 @@ async def test_a_terminal_that_is_made_too_late_is_released(
     assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
 
 
-async def test_a_terminal_is_released_when_something_goes_wrong_with_it(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_terminal_is_released_after_an_error(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**EVERYTHING)
     session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "ls"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -205,7 +209,9 @@ async def test_a_terminal_is_released_when_something_goes_wrong_with_it(
     assert client.text() == "[it broke]"
 
 
-async def test_a_cancelled_command_is_released(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_terminal_of_a_cancelled_command_is_released(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**EVERYTHING)
     session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -216,7 +222,7 @@ async def test_a_cancelled_command_is_released(acp: Open, portico: RunningGatewa
     assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
 
 
-async def test_terminals_are_released_when_the_session_is_closed(
+async def test_terminal_is_released_when_the_session_is_closed(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp(**EVERYTHING)
@@ -233,7 +239,9 @@ async def test_terminals_are_released_when_the_session_is_closed(
     assert await client.request("session/list")
 
 
-async def test_a_client_that_goes_does_not_hold_up_the_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_run_continues_when_the_client_disconnects_during_a_service_request(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize(**EVERYTHING)
     session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
@@ -247,7 +255,9 @@ async def test_a_client_that_goes_does_not_hold_up_the_run(portico: RunningGatew
     await connection.close()
 
 
-async def test_only_the_client_that_speaks_is_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_services_are_requested_from_the_client_that_prompted(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     one, two = await acp(**FILES), await acp(**FILES)
     session = await opened(one, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     await two.request("session/resume", {"sessionId": session, "cwd": ".", "mcpServers": []})
@@ -275,7 +285,7 @@ async def editor(small: RunningGateway) -> AsyncIterator[Client]:
     await connection.close()
 
 
-async def test_an_agents_edit_goes_to_the_editor(editor: Client, tmp_path: Path) -> None:
+async def test_edit_of_an_acp_agent_is_written_by_the_client(editor: Client, tmp_path: Path) -> None:
     session, file = await editor.new(), tmp_path / "work" / "new.txt"
     answer = await editor.begin("session/prompt", prompt(session, f"write {file}"))
     question = await editor.question()
@@ -290,7 +300,7 @@ async def test_an_agents_edit_goes_to_the_editor(editor: Client, tmp_path: Path)
     assert not file.exists()
 
 
-async def test_an_agents_command_runs_in_the_editors_terminal(editor: Client) -> None:
+async def test_command_of_an_acp_agent_runs_in_a_terminal_of_the_client(editor: Client) -> None:
     session = await editor.new()
     answer = await editor.begin("session/prompt", prompt(session, "run make all"))
     await editor.answer(await editor.question(), "allow_once")
@@ -304,7 +314,7 @@ async def test_an_agents_command_runs_in_the_editors_terminal(editor: Client) ->
     assert reported(editor, "x1")[-1]["rawOutput"] == {"output": "made\n"}
 
 
-async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: RunningGateway, tmp_path: Path) -> None:
+async def test_run_over_aap_reads_files_in_the_gateway(editor: Client, small: RunningGateway, tmp_path: Path) -> None:
     """The editor has the session open, but the run is not its own."""
     (tmp_path / "work" / "a.txt").write_text("on disk")
     session = await editor.new()
@@ -316,7 +326,7 @@ async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: 
     assert editor.services.empty()
 
 
-async def test_a_client_that_reads_slowly_is_not_asked_for_the_next_run(
+async def test_slow_client_gets_no_service_requests_of_the_next_run(
     editor: Client, small: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own run is over, though it has not heard of that yet."""

@@ -20,7 +20,7 @@ AGENTS = ("echo", "script")
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
+async def test_requirement_over_a_connection_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
     async with run_gateway(config(tmp_path)) as running:
         client, connection = connect(running.gateway, agent)
         await client.initialize()
@@ -29,7 +29,7 @@ async def test_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_over_standard_input_and_output(tmp_path: Path, agent: str) -> None:
+async def test_requirements_over_standard_input_and_output(tmp_path: Path, agent: str) -> None:
     async with on_stdio(tmp_path, agent) as (client, process):
         await client.initialize()
         for check in EVERY.values():
@@ -42,14 +42,16 @@ async def test_over_standard_input_and_output(tmp_path: Path, agent: str) -> Non
 
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("on", [on_websocket, on_http])
-async def test_over_the_network(tmp_path: Path, agent: str, on: Callable[..., AbstractAsyncContextManager[Client]]) -> None:
+async def test_requirements_over_websocket_and_http(
+    tmp_path: Path, agent: str, on: Callable[..., AbstractAsyncContextManager[Client]]
+) -> None:
     async with run_gateway(config(tmp_path)) as running, on(running.url, agent, KEY) as client:
         await client.initialize()
         for check in EVERY.values():
             await check(client)
 
 
-async def test_what_is_no_message(tmp_path: Path) -> None:
+async def test_invalid_messages_are_answered_with_errors(tmp_path: Path) -> None:
     async with on_stdio(tmp_path, "echo") as (client, process):
         assert process.stdin is not None
         for line, code in (
@@ -69,7 +71,7 @@ async def test_what_is_no_message(tmp_path: Path) -> None:
         assert await client.new()
 
 
-async def test_sessions_are_there_at_the_next_start(tmp_path: Path) -> None:
+async def test_sessions_can_be_loaded_by_the_next_process(tmp_path: Path) -> None:
     async with on_stdio(tmp_path, "script") as (client, _):
         await client.initialize()
         session = await client.new()
@@ -83,7 +85,7 @@ async def test_sessions_are_there_at_the_next_start(tmp_path: Path) -> None:
         assert client.text(session) == "Hello, you said: one"
 
 
-async def test_any_folder_of_the_user(tmp_path: Path) -> None:
+async def test_stdio_agent_without_a_folder_accepts_any_folder(tmp_path: Path) -> None:
     """An agent without a folder of its own, started by its user: the folder that the editor names."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -64,7 +64,7 @@ async def listed(client: Client, session: str) -> list[str]:
     return list(found.get("additionalDirectories", []))
 
 
-async def test_the_agent_is_given_them_and_the_list_shows_them(
+async def test_directories_are_passed_to_the_agent_and_listed(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make
 ) -> None:
     one, two = make("one", "two")
@@ -80,7 +80,7 @@ async def test_the_agent_is_given_them_and_the_list_shows_them(
     assert "additionalDirectories" not in info
 
 
-async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make, tmp_path: Path) -> None:
+async def test_invalid_directory_is_refused_with_its_index(acp: Open, make: Make, tmp_path: Path) -> None:
     (good,) = make("good")
     (tmp_path / "outside").mkdir()
     (tmp_path / "scenes" / "file").write_text("x")
@@ -117,7 +117,7 @@ async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make,
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-async def test_who_opens_a_session_gives_the_complete_list(
+async def test_load_and_resume_replace_the_directories(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make, method: str
 ) -> None:
     one, two, three = make("one", "two", "three")
@@ -129,7 +129,9 @@ async def test_who_opens_a_session_gives_the_complete_list(
     assert await reported(client, session) == [] == await listed(client, session)
 
 
-async def test_a_bad_list_changes_nothing(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
+async def test_invalid_directories_leave_the_session_unchanged(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     client = await acp()
     session = await new(client, portico, write_scenario, one)
@@ -143,7 +145,9 @@ async def test_a_bad_list_changes_nothing(acp: Open, portico: RunningGateway, wr
     assert await reported(client, session) == [one] == await listed(client, session)
 
 
-async def test_a_fork_has_its_own(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
+async def test_fork_has_its_own_directories(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     client = await acp()
     session = await new(client, portico, write_scenario, one)
@@ -153,7 +157,9 @@ async def test_a_fork_has_its_own(acp: Open, portico: RunningGateway, write_scen
         assert await reported(client, made) == has == await listed(client, made)
 
 
-async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, write_scenario: WriteScenario, make: Make) -> None:
+async def test_directories_are_kept_over_a_restart_and_used_over_aap(
+    tmp_path: Path, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     config = gateway_config(tmp_path)
     async with run_gateway(config) as portico:
@@ -173,7 +179,9 @@ async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, write
         await connection.close()
 
 
-async def test_one_that_is_gone_is_named(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
+async def test_deleted_directory_is_named_in_the_error(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     client = await acp()
     session = await new(client, portico, write_scenario, one, two)
@@ -189,7 +197,7 @@ async def test_one_that_is_gone_is_named(acp: Open, portico: RunningGateway, wri
     assert await reported(client, session) == [one]
 
 
-async def test_an_agent_that_takes_none(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
+async def test_agent_without_support_refuses_directories(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
     client = await acp("echo")
     can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     assert "additionalDirectories" not in can
@@ -209,7 +217,7 @@ async def test_an_agent_that_takes_none(acp: Open, portico: RunningGateway, tmp_
 
 
 @pytest.mark.parametrize("takes", [True, False])
-async def test_an_acp_agent_is_asked_whether_it_takes_them(tmp_path: Path, takes: bool) -> None:
+async def test_acp_agents_own_capability_decides_about_directories(tmp_path: Path, takes: bool) -> None:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "folders" if takes else ""
     more = tmp_path / "work" / "more"
@@ -235,7 +243,7 @@ async def test_an_acp_agent_is_asked_whether_it_takes_them(tmp_path: Path, takes
         await connection.close()
 
 
-def test_confinement_goes_by_the_configuration(tmp_path: Path) -> None:
+def test_directories_must_be_below_the_configured_folder(tmp_path: Path) -> None:
     """Alone in an editor's process, an agent without a folder of its own may be given any; one with a folder stays in it."""
     (tmp_path / "own" / "below").mkdir(parents=True)
     (tmp_path / "other").mkdir()

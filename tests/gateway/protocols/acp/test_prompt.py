@@ -13,14 +13,14 @@ from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
 from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
 
 
-async def test_echo(acp: Open) -> None:
+async def test_echo_returns_the_prompt(acp: Open) -> None:
     client = await acp("echo")
     session = await client.new()
     assert await client.prompt(session, "say it back") == {"stopReason": "end_turn"}
     assert client.text(session) == "say it back"
 
 
-async def test_text_thinking_usage(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_text_thinking_and_usage_are_sent(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     usage = {"input_tokens": 120, "output_tokens": 18, "cache_read": 100, "cache_write": 3}
     session = await opened(
@@ -41,7 +41,7 @@ async def test_text_thinking_usage(acp: Open, portico: RunningGateway, write_sce
     assert client.updates()[-1]["title"] == "hi"
 
 
-async def test_how_full_the_context_is(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_context_use_is_sent_as_usage_update(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(
         client, portico.gateway, write_scenario([{"line": '{"kind": "context_use", "used": 1200, "size": 200000}'}])
@@ -50,7 +50,7 @@ async def test_how_full_the_context_is(acp: Open, portico: RunningGateway, write
     assert client.updates()[0] == {"sessionUpdate": "usage_update", "used": 1200, "size": 200000}
 
 
-async def test_a_tool_that_asks_is_allowed(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_allowed_tool_call_runs(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}, "result": "written"}
     session = await opened(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
@@ -70,7 +70,7 @@ async def test_a_tool_that_asks_is_allowed(acp: Open, portico: RunningGateway, w
 
 
 @pytest.mark.parametrize("option", ["reject_once", "reject_always", "no such option"])
-async def test_a_tool_that_is_rejected(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, option: str) -> None:
+async def test_rejected_tool_call_fails(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, option: str) -> None:
     client = await acp()
     call = {"name": "shell", "input": {"command": "rm x"}, "write_file": {"path": "ran", "text": ""}}
     session = await opened(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
@@ -83,7 +83,9 @@ async def test_a_tool_that_is_rejected(acp: Open, portico: RunningGateway, write
     assert ("shell" in names) == (option != "reject_always")
 
 
-async def test_always_becomes_the_sessions_trust(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_allow_always_sets_trust_of_the_tool_in_the_session(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     steps = [{"tool_call": {"name": "shell", "input": {"command": f"c{n}"}}} for n in range(3)]
     session = await opened(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
@@ -98,7 +100,7 @@ async def test_always_becomes_the_sessions_trust(acp: Open, portico: RunningGate
     }  # fmt: skip
 
 
-async def test_trust_does_not_answer_what_is_asked_in_spite_of_it(
+async def test_trust_does_not_answer_an_explicit_permission_request(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     """As codex asks about a patch outside of its folders; and "always" is no answer to the next such question either."""
@@ -113,7 +115,7 @@ async def test_trust_does_not_answer_what_is_asked_in_spite_of_it(
     assert client.text().startswith("ran") and "denied" in client.text()
 
 
-async def test_a_rule_that_asks_is_not_answered_by_trust(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_trust_does_not_override_a_policy_rule_that_asks(tmp_path: Path, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path)
     config["agents"]["script"]["policy"] = [{"tool": "shell", "when": {"command": "rm *"}, "decide": "ask"}]
     steps = [{"tool_call": {"name": "shell", "input": {"command": command}}} for command in ("rm x", "ls", "rm y")]
@@ -129,7 +131,7 @@ async def test_a_rule_that_asks_is_not_answered_by_trust(tmp_path: Path, write_s
         await connection.close()
 
 
-async def test_cancel_in_text(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_while_text_is_sent(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"text": "One moment."}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -145,7 +147,7 @@ async def test_cancel_in_text(acp: Open, portico: RunningGateway, write_scenario
     assert (await again)["stopReason"] == "cancelled"
 
 
-async def test_cancel_while_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_while_a_permission_is_pending(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"tool_call": {"name": "shell"}}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -156,7 +158,7 @@ async def test_cancel_while_asked(acp: Open, portico: RunningGateway, write_scen
     assert client.got[-1].get("result", {}).get("stopReason") == "cancelled"
 
 
-async def test_cancel_at_once(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_right_after_the_prompt(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -164,7 +166,9 @@ async def test_cancel_at_once(acp: Open, portico: RunningGateway, write_scenario
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_a_request_that_is_cancelled(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_request_notification_cancels_the_prompt(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"), request_id="the prompt")
@@ -172,7 +176,7 @@ async def test_a_request_that_is_cancelled(acp: Open, portico: RunningGateway, w
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_a_second_prompt_is_refused(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_second_prompt_during_a_run_is_refused(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -187,13 +191,15 @@ async def test_a_second_prompt_is_refused(acp: Open, portico: RunningGateway, wr
 @pytest.mark.parametrize(
     ("step", "reason"), [({"stop": "max_tokens"}, "max_tokens"), ({"stop": "refusal"}, "refusal"), ({"text": "."}, "end_turn")]
 )
-async def test_stop_reasons(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, step: Any, reason: str) -> None:
+async def test_stop_reason_of_the_agent_is_returned(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, step: Any, reason: str
+) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([step]))
     assert (await client.prompt(session))["stopReason"] == reason
 
 
-async def test_a_failure_is_an_error(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_failed_turn_is_answered_with_an_error(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     steps = [{"stop": {"reason": "error", "message": "429:\nthe model is overloaded"}}]
     session = await opened(client, portico.gateway, write_scenario(steps))
@@ -202,9 +208,7 @@ async def test_a_failure_is_an_error(acp: Open, portico: RunningGateway, write_s
     assert failed.value.code == -32603
 
 
-async def test_a_crash_is_an_error_and_the_session_goes_on(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_session_accepts_prompts_after_a_crash(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     turns = ({"when": "crash", "steps": [{"exit": {"signal": "SIGKILL"}}]}, [{"text": "back"}])
     session = await opened(client, portico.gateway, write_scenario(*turns))

@@ -46,7 +46,7 @@ async def client_of(gateway: Gateway, agent: str) -> AsyncIterator[Client]:
     await connection.close()
 
 
-async def test_commands_are_told_when_they_change_and_again_to_who_opens_the_session(
+async def test_commands_are_sent_when_they_change_and_when_a_session_is_loaded(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
@@ -76,7 +76,7 @@ async def test_commands_are_told_when_they_change_and_again_to_who_opens_the_ses
     assert lists(client, since=since) == [[HUSH], [HUSH, SHOWN]]
 
 
-async def test_they_are_known_after_a_restart(tmp_path: Path) -> None:
+async def test_commands_and_title_are_kept_over_a_restart(tmp_path: Path) -> None:
     (tmp_path / "scene.json").write_text(json.dumps({"turns": [{"steps": [{"commands": [SHOUT]}, {"title": " A\n name "}]}]}))
     agents = {"script": {"driver": "script", "cwd": str(tmp_path), "options": {"scenario": "scene.json"}}}
     async with run_gateway(gateway_config(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
@@ -92,7 +92,7 @@ async def test_they_are_known_after_a_restart(tmp_path: Path) -> None:
         assert await running.gateway.store.session_metadata.get(session) == SessionMetadataRecord()
 
 
-async def test_the_agents_title_wins_over_the_first_prompt(
+async def test_title_of_the_agent_replaces_the_first_prompt(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
@@ -109,7 +109,7 @@ async def test_the_agents_title_wins_over_the_first_prompt(
         assert (titles(client, since), (await listed(client))[0]) == (reported, kept)
 
 
-async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_first_prompt(tmp_path: Path) -> None:
+async def test_commands_of_an_acp_agent_are_sent_before_the_first_prompt(tmp_path: Path) -> None:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands_later"
     shown = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what to say"}}
@@ -138,7 +138,7 @@ async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_fir
 
 
 @pytest.mark.parametrize("session", [{}, {"compaction": None}, {"compaction": {}}])
-async def test_compactions_are_told_to_a_client_that_takes_them(
+async def test_compactions_are_sent_to_a_client_that_supports_them(
     portico: RunningGateway, write_scenario: WriteScenario, session: dict[str, Any]
 ) -> None:
     client, connection = connect(portico.gateway)
@@ -170,7 +170,7 @@ def claude(tmp_path: Path) -> dict[str, Any]:
     return {"driver": "claude", "program": str(program)}
 
 
-async def test_commands_are_told_while_the_option_for_them_is_on(tmp_path: Path, claude: dict[str, Any]) -> None:
+async def test_commands_are_sent_while_the_slash_commands_option_is_on(tmp_path: Path, claude: dict[str, Any]) -> None:
     shown = [{"name": "cost", "description": "Tokens."}, {"name": "review", "description": "Looks.", "input": {"hint": "[what]"}}]
     on = {**claude, "options": {"slash_commands": "on"}}
     for _ in range(2):

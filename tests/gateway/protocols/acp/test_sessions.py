@@ -22,7 +22,9 @@ STEPS: list[Any] = [
 ]
 
 
-async def test_load_replays_all_before_its_answer(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_load_replays_the_history_before_its_response(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
     session = await opened(first, portico.gateway, write_scenario(STEPS))
     first.choose = lambda params: "allow_once"
@@ -63,7 +65,9 @@ async def test_resume_replays_nothing(acp: Open, portico: RunningGateway, write_
     assert second.text() == "turn 2"
 
 
-async def test_load_in_the_middle_of_a_run(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_load_during_a_run_replays_it_and_repeats_the_permission_request(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
     turns = ([{"text": "first"}], [{"text": "so far"}, {"tool_call": {"id": "c", "name": "shell"}}, {"text": " and on"}])
     session = await opened(first, portico.gateway, write_scenario(*turns))
@@ -89,7 +93,9 @@ async def test_load_in_the_middle_of_a_run(acp: Open, portico: RunningGateway, w
     assert (await first.prompt(session, "three"))["stopReason"] == "end_turn"
 
 
-async def test_a_question_is_taken_back_at_once(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_permission_request_is_cancelled_as_soon_as_another_client_answers(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
     session = await opened(first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "takes": 600}}]))
     answer = await first.begin("session/prompt", prompt(session, "go"))
@@ -104,7 +110,9 @@ async def test_a_question_is_taken_back_at_once(acp: Open, portico: RunningGatew
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_resume_asks_what_is_open(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_resume_repeats_the_pending_permission_request(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
     session = await opened(
         first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "input": {"command": "ls"}}}])
@@ -120,7 +128,7 @@ async def test_resume_asks_what_is_open(acp: Open, portico: RunningGateway, writ
     assert (await answer)["stopReason"] == "end_turn"
 
 
-async def test_list(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
+async def test_list_returns_titles_and_folders_newest_first(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
     client = await acp("echo")
     assert (await client.request("session/list"))["sessions"] == []
     sessions = [await client.new() for _ in range(3)]
@@ -136,7 +144,7 @@ async def test_list(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
     assert len((await client.request("session/list", {"cwd": found[0]["cwd"]}))["sessions"]) == 4
 
 
-async def test_list_by_pages(acp: Open, portico: RunningGateway) -> None:
+async def test_list_is_paginated(acp: Open, portico: RunningGateway) -> None:
     client = await acp("echo")
     made = [await client.new() for _ in range(101)]
     found: list[str] = []
@@ -152,7 +160,9 @@ async def test_list_by_pages(acp: Open, portico: RunningGateway) -> None:
         await client.request("session/list", {"cursor": "nonsense"})
 
 
-async def test_close_cancels_and_frees(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_close_cancels_the_prompt_and_stops_the_agent(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}], [{"text": "back"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -167,7 +177,9 @@ async def test_close_cancels_and_frees(acp: Open, portico: RunningGateway, write
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
 
 
-async def test_delete(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_delete_cancels_the_prompt_and_removes_the_session(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -180,7 +192,7 @@ async def test_delete(acp: Open, portico: RunningGateway, write_scenario: WriteS
     assert gone.value.code == -32002
 
 
-async def test_fork(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_fork_copies_the_history(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"text": "{turn}: "}, {"remember": True}]))
     await client.prompt(session, "one")
@@ -193,7 +205,7 @@ async def test_fork(acp: Open, portico: RunningGateway, write_scenario: WriteSce
     assert [m["content"] for m in await get_history(portico.client, session) if m["role"] == "user"] == ["one", "three"]
 
 
-async def test_the_folder(acp: Open, tmp_path: Path) -> None:
+async def test_folder_must_be_below_the_agents_folder(acp: Open, tmp_path: Path) -> None:
     client = await acp()
     (tmp_path / "scenes" / "below").mkdir()
     session = await client.new(str(tmp_path / "scenes" / "below"))
@@ -206,7 +218,7 @@ async def test_the_folder(acp: Open, tmp_path: Path) -> None:
         await client.request("session/load", load(session, str(tmp_path / "scenes")))
 
 
-async def test_a_client_that_goes_leaves_its_run(
+async def test_run_continues_after_its_client_disconnects(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     client, connection = connect(portico.gateway)

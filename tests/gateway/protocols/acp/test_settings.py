@@ -21,7 +21,7 @@ def of(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [update for update in updates if update["sessionUpdate"] == kind]
 
 
-async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_modes_set_the_trust_of_the_tools(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     session = answer["sessionId"]
@@ -47,7 +47,7 @@ async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: RunningGatew
     assert set((await trust()).values()) == {True}
 
 
-async def test_in_auto_nothing_is_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_auto_mode_requests_no_permission(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     session = await opened(
         client, portico.gateway, write_scenario([{"tool_call": {"name": "shell", "result": "ran"}}, {"text": "{last_result}"}])
@@ -59,7 +59,7 @@ async def test_in_auto_nothing_is_asked(acp: Open, portico: RunningGateway, writ
     assert of(client.updates(session), "tool_call")[0]["status"] == "in_progress"
 
 
-async def test_a_mode_that_changes_in_the_middle_of_a_run(
+async def test_mode_changed_during_a_run_applies_to_later_calls(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
@@ -74,7 +74,9 @@ async def test_a_mode_that_changes_in_the_middle_of_a_run(
     assert client.asked.empty()
 
 
-async def test_settings_of_elsewhere_are_told(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_settings_changed_over_aap_are_sent_to_the_client(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"text": "."}]))
     tools = [{"name": "shell", "trust": True}]
@@ -86,7 +88,7 @@ async def test_settings_of_elsewhere_are_told(acp: Open, portico: RunningGateway
     assert reported == {"permissions": "auto", "pace": "fast"}
 
 
-async def test_options(acp: Open, portico: RunningGateway) -> None:
+async def test_config_options_list_choices_and_can_be_set(acp: Open, portico: RunningGateway) -> None:
     client = await acp()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     # Choices only: a text cannot be chosen from a list, and a secret is nobody's to see.
@@ -122,7 +124,7 @@ async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await connection.close()
 
 
-async def test_models(small: Any) -> None:
+async def test_models_can_be_listed_and_set(small: Any) -> None:
     client = await small()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     [model] = [option for option in answer["configOptions"] if option.get("category") == "model"]
@@ -144,7 +146,7 @@ async def test_models(small: Any) -> None:
             await client.request(method, {"sessionId": answer["sessionId"], "modelId": "no-such"})
 
 
-async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) -> None:
+async def test_modes_and_config_options_of_an_acp_agent_can_be_set(small: Any) -> None:
     client = await small()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     options = {option["id"]: option for option in answer["configOptions"]}
@@ -163,7 +165,7 @@ async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) 
         await client.request("session/set_config_option", {**back, "value": "maybe"})
 
 
-async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_discovery_results_of_a_slow_program_are_sent_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its models, settings and commands are told when it has answered, whenever that is."""
     monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 0.0)
     agent = small_agent(tmp_path)
@@ -182,14 +184,14 @@ async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest
         await connection.close()
 
 
-async def test_a_session_that_cannot_be_forked(small: Any) -> None:
+async def test_fork_is_refused_where_the_agent_cannot_fork(small: Any) -> None:
     client = await small()
     assert "fork" not in (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     with pytest.raises(RpcFailed, match="cannot be forked"):
         await client.request("session/fork", {"sessionId": await client.new(), "cwd": ".", "mcpServers": []})
 
 
-async def test_login(small: Any) -> None:
+async def test_session_needs_the_login_of_the_cli(small: Any) -> None:
     client = await small("locked")
     answer = await client.initialize()
     assert [method["id"] for method in answer["authMethods"]] == ["login"]
@@ -199,7 +201,7 @@ async def test_login(small: Any) -> None:
         assert refused.value.code == -32000
 
 
-async def test_logout_is_of_the_connection(small: Any) -> None:
+async def test_logout_affects_only_its_connection(small: Any) -> None:
     client, other = await small(), await small()
     answer = await client.initialize()
     assert answer["agentCapabilities"]["auth"] == {"logout": {}}
@@ -214,14 +216,14 @@ async def test_logout_is_of_the_connection(small: Any) -> None:
     assert await client.new()
 
 
-async def test_servers_that_an_agent_does_not_use_are_left_out(acp: Open) -> None:
+async def test_agent_without_mcp_support_ignores_mcp_servers(acp: Open) -> None:
     client = await acp("echo")
     server = {"name": "files", "command": sys.executable, "args": [], "env": [{"name": "T", "value": "tok-123456"}]}
     session = await client.new(mcpServers=[server])
     assert (await client.prompt(session, "hi"))["stopReason"] == "end_turn"
 
 
-async def test_servers_go_to_the_agent(small: Any, tmp_path: Path) -> None:
+async def test_mcp_servers_are_passed_to_the_agent_and_not_stored_in_plain_text(small: Any, tmp_path: Path) -> None:
     client = await small()
     can = (await client.initialize())["agentCapabilities"]["mcpCapabilities"]
     assert can == {"http": True, "sse": True, "acp": False}
@@ -236,7 +238,7 @@ async def test_servers_go_to_the_agent(small: Any, tmp_path: Path) -> None:
         await client.new(mcpServers=[{"type": "acp", "name": "x", "serverId": "1"}])
 
 
-async def test_100_sessions_at_once(tmp_path: Path) -> None:
+async def test_100_sessions_are_prompted_at_once(tmp_path: Path) -> None:
     limits = {"live_agents": 100}
     async with run_gateway(gateway_config(tmp_path, limits=limits)) as running:
         client, connection = connect(running.gateway, "echo")
@@ -249,7 +251,7 @@ async def test_100_sessions_at_once(tmp_path: Path) -> None:
         await connection.close()
 
 
-async def test_an_agent_that_there_is_not(portico: RunningGateway) -> None:
+async def test_connection_to_an_unknown_agent_is_refused(portico: RunningGateway) -> None:
     from gateway.errors import BadRequest
 
     with pytest.raises(BadRequest, match="no agent 'nobody'"):

@@ -14,13 +14,13 @@ from websockets.asyncio.client import connect
 
 from gateway.protocols.acp.transport import http, http_streams, websocket
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
+from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
 @pytest.mark.parametrize("text", ["{nonsense", DEEP, '{"a": NaN}', '{"a": Infinity}', '"\\ud800"', "\x00"])
-async def test_what_is_no_json_is_said_and_costs_nothing(portico: RunningGateway, text: str) -> None:
+async def test_invalid_json_is_refused_and_the_connection_stays_open(portico: RunningGateway, text: str) -> None:
     async with socket_to(portico) as socket:
         await socket.send(text)
         refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
@@ -36,7 +36,7 @@ async def test_what_is_no_json_is_said_and_costs_nothing(portico: RunningGateway
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '{"id": 1.5, "method": "x"}', '{"method": 3}', "{}"])
-async def test_json_that_is_no_message_is_refused_and_costs_nothing(portico: RunningGateway, text: str) -> None:
+async def test_json_that_is_not_a_message_is_refused_and_the_connection_stays_open(portico: RunningGateway, text: str) -> None:
     async with socket_to(portico) as socket:
         await socket.send(text)
         refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
@@ -44,13 +44,13 @@ async def test_json_that_is_no_message_is_refused_and_costs_nothing(portico: Run
         assert "result" in await asked(socket, rpc("session/list", {}))
 
 
-async def test_a_message_over_several_lines_is_one(portico: RunningGateway) -> None:
+async def test_message_over_several_lines_is_accepted(portico: RunningGateway) -> None:
     async with socket_to(portico) as socket:
         await socket.send(json.dumps(rpc("session/list", {}), indent=2))
         assert "result" in await answer_to(socket, 1)
 
 
-async def test_a_message_larger_than_a_body_may_be(tmp_path: Path) -> None:
+async def test_message_larger_than_max_body_is_refused(tmp_path: Path) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"max_body": 100_000})) as portico:
         large = rpc("session/prompt", {"sessionId": "s", "prompt": [{"type": "text", "text": "x" * 100_000}]})
         async with socket_to(portico) as socket:
@@ -69,7 +69,7 @@ async def test_a_message_larger_than_a_body_may_be(tmp_path: Path) -> None:
             assert "result" in await asked(socket, rpc("session/list", {}))
 
 
-async def test_an_http_client_that_reads_nothing_is_let_go(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_http_client_that_does_not_read_is_disconnected(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_streams, "MAX_BUFFERED_BYTES", 200_000)
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     url = f"{portico.url}/acp/echo"
@@ -96,7 +96,7 @@ async def test_an_http_client_that_reads_nothing_is_let_go(portico: RunningGatew
         assert replayed > 400_000
 
 
-async def test_a_websocket_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_websocket_client_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.daemon.PING_INTERVAL", 2.0)
     monkeypatch.setattr("gateway.server.daemon.PONG_TIMEOUT", 2.0)
     monkeypatch.setattr("gateway.server.connection_limits.WEBSOCKET_ABORT_DELAY", 0.1)
@@ -140,7 +140,7 @@ def _owner(portico: RunningGateway, kind: type) -> Any:
     return next(owner for end in portico.gateway.close_last if isinstance(owner := getattr(end, "__self__", None), kind))
 
 
-async def test_a_forgotten_connection_goes_by_itself(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_without_requests_or_readers_times_out(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     monkeypatch.setattr(http, "CLIENT_TIMEOUT", 0.5)
     url = f"{portico.url}/acp/echo"
@@ -160,7 +160,7 @@ def _clients(portico: RunningGateway) -> Any:
     return _owner(portico, http.HttpClients)._clients
 
 
-async def test_many_connections(portico: RunningGateway) -> None:
+async def test_many_connections_over_both_transports(portico: RunningGateway) -> None:
     """Two hundred editors, fifty at once, half of them over each transport."""
     turns = asyncio.Semaphore(8)
 
@@ -189,7 +189,7 @@ async def test_many_connections(portico: RunningGateway) -> None:
     assert len((await portico.client.get("/sessions")).json()["sessions"]) == 100
 
 
-async def test_a_flood_of_requests_is_answered_one_and_all(portico: RunningGateway) -> None:
+async def test_every_request_of_a_burst_is_answered(portico: RunningGateway) -> None:
     async with socket_to(portico) as socket:
 
         async def flood() -> None:

@@ -14,7 +14,7 @@ from acp.ws import create_websocket_stream
 
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
-from tests.gateway.protocols.acp.wire import BEARER
+from tests.gateway.protocols.acp.raw_connections import BEARER
 
 
 class Client:
@@ -62,7 +62,7 @@ def transport(request: pytest.FixtureRequest) -> str:
     return found
 
 
-async def test_a_conversation(transport: str, portico: RunningGateway) -> None:
+async def test_official_client_prompts_and_lists_a_session(transport: str, portico: RunningGateway) -> None:
     async with over(transport, portico, "echo") as (agent, client):
         session = await agent.new_session(cwd=".", mcp_servers=[])
         for text in ("one", "two"):
@@ -73,7 +73,7 @@ async def test_a_conversation(transport: str, portico: RunningGateway) -> None:
         assert [found.session_id for found in listed.sessions] == [session.session_id]
 
 
-async def test_a_loaded_session_goes_on(transport: str, portico: RunningGateway) -> None:
+async def test_official_client_continues_a_loaded_session(transport: str, portico: RunningGateway) -> None:
     async with over(transport, portico, "echo") as (agent, _):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await agent.prompt(session_id=session, prompt=[text_block("before")])
@@ -85,7 +85,7 @@ async def test_a_loaded_session_goes_on(transport: str, portico: RunningGateway)
         assert client.received_text() == "after"
 
 
-async def test_cancel(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_official_client_cancels_a_prompt(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     scenario = write_scenario([{"text": "at work"}, {"hang": True}])
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
@@ -97,7 +97,9 @@ async def test_cancel(transport: str, portico: RunningGateway, write_scenario: W
             assert (await prompt).stop_reason == "cancelled"
 
 
-async def test_a_permission_is_asked_for(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_official_client_answers_a_permission_request(
+    transport: str, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     call = {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}
     scenario = write_scenario([{"tool_call": call}, {"text": "{last_result}"}])
     async with over(transport, portico, "script") as (agent, client):
@@ -109,7 +111,7 @@ async def test_a_permission_is_asked_for(transport: str, portico: RunningGateway
         assert client.received_text() == "written"
 
 
-async def test_a_hundred_sessions_over_one_websocket(portico: RunningGateway) -> None:
+async def test_hundred_sessions_over_one_websocket(portico: RunningGateway) -> None:
     async with over("ws", portico, "echo") as (agent, client):
         sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(100)]
         assert len(set(sessions)) == 100

@@ -10,7 +10,7 @@ from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
 from tests.gateway.requests import create_session, get_session, send_turn
 
 
-async def test_sessions_of_other_agents(acp: Open, portico: RunningGateway) -> None:
+async def test_session_of_another_agent_cannot_be_loaded(acp: Open, portico: RunningGateway) -> None:
     client = await acp("echo")
     other = (await create_session(portico.client, "script", "hello"))["sessionId"]
     with pytest.raises(RpcFailed, match="belongs to agent 'script'") as refused:
@@ -18,7 +18,9 @@ async def test_sessions_of_other_agents(acp: Open, portico: RunningGateway) -> N
     assert refused.value.code == -32002
 
 
-async def test_one_session_two_protocols(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_turns_over_aap_are_sent_to_the_acp_client(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"text": "turn {turn}: "}, {"remember": True}]))
     await client.prompt(session, "over ACP")
@@ -37,7 +39,9 @@ async def test_one_session_two_protocols(acp: Open, portico: RunningGateway, wri
     assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
 
 
-async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_session_deleted_over_aap_fails_its_prompt(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -50,7 +54,9 @@ async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: RunningGa
     assert refused.value.code == -32002
 
 
-async def test_a_permission_is_answered_over_aap(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_permission_request_is_cancelled_when_answered_over_aap(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     session = await opened(
         client, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
@@ -69,7 +75,9 @@ async def test_a_permission_is_answered_over_aap(acp: Open, portico: RunningGate
     assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
 
 
-async def test_a_permission_of_aap_is_answered_here(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_permission_of_an_aap_turn_can_be_answered_over_acp(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     grants = [{"name": "shell", "trust": False}]
     scenario = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     first = await create_session(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)
@@ -82,7 +90,7 @@ async def test_a_permission_of_aap_is_answered_here(acp: Open, portico: RunningG
     assert (await get_session(portico.client, first["sessionId"]))["state"] == "idle"
 
 
-async def test_tools_of_the_application_are_not_this_clients(
+async def test_prompt_is_refused_while_an_application_tool_is_pending(
     acp: Open, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     tool = {"name": "get_weather", "description": "d", "inputSchema": {"type": "object"}}

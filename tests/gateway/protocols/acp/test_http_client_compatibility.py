@@ -17,7 +17,7 @@ import pytest
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import load, prompt
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
-from tests.gateway.protocols.acp.wire import INITIALIZE, STREAM, rpc
+from tests.gateway.protocols.acp.raw_connections import INITIALIZE, STREAM, rpc
 
 Json = dict[str, Any]
 ASK = [{"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}}, {"text": "done"}]
@@ -114,7 +114,7 @@ def received_text(messages: list[Json]) -> list[str]:
     return [m["params"]["update"]["content"]["text"] for m in messages if "content" in m.get("params", {}).get("update", {})]
 
 
-async def test_an_answer_is_taken_without_a_session_header(
+async def test_response_is_accepted_without_a_session_header(
     connect: Any, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     """The Python client sends none with its answers."""
@@ -130,7 +130,9 @@ async def test_an_answer_is_taken_without_a_session_header(
         assert (await until(stream, asked))[-1]["result"]["stopReason"] == "end_turn"
 
 
-async def test_a_question_is_taken_back_behind_it(connect: Any, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_permission_request_and_its_cancellation_share_a_stream(
+    connect: Any, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     """On another stream that could be read before the question, which would stand for ever."""
     http = await connect("script")
     session = await new(http)
@@ -144,7 +146,7 @@ async def test_a_question_is_taken_back_behind_it(connect: Any, portico: Running
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/delete"])
-async def test_b_a_session_is_opened_and_deleted_without_its_header(connect: Any, method: str) -> None:
+async def test_session_is_loaded_and_deleted_without_its_header(connect: Any, method: str) -> None:
     """The Python client sends none with these. A header that says something else is a mistake of the client's."""
     session = await spoken(await connect(), "hello")
     http = await connect()
@@ -153,7 +155,7 @@ async def test_b_a_session_is_opened_and_deleted_without_its_header(connect: Any
     await http.ask(method, load(session), session="another", status=400)
 
 
-async def test_c_a_sessions_stream_is_opened_before_the_session(connect: Any) -> None:
+async def test_session_stream_may_be_opened_before_the_session(connect: Any) -> None:
     """The TypeScript client opens it first, and ends its connection at a 404: also where there is no such session."""
     session = await spoken(await connect(), "hello")
     http = await connect()
@@ -165,7 +167,7 @@ async def test_c_a_sessions_stream_is_opened_before_the_session(connect: Any) ->
 
 
 @pytest.mark.parametrize("method", ["session/prompt", "session/set_mode", "session/close", "session/load", "session/resume"])
-async def test_d_what_is_wrong_with_a_session_is_no_status(connect: Any, method: str) -> None:
+async def test_session_errors_are_responses_and_not_http_statuses(connect: Any, method: str) -> None:
     """The TypeScript client takes 401, 403, 404 and 410 for the end of its connection."""
     http = await connect()
     params = {**load("no-such-session"), "prompt": [], "modeId": "ask"}
@@ -174,7 +176,7 @@ async def test_d_what_is_wrong_with_a_session_is_no_status(connect: Any, method:
     assert answers[-1]["error"]["code"] == -32002
 
 
-async def test_e_with_the_sessions_stream_open_the_history_and_the_answer_come_there(connect: Any) -> None:
+async def test_history_and_response_use_the_open_session_stream(connect: Any) -> None:
     session = await spoken(await connect(), "hello")
     http = await connect()
     async with http.reading(session) as stream:
@@ -182,7 +184,7 @@ async def test_e_with_the_sessions_stream_open_the_history_and_the_answer_come_t
     assert received_text(answers) == ["hello", "hello"]
 
 
-async def test_e_also_where_the_stream_comes_after_the_request(connect: Any) -> None:
+async def test_session_stream_opened_after_the_request_gets_the_history(connect: Any) -> None:
     """Two requests of one client may overtake each other; the header says that it is going to read there."""
     session = await spoken(await connect(), "hello")
     http = await connect()
@@ -191,7 +193,7 @@ async def test_e_also_where_the_stream_comes_after_the_request(connect: Any) -> 
         assert received_text(await until(stream, asked)) == ["hello", "hello"]
 
 
-async def test_f_without_it_they_come_on_the_connections_stream_and_name_the_session(connect: Any) -> None:
+async def test_without_a_session_header_the_connection_stream_gets_the_history(connect: Any) -> None:
     """The Python client opens the session's stream when it reads of the session: in the midst of the history."""
     session = await spoken(await connect(), "hello")
     http = await connect()
@@ -207,7 +209,7 @@ async def test_f_without_it_they_come_on_the_connections_stream_and_name_the_ses
             ]
 
 
-async def test_f_what_comes_between_the_answer_and_the_sessions_stream_waits_for_it(connect: Any) -> None:
+async def test_messages_after_the_response_are_kept_for_the_session_stream(connect: Any) -> None:
     session = await spoken(await connect(), "hello")
     http = await connect()
     async with http.reading() as own:
@@ -218,7 +220,7 @@ async def test_f_what_comes_between_the_answer_and_the_sessions_stream_waits_for
             assert received_text(await until(stream, asked)) == ["more"]
 
 
-async def test_g_what_a_new_session_says_before_its_stream_is_open_waits(connect: Any) -> None:
+async def test_messages_of_a_new_session_are_kept_until_its_stream_opens(connect: Any) -> None:
     http = await connect()
     session = await new(http)
     asked = await http.ask("session/prompt", prompt(session, "early"), session)
@@ -229,7 +231,7 @@ async def test_g_what_a_new_session_says_before_its_stream_is_open_waits(connect
         assert received_text(await until(stream, asked)) == ["early"]
 
 
-async def test_h_a_loaded_session_goes_on(connect: Any) -> None:
+async def test_loaded_session_accepts_requests(connect: Any) -> None:
     """The Python server refuses each later request for it."""
     session = await spoken(await connect(), "hello")
     http = await connect()
@@ -248,7 +250,7 @@ async def test_h_a_loaded_session_goes_on(connect: Any) -> None:
         await until(stream, await http.ask("session/load", load(session), session))
 
 
-async def test_i_a_stream_has_one_reader(connect: Any) -> None:
+async def test_second_reader_of_a_stream_is_refused(connect: Any) -> None:
     """Two would share the messages between them. The TypeScript client takes 409 for the session's failure only."""
     http = await connect()
     session = await new(http)
@@ -260,7 +262,7 @@ async def test_i_a_stream_has_one_reader(connect: Any) -> None:
             await second.aclose()
 
 
-async def test_a_reader_that_comes_back_reads_what_came_meanwhile(connect: Any) -> None:
+async def test_reconnected_reader_gets_the_messages_sent_meanwhile(connect: Any) -> None:
     http = await connect()
     session = await new(http)
     async with http.reading(session):

@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from gateway.protocols.acp.transport import http, websocket
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
+from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
 
 UI = "http://ui.example:3000"
 
@@ -29,7 +29,7 @@ UI = "http://ui.example:3000"
         ({"Authorization": ""}, 401, "key"),
     ],
 )
-async def test_the_walls_stand_before_both_transports(
+async def test_host_origin_and_key_are_checked_on_both_transports(
     portico: RunningGateway, headers: dict[str, str], status: int, says: str
 ) -> None:
     async with httpx.AsyncClient(headers={**BEARER, **headers}) as client:
@@ -46,7 +46,7 @@ async def test_the_walls_stand_before_both_transports(
     assert says in json.loads(refused.value.response.body)["error"]
 
 
-async def test_a_page_of_an_allowed_origin_may_use_both(tmp_path: Path) -> None:
+async def test_page_of_an_allowed_origin_may_use_both_transports(tmp_path: Path) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"origins": [UI]})) as portico, httpx.AsyncClient() as client:
         url = f"{portico.url}/acp/echo"
         wanted = "authorization,content-type,acp-connection-id,acp-session-id"
@@ -74,7 +74,7 @@ def named(portico: RunningGateway) -> tuple[NamedKeys, str]:
     return keys, keys.add("laptop")
 
 
-async def test_a_quiet_websocket_ends_too(
+async def test_idle_websocket_is_closed_after_its_key_is_removed(
     portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "KEY_CHECK_INTERVAL", 0.05)
@@ -86,7 +86,7 @@ async def test_a_quiet_websocket_ends_too(
         assert mine.close_code == 1008
 
 
-async def test_a_key_that_is_taken_back_ends_its_streams(
+async def test_http_stream_ends_after_its_key_is_removed(
     portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)

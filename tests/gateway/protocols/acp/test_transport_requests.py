@@ -17,7 +17,7 @@ from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
-from tests.gateway.protocols.acp.wire import BEARER, initialized, rpc
+from tests.gateway.protocols.acp.raw_connections import BEARER, initialized, rpc
 from tests.gateway.requests import wait_until
 
 JSON = {**BEARER, "Content-Type": "application/json"}
@@ -36,14 +36,16 @@ JSON = {**BEARER, "Content-Type": "application/json"}
         (b"{}", {"Authorization": "Bearer nobody"}, 401, "key"),
     ],
 )
-async def test_what_is_refused(portico: RunningGateway, body: bytes, headers: dict[str, str], status: int, says: str) -> None:
+async def test_invalid_http_requests_are_refused(
+    portico: RunningGateway, body: bytes, headers: dict[str, str], status: int, says: str
+) -> None:
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
     assert answer.status_code == status
     assert says in answer.json()["error"]
 
 
-async def test_headers_of_sessions(portico: RunningGateway) -> None:
+async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -> None:
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=JSON) as client:
         mine = await initialized(client, url)
@@ -69,7 +71,7 @@ async def test_headers_of_sessions(portico: RunningGateway) -> None:
         assert (await client.delete(url, headers=mine)).status_code == 404
 
 
-async def test_a_connection_is_for_its_own_agent(portico: RunningGateway) -> None:
+async def test_connection_is_unknown_at_another_agents_path(portico: RunningGateway) -> None:
     async with httpx.AsyncClient(headers=JSON) as client:
         mine = await initialized(client, f"{portico.url}/acp/echo")
         answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=mine)
@@ -78,14 +80,16 @@ async def test_a_connection_is_for_its_own_agent(portico: RunningGateway) -> Non
 
 
 @pytest.mark.parametrize(("path", "headers", "status"), [("echo", {}, 401), ("nobody", BEARER, 400)])
-async def test_a_websocket_is_refused_in_words(portico: RunningGateway, path: str, headers: dict[str, str], status: int) -> None:
+async def test_refused_websocket_gets_a_status_and_an_error_text(
+    portico: RunningGateway, path: str, headers: dict[str, str], status: int
+) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
     assert refused.value.response.status_code == status
     assert json.loads(refused.value.response.body)["error"]
 
 
-async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
+async def test_websocket_is_logged_and_counted_once_when_it_closes(
     portico: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "gateway.server.access_log")
@@ -120,7 +124,7 @@ async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
         await over(f"refused-{status}", f"{path}: {status}", route, status)
 
 
-async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(portico: RunningGateway) -> None:
+async def test_websocket_accepts_the_key_as_a_subprotocol_and_binary_frames(portico: RunningGateway) -> None:
     subprotocol: Any = f"bearer.{KEY}"
     async with connect(f"ws{portico.url[4:]}/acp/echo", subprotocols=[subprotocol], proxy=None) as socket:
         await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})).encode() + b"\n")
@@ -131,7 +135,7 @@ async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(
         assert json.loads(await socket.recv())["id"] == 2
 
 
-async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None:
+async def test_gateway_shutdown_closes_streams_and_websockets(tmp_path: Path) -> None:
     async with run_gateway(gateway_config(tmp_path)) as portico, httpx.AsyncClient(headers=JSON, timeout=20) as client:
         url = f"{portico.url}/acp/echo"
         mine = await initialized(client, url)
@@ -147,7 +151,7 @@ async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("at", ["its next message", "the next event"])
-async def test_a_socket_is_closed_when_its_key_is_taken_back(
+async def test_websocket_is_closed_after_its_key_is_removed(
     portico: RunningGateway, write_scenario: WriteScenario, at: str
 ) -> None:
     keys = NamedKeys(portico.gateway.settings.data_dir)

@@ -46,7 +46,7 @@ async def figures(client: httpx.AsyncClient) -> dict[str, float]:
     return found
 
 
-async def test_a_turn_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_turns_events_and_tokens(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "ok"}, USAGE])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     await send_turn(portico.client, session, "again")
@@ -77,7 +77,7 @@ async def test_a_turn_is_counted(portico: RunningGateway, write_scenario: WriteS
     await wait_until(quiet)
 
 
-async def test_what_is_under_way_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_running_turns_and_open_streams(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "x"}, {"hang": True}])
     options = {"scenario": name}
     async with portico.client.stream(
@@ -91,7 +91,7 @@ async def test_what_is_under_way_is_counted(portico: RunningGateway, write_scena
     await wait_until(lambda: portico.gateway.metrics.registry.get_sample_value("portico_open_streams") == 0)
 
 
-async def test_a_session_that_waits_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_a_session_with_pending_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     tool = {"name": "ask", "description": "Asks.", "inputSchema": {"type": "object"}}
     name = write_scenario([{"app_tool": {"name": "ask"}}])
     answer = await create_session(portico.client, options={"scenario": name}, tools=[tool])
@@ -108,7 +108,7 @@ async def test_a_session_that_waits_is_counted(portico: RunningGateway, write_sc
     assert 'turns_total{agent="script",stop_reason="cancelled"}' not in found
 
 
-async def test_starts_restarts_and_crashes_are_told_apart(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_distinguish_starts_restarts_and_crashes(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario(
         {"when": "crash", "steps": [{"exit": 3}]}, {"when": "fail", "steps": [{"stop": {"reason": "error"}}]}, [{"text": "ok"}]
     )
@@ -132,7 +132,7 @@ async def test_starts_restarts_and_crashes_are_told_apart(portico: RunningGatewa
     assert starts == {"new": 1, "resumed": None, "seeded": 2, "failed": 1}
 
 
-async def test_an_agent_that_is_killed_has_crashed(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_a_killed_agent_as_crashed(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     options = {"scenario": write_scenario([{"text": "x"}, {"hang": True}])}
     before = {agent.pid for agent in agent_processes(os.getpid())}
     task = asyncio.create_task(create_session(portico.client, options=options))
@@ -148,7 +148,7 @@ async def test_an_agent_that_is_killed_has_crashed(portico: RunningGateway, writ
     assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 1
 
 
-async def test_what_clients_invent_is_not_a_label(portico: RunningGateway) -> None:
+async def test_unknown_methods_and_paths_are_not_metric_labels(portico: RunningGateway) -> None:
     for n in range(3):
         await portico.client.request("PROPFIND", f"/nothing/{n}")
     found = await figures(portico.client)
@@ -156,7 +156,7 @@ async def test_what_clients_invent_is_not_a_label(portico: RunningGateway) -> No
     assert odd == {'http_requests_total{method="other",route="unmatched",status="404"}': 3}
 
 
-async def test_the_figures_are_behind_the_key_unless_the_configuration_opens_them(tmp_path: Path) -> None:
+async def test_metrics_require_the_key_unless_open_metrics_is_set(tmp_path: Path) -> None:
     async with (
         run_gateway(gateway_config(tmp_path, server={"open_metrics": True})) as running,
         httpx.AsyncClient(base_url=running.url) as anybody,
@@ -166,7 +166,7 @@ async def test_the_figures_are_behind_the_key_unless_the_configuration_opens_the
         assert (await anybody.get("/metrics")).status_code == 401
 
 
-def test_each_gateway_has_figures_of_its_own() -> None:
+def test_each_gateway_has_its_own_metrics() -> None:
     one, other = Metrics(), Metrics()
     one.for_agent("echo").turn("end_turn")
     labels = {"agent": "echo", "stop_reason": "end_turn"}
@@ -174,14 +174,16 @@ def test_each_gateway_has_figures_of_its_own() -> None:
     assert other.registry.get_sample_value("portico_turns_total", labels) is None
 
 
-async def test_every_figure_is_documented(portico: RunningGateway) -> None:
+async def test_every_metric_is_documented(portico: RunningGateway) -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     documented = set(re.findall(r"^\| `(portico_\w+)", page, re.MULTILINE))
     offered = {family.name for family in portico.gateway.metrics.registry.collect() if family.name.startswith("portico_")}
     assert {name.removesuffix("_total") for name in documented} == offered
 
 
-async def test_it_is_ready_while_the_store_takes_writes(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readyz_reports_ready_while_the_store_can_be_written(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
@@ -197,7 +199,9 @@ async def test_it_is_ready_while_the_store_takes_writes(portico: RunningGateway,
     assert (await portico.client.get("/readyz")).status_code == 200
 
 
-async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readyz_reports_not_ready_while_the_store_is_locked(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     monkeypatch.setattr(health, "WRITE_TIMEOUT", 0.2)
     with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
@@ -208,7 +212,7 @@ async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: RunningGat
     assert (await portico.client.get("/healthz")).status_code == 200
 
 
-async def test_it_is_not_ready_while_it_goes_down(portico: RunningGateway) -> None:
+async def test_readyz_reports_not_ready_during_shutdown(portico: RunningGateway) -> None:
     await portico.gateway.stop_runs()
     answer = await portico.client.get("/readyz")
     assert (answer.status_code, answer.json()["reasons"]) == (503, ["the gateway is shutting down"])

@@ -49,7 +49,7 @@ ENDPOINTS = [
 WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
 
 
-async def test_without_the_key_nothing_is_answered(portico: RunningGateway) -> None:
+async def test_every_endpoint_refuses_a_missing_or_wrong_key(portico: RunningGateway) -> None:
     for authorization, (method, path, request) in itertools.product(WRONG, ENDPOINTS):
         portico.client.headers.pop("Authorization", None)
         if authorization is not None:
@@ -61,7 +61,7 @@ async def test_without_the_key_nothing_is_answered(portico: RunningGateway) -> N
         assert KEY not in answer.text
 
 
-async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: RunningGateway) -> None:
+async def test_every_documented_endpoint_is_covered(portico: RunningGateway) -> None:
     described = (await portico.client.get("/openapi.json")).json()["paths"]
     named = {
         (method, path.split("?")[0].replace("sess_x", "{session_id}").replace("/echo", "/{agent}"))
@@ -72,13 +72,13 @@ async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: RunningGate
     assert named - offered == {("GET", "/openapi.json")}
 
 
-async def test_the_scheme_may_be_written_in_any_case(portico: RunningGateway) -> None:
+async def test_authorization_scheme_is_case_insensitive(portico: RunningGateway) -> None:
     for scheme in ("Bearer", "bearer", "BEARER"):
         answer = await portico.client.get("/sessions", headers={"Authorization": f"{scheme} {KEY}"})
         assert answer.status_code == 200
 
 
-async def test_a_refused_request_runs_nothing(portico: RunningGateway) -> None:
+async def test_refused_request_starts_no_run(portico: RunningGateway) -> None:
     headers = {"Authorization": "Bearer wrong-key"}
     await expect_error(portico.client.put("/session", json=session_body("echo"), headers=headers), 401)
     await expect_error(portico.client.post("/v1/execute", json={"driver": "echo", "task": "x"}, headers=headers), 401)

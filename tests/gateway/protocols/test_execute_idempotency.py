@@ -43,7 +43,9 @@ async def started(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> l
     return marks
 
 
-async def test_two_at_the_same_time_run_once(portico: RunningGateway, play: Callable[..., None], started: list[str]) -> None:
+async def test_concurrent_requests_with_one_key_run_once(
+    portico: RunningGateway, play: Callable[..., None], started: list[str]
+) -> None:
     play({"text": "begin"}, {"delay": 0.3}, *EVENTS)
     answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=TASK) for _ in range(4)))
     assert len({answer.text for answer in answers}) == 1
@@ -54,7 +56,7 @@ async def test_two_at_the_same_time_run_once(portico: RunningGateway, play: Call
     assert len(started) == 1
 
 
-async def test_who_asks_later_gets_it_from_its_start(
+async def test_later_request_gets_the_stream_from_its_start(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
     play({"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 0.5}, {"text": "end"})
@@ -67,7 +69,7 @@ async def test_who_asks_later_gets_it_from_its_start(
     assert len(started) == 1
 
 
-async def test_a_client_that_drops_off_does_not_stop_the_run(
+async def test_disconnect_does_not_stop_the_run(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
     play({"text": "begin"}, {"delay": 0.3}, *EVENTS, {"write_file": {"path": "ended", "text": "x"}})
@@ -79,7 +81,7 @@ async def test_a_client_that_drops_off_does_not_stop_the_run(
     assert found[-1]["exit_code"] == 0
 
 
-async def test_who_names_the_last_event_gets_the_rest_with_numbers(portico: RunningGateway, play: Callable[..., None]) -> None:
+async def test_last_event_id_returns_the_remaining_frames_with_ids(portico: RunningGateway, play: Callable[..., None]) -> None:
     play({"text": "begin"}, {"events": 20}, {"text": "end"})
     plain = (await portico.client.post("/v1/execute", json=TASK)).text
 
@@ -96,7 +98,7 @@ async def test_who_names_the_last_event_gets_the_rest_with_numbers(portico: Runn
 
 
 @pytest.mark.parametrize("change", [{"task": "do that"}, {"driver": "echo"}, {"model": "other"}])
-async def test_another_request_under_the_key_is_refused(
+async def test_same_key_with_another_request_is_refused(
     portico: RunningGateway, started: list[str], change: dict[str, str]
 ) -> None:
     await execute(portico.client, **TASK, model="m")
@@ -105,13 +107,13 @@ async def test_another_request_under_the_key_is_refused(
     assert len(started) == 1
 
 
-async def test_keys_are_apart(portico: RunningGateway, started: list[str]) -> None:
+async def test_different_keys_run_separately(portico: RunningGateway, started: list[str]) -> None:
     for key in ("job-1", "job-2", "JOB-1", "job-1 ", "x" * 1024, None, None):
         assert (await execute(portico.client, "hi", "echo", **({"idempotency_key": key} if key else {})))[0]["text"] == "hi"
     assert len(started) == 7
 
 
-async def test_a_task_that_could_not_start_may_be_tried_again(
+async def test_task_that_could_not_start_can_be_retried(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = portico.gateway.agents.get("script").settings.options
@@ -121,7 +123,7 @@ async def test_a_task_that_could_not_start_may_be_tried_again(
     assert (await execute(portico.client, **TASK))[-1]["exit_code"] == 0
 
 
-async def test_the_way_of_asking_is_not_part_of_the_request(portico: RunningGateway, started: list[str]) -> None:
+async def test_key_in_body_or_header_is_the_same_request(portico: RunningGateway, started: list[str]) -> None:
     key = portico.client.headers.pop("Authorization").removeprefix("Bearer ")
     answers = [
         await portico.client.post("/v1/execute", json=TASK | {"auth_token": key}),
@@ -137,7 +139,7 @@ async def _ask(client: httpx.AsyncClient) -> str:
     return answer.text
 
 
-async def test_the_stream_outlives_the_daemon(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+async def test_stream_is_kept_over_a_restart(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
     _with_scenario(tmp_path, write_scenario(EVENTS))
     await daemon.start()
     async with daemon.client() as client:
@@ -150,7 +152,7 @@ async def test_the_stream_outlives_the_daemon(daemon: Daemon, write_scenario: Wr
         await expect_error(client.post("/v1/execute", json=TASK | {"task": "other"}), 409)
 
 
-async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(
+async def test_stream_of_a_killed_daemon_ends_with_an_error(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     left = {"seconds": 300, "new_session": True, "pid_file": "stray"}
@@ -181,7 +183,7 @@ async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(
     assert found[-1]["exit_code"] != 0
 
 
-async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: RunningGateway) -> None:
+async def test_stream_without_a_stored_end_ends_with_an_error(portico: RunningGateway) -> None:
     """Killed after the run was marked as ended, before its last events were written."""
     store = portico.gateway.store
     ask = IdempotencyKey.of(None, "execute", "job-1", ["echo", "x", None])

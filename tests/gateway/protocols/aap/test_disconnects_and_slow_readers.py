@@ -16,7 +16,9 @@ WriteScenario = Callable[..., str]
 TEXT = "".join(f"event {n} " for n in range(5000))
 
 
-async def test_a_client_that_goes_away_loses_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_disconnected_stream_client_finds_the_whole_turn_in_the_history(
+    aap: AapClient, write_scenario: WriteScenario
+) -> None:
     steps = [{"text": "begun "}, {"delay": 0.2}, {"events": 5000}, {"delay": 0.2}, {"thinking": "so"}, {"text": "end"}]
     session = (await aap.create_session(options={"scenario": write_scenario({"when": "go", "steps": steps}, [{"text": "a"}])}))[
         "sessionId"
@@ -33,7 +35,9 @@ async def test_a_client_that_goes_away_loses_nothing(aap: AapClient, write_scena
         assert (await aap.send_turn(session, "next"))["stopReason"] == "end_turn"
 
 
-async def test_a_client_of_none_that_goes_away_loses_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_disconnected_json_client_finds_the_whole_turn_in_the_history(
+    aap: AapClient, write_scenario: WriteScenario
+) -> None:
     name = write_scenario({"when": "go", "steps": [{"delay": 0.3}, {"text": "whole"}]}, [{"text": "a"}])
     session = (await aap.create_session(options={"scenario": name}))["sessionId"]
     request = asyncio.create_task(aap.post(session, {"messages": [user_message("go")]}))
@@ -48,7 +52,7 @@ async def _runs(aap: AapClient, session: str) -> bool:
     return bool((await aap.get_session(session))["state"] == "running")
 
 
-async def test_ten_thousand_events_come_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_ten_thousand_events_are_sent_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario({"when": "go", "steps": [{"events": {"count": 10_000, "text": "{n} "}}]}, [{"text": "a"}])
     session = (await aap.create_session(options={"scenario": name}))["sessionId"]
     events = (await aap.stream_turn(session, user_message("go"), stream="delta"))[1:]
@@ -57,7 +61,7 @@ async def test_ten_thousand_events_come_in_order(aap: AapClient, write_scenario:
     assert (await aap.get_history(session))[-1]["content"] == "".join(f"{n} " for n in range(10_000))
 
 
-async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: Daemon, write_scenario: WriteScenario) -> None:
+async def test_slow_reader_gets_all_events_without_memory_growth(daemon: Daemon, write_scenario: WriteScenario) -> None:
     """150 MB for a client that reads nothing until the agent has said everything, and then in tiny bites."""
     await daemon.start()
     steps = [{"events": {"count": 500, "text": "{n} " + "x" * 10_000}}, {"message_end": True}] * 30
