@@ -1,4 +1,4 @@
-"""`POST /v1/execute`: exactly the frames of the event table, in order, and refusals before the stream begins."""
+"""`POST /v1/execute`: the fields and the order of the frames, and errors that precede the stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIELDS: dict[str, tuple[set[str], set[str]]] = {
 
 @pytest.fixture
 async def run(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Executes a task on a scenario of one turn; its frames, whose shape is checked."""
+    """Executes a task on a scenario of one turn, checks the fields of its frames and returns them."""
 
     async def play(*steps: Any, task: str = "do it", **fields: Any) -> list[dict[str, Any]]:
         name = write_scenario(list(steps))
@@ -39,9 +39,9 @@ async def run(portico: RunningGateway, write_scenario: WriteScenario, monkeypatc
         monkeypatch.setitem(entry.settings.options, "scenario", name)
         found = await execute(portico.client, task, **fields)
         for frame in found:
-            needed, possible = FIELDS[frame["kind"]]
+            required, optional = FIELDS[frame["kind"]]
             assert next(iter(frame)) == "kind"
-            assert needed <= frame.keys() - {"kind"} <= needed | possible
+            assert required <= frame.keys() - {"kind"} <= required | optional
         assert [frame["kind"] for frame in found].count("session_end") == 1
         assert found[-1]["kind"] == "session_end"
         assert isinstance(found[-1]["duration_ms"], int)
@@ -80,7 +80,7 @@ async def test_every_kind_has_its_fields_and_is_sent_in_order(run: Callable[...,
         {"hook": {"id": "h", "name": "PreCommit"}},
         {"line": "junk"},
         {"usage": {"input_tokens": 1, "output_tokens": 2, "cache_read": 3, "cache_write": 4}},
-        {"stderr": "quiet"},
+        {"stderr": "not sent"},
     )
     found[-1].pop("duration_ms")
     assert found == [
@@ -135,8 +135,8 @@ async def test_line_of_20_megabytes_is_sent_whole(run: Callable[..., Any]) -> No
 
 
 async def test_processes_left_by_a_task_are_terminated(run: Callable[..., Any], tmp_path: Path) -> None:
-    stray = {"seconds": 300, "new_session": True, "hold_stdout": True, "pid_file": "stray"}
-    found = await run({"spawn": stray}, {"text": "done"})
+    process = {"seconds": 300, "new_session": True, "hold_stdout": True, "pid_file": "stray"}
+    found = await run({"spawn": process}, {"text": "done"})
     assert kinds_of(found) == ["agent_token", "session_end"]
     pid = await read_pid(tmp_path / "scenes" / "stray")
     await wait_until(lambda: not is_alive(pid))
@@ -160,11 +160,11 @@ REFUSED: list[tuple[Any, int, list[str]]] = [
     ({"driver": "echo", "task": 7}, 400, ["task"]),
     ({"driver": "echo", "task": ["s3cret"]}, 400, ["task"]),
     ({"driver": "", "task": "x"}, 400, ["driver"]),
-    ({"driver": "nobody", "task": "x"}, 400, ["'nobody'", "echo", "script"]),
+    ({"driver": "no-such-agent", "task": "x"}, 400, ["'no-such-agent'", "echo", "script"]),
     ({"driver": "echo", "task": "x", "model": 7}, 400, ["model"]),
     ({"driver": "echo", "task": "x", "idempotency_key": ""}, 400, ["idempotency_key"]),
     ({"driver": "echo", "task": "x", "auth_token": "wrong"}, 401, ["portico key"]),
-    ({"driver": "nobody", "task": "x", "auth_token": None}, 401, ["portico key"]),
+    ({"driver": "no-such-agent", "task": "x", "auth_token": None}, 401, ["portico key"]),
     ([], 400, ["JSON object"]),
 ]
 
@@ -210,10 +210,10 @@ async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scena
 async def test_task_ends_if_its_agent_fails_to_close(
     portico: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = CliAgent.close
+    close = CliAgent.close
 
     async def broken(agent: CliAgent, grace: float | None = None) -> None:
-        await whole(agent, grace)
+        await close(agent, grace)
         raise OSError("the folder of its sockets is gone")
 
     monkeypatch.setattr(CliAgent, "close", broken)

@@ -1,4 +1,4 @@
-"""`GET …/events`: a session's events from any number, over turns, for any number of readers, also after a restart."""
+"""`GET …/events`: the events of a session after any event id, over several turns, for several readers, and after a restart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG = [
 
 
 async def post(portico: RunningGateway, session: str, *messages: Any, **fields: Any) -> list[NumberedEvent]:
-    """A streamed turn, with ids."""
+    """Submits a streamed turn; returns its events with their ids."""
     body = {"messages": list(messages), "stream": "delta", **fields}
     answer = await portico.client.post(f"/session/{session}", json=body)
     assert answer.status_code == 200, answer.text
@@ -45,7 +45,7 @@ async def post(portico: RunningGateway, session: str, *messages: Any, **fields: 
 async def test_every_frame_of_a_turn_has_an_id(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     body = session_body(options={"scenario": write_scenario(LONG)}, stream="delta")
     first = parse_events((await portico.client.put("/session", json=body)).text)
-    assert [event[0] for event in first[:3]] == ["0", "1", "3"], "the event 2 is not for clients"
+    assert [event[0] for event in first[:3]] == ["0", "1", "3"], "event 2 is internal"
     session = first[0][2]["sessionId"]
     second = await post(portico, session, user_message())
     numbers = [float(event[0]) for event in first + second]
@@ -60,8 +60,8 @@ async def test_two_followers_get_the_same_turns_and_the_client_messages(
         own = await post(portico, session, user_message("two"))
         seen = await asyncio.wait_for(read_until(left, "turn_stop"), 60)
         assert seen == await asyncio.wait_for(read_until(right, "turn_stop"), 60)
-        received_text, *rest = seen
-        assert received_text[1:] == ("client_message", user_message("two"))
+        message, *rest = seen
+        assert message[1:] == ("client_message", user_message("two"))
         assert rest == own
         again = await post(portico, session, user_message("three"))
         assert (await asyncio.wait_for(read_until(left, "turn_stop"), 60))[1:] == again
@@ -78,11 +78,11 @@ async def test_tool_results_and_permissions_are_sent_to_other_followers(
     made = await create_session(portico.client, options={"scenario": write_scenario(steps)}, **fields)
     assert made["stopReason"] == "tool_use"
     session = made["sessionId"]
-    async with follow_events(portico.client, session) as window:
+    async with follow_events(portico.client, session) as follower:
         result = {"role": "tool", "toolCallId": "a", "content": "seen"}
         grant = {"role": "tool_permission", "toolCallId": "b", "granted": True, "reason": None}
         await send_turn(portico.client, session, result, grant)
-        seen = await asyncio.wait_for(read_until(window, "turn_stop"), 60)
+        seen = await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
     assert [event[1:] for event in seen[:3]] == [("client_message", result), ("client_message", grant), ("turn_start", {})]
     assert ("tool_result", {"toolCallId": "b", "content": "done"}) in [event[1:] for event in seen]
 
@@ -94,18 +94,18 @@ async def test_follower_without_an_id_gets_the_running_turn_from_its_start(
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = asyncio.create_task(post(portico, session, user_message("go on")))
     await wait_until(lambda: get_session(portico.client, session))
-    async with follow_events(portico.client, session, after="0") as window:
-        await asyncio.wait_for(read_until(window, "turn_stop"), 60)
-        await asyncio.wait_for(read_until(window, "text_delta"), 60)
-    async with follow_events(portico.client, session) as window:
-        seen = await asyncio.wait_for(read_until(window, "text_delta"), 60)
+    async with follow_events(portico.client, session, after="0") as follower:
+        await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
+        await asyncio.wait_for(read_until(follower, "text_delta"), 60)
+    async with follow_events(portico.client, session) as follower:
+        seen = await asyncio.wait_for(read_until(follower, "text_delta"), 60)
         assert [event[1:] for event in seen] == [
             ("client_message", user_message("go on")),
             ("turn_start", {}),
             ("text_delta", {"delta": "two"}),
         ]
         await portico.client.post(f"/session/{session}/cancel")
-        assert (await asyncio.wait_for(read_until(window, "turn_stop"), 60))[-1] == (await turn)[-1]
+        assert (await asyncio.wait_for(read_until(follower, "turn_stop"), 60))[-1] == (await turn)[-1]
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
@@ -116,13 +116,13 @@ async def test_replay_from_every_id_returns_the_remaining_events(
     await send_turn(portico.client, session, "two")
     whole = await replay_events(portico.client, session, stream=mode)
     assert [event[1] for event in whole].count("turn_stop") == 2
-    for place, event in enumerate(whole):
-        assert await replay_events(portico.client, session, event[0], stream=mode) == whole[place + 1 :]
+    for index, event in enumerate(whole):
+        assert await replay_events(portico.client, session, event[0], stream=mode) == whole[index + 1 :]
         header = {"Last-Event-ID": event[0]}
         query = {"stream": mode, "until": "turn_stop", "after": "0"}
         answer = await portico.client.get(f"/session/{session}/events", params=query, headers=header)
-        stop = next((n for n, e in enumerate(whole) if n > place and e[1] == "turn_stop"), len(whole))
-        assert parse_events(answer.text) == whole[place + 1 : stop + 1]
+        stop = next((n for n, e in enumerate(whole) if n > index and e[1] == "turn_stop"), len(whole))
+        assert parse_events(answer.text) == whole[index + 1 : stop + 1]
 
 
 async def test_frames_of_one_event_have_separate_ids(portico: RunningGateway, write_scenario: WriteScenario) -> None:
@@ -158,9 +158,9 @@ async def test_cancelled_calls_are_sent_to_followers(portico: RunningGateway, wr
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
     name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
     session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
-    async with follow_events(portico.client, session) as window:
+    async with follow_events(portico.client, session) as follower:
         await send_turn(portico.client, session, "never mind")
-        seen = await asyncio.wait_for(read_until(window, "turn_stop"), 60)
+        seen = await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
     assert [event[1] for event in seen] == ["tool_calls_cancelled", "client_message", "turn_start", "text_delta", "turn_stop"]
     assert seen[0][2] == {"toolCallIds": ["a"]}
 
@@ -169,7 +169,7 @@ async def test_cancelled_calls_are_sent_to_followers(portico: RunningGateway, wr
 async def test_reconnecting_reader_gets_the_same_events_as_a_connected_one(
     tmp_path: Any, write_scenario: WriteScenario, mode: str
 ) -> None:
-    """Whatever the reader has got of the bytes when it drops, it comes back behind the last whole frame."""
+    """A reader that disconnects after any number of bytes resumes after the last complete frame."""
     slow = [step for part in LONG for step in (part, {"delay": 0.002})] * 3
     async with run_gateway(gateway_config(tmp_path)) as portico:
         session = (await create_session(portico.client, options={"scenario": write_scenario(slow)}))["sessionId"]
@@ -194,11 +194,11 @@ async def test_reconnecting_reader_gets_the_same_events_as_a_connected_one(
 
         @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(st.integers(1, 400), max_size=12))
-        def drops(sizes: list[int]) -> None:
+        def collect(sizes: list[int]) -> None:
             examples.append(sizes)
 
         examples: list[list[int]] = []
-        drops()
+        collect()
         for sizes in examples:
             seen = await read(list(sizes))
             assert [event[1] for event in seen].count("turn_stop") == 1
@@ -246,12 +246,12 @@ async def test_kill_during_a_turn_leaves_one_gap_and_one_turn_stop(
         assert stored[:common] == own[:common]
         for event in (own[-1], own[len(own) // 2], turn[-2]):
             rest = await replay_events(client, session, event[0])
-            lost = [e for e in rest if e[1] == "gap"]
-            behind = [e for e in stored if float(e[0]) > float(event[0])]
-            assert [e for e in rest if e[1] not in ("gap", "turn_stop")] == behind
+            gaps = [e for e in rest if e[1] == "gap"]
+            later = [e for e in stored if float(e[0]) > float(event[0])]
+            assert [e for e in rest if e[1] not in ("gap", "turn_stop")] == later
             assert rest[-1] == turn[-1]
             assert rest[-1][2]["stopReason"] == "error"
-            for gap in lost:
+            for gap in gaps:
                 assert gap[2]["from"] == max(int(event[0]), int(stored[-1][0])) + 1
                 assert gap[2]["to"] == int(turn[-1][0]) - 2
         assert (await send_turn(client, session, "three"))["stopReason"] == "end_turn"

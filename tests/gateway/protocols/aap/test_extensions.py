@@ -1,4 +1,4 @@
-"""What the gateway has beyond AAP is the same under the session's path of each version."""
+"""Extensions of AAP (events, cancel, idempotency keys) under the session path of each version."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ async def test_events_and_cancel_work_in_each_version(portico: RunningGateway, p
 
 async def test_idempotency_key_works_in_version_3(portico: RunningGateway) -> None:
     body = {"agent": {"name": "echo"}, "messages": []}
-    made = [await portico.client.post("/aap/v3/sessions", json=body, headers=KEYED) for _ in range(2)]
-    assert [answer.status_code for answer in made] == [201, 201]
-    assert made[0].json() == made[1].json()
-    session = made[0].json()["sessionId"]
-    received_text = {"messages": [user_message("once")], "stream": "delta"}
-    turns = [await portico.client.post(f"/aap/v3/sessions/{session}/turns", json=received_text, headers=KEYED) for _ in range(2)]
+    creations = [await portico.client.post("/aap/v3/sessions", json=body, headers=KEYED) for _ in range(2)]
+    assert [answer.status_code for answer in creations] == [201, 201]
+    assert creations[0].json() == creations[1].json()
+    session = creations[0].json()["sessionId"]
+    turn = {"messages": [user_message("once")], "stream": "delta"}
+    turns = [await portico.client.post(f"/aap/v3/sessions/{session}/turns", json=turn, headers=KEYED) for _ in range(2)]
     assert turns[0].text == turns[1].text
     assert [event[1] for event in parse_events(turns[0].text)] == ["turn_start", "text_delta", "turn_stop"]
     assert (

@@ -1,4 +1,4 @@
-"""What a session remembers: every message exactly as it was given and made, and what the agent is told of it."""
+"""The history of a session: messages are stored exactly as they were sent or produced, and passed to the agent."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def test_messages_are_returned_exactly_as_sent(aap: AapClient) -> None:
     ]
     for message in later:
         await aap.send_turn(session, message)
-    given = [message for message in await aap.get_history(session) if message["role"] == "user"]
-    assert given[-3:] == later
+    sent = [message for message in await aap.get_history(session) if message["role"] == "user"]
+    assert sent[-3:] == later
 
 
 async def test_a_seed_reaches_the_agent(aap: AapClient, write_scenario: WriteScenario) -> None:
@@ -57,13 +57,13 @@ async def test_a_seed_reaches_the_agent(aap: AapClient, write_scenario: WriteSce
 async def test_the_whole_seed_reaches_the_agent(portico: RunningGateway, aap: AapClient, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = portico.gateway.agents.get("script")
     specs = []
-    opens = entry.driver.open
+    original = entry.driver.open
 
-    async def noting(spec: Any, *rest: Any) -> Any:
+    async def record_spec(spec: Any, *rest: Any) -> Any:
         specs.append(spec)
-        return await opens(spec, *rest)
+        return await original(spec, *rest)
 
-    monkeypatch.setattr(entry.driver, "open", noting)
+    monkeypatch.setattr(entry.driver, "open", record_spec)
     await aap.create_session("script", *SEED, options={"pace": "fast"})
     (spec,) = specs
     seeded = [json.loads(message.model_dump_json()) for message in spec.history]

@@ -1,4 +1,4 @@
-"""`Idempotency-Key` on create and turn: the same answer again, and nothing runs twice."""
+"""`Idempotency-Key` of session creations and turns: a repeated request returns the same response and runs nothing again."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ async def test_repeated_turn_returns_the_same_response(
 async def test_retry_with_last_event_id_gets_the_remaining_events(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo"))["sessionId"]
     whole = parse_events((await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).text)
-    for place, event in enumerate(whole):
+    for index, event in enumerate(whole):
         headers = KEYED | {"Last-Event-ID": event[0]}
         rest = await portico.client.post(f"/session/{session}", json=TURN, headers=headers)
-        assert parse_events(rest.text) == whole[place + 1 :]
+        assert parse_events(rest.text) == whole[index + 1 :]
 
 
 async def test_same_key_with_another_body_is_refused(portico: RunningGateway) -> None:
@@ -131,9 +131,9 @@ async def test_repeated_creation_of_a_deleted_session_is_refused(portico: Runnin
 
 
 async def test_key_is_not_stored_in_plain_text(portico: RunningGateway, tmp_path: Path) -> None:
-    headers = {"Idempotency-Key": "a-very-telling-key"}
+    headers = {"Idempotency-Key": "a-very-secret-key"}
     await portico.client.put("/session", json=session_body("echo"), headers=headers)
-    assert not any(b"telling" in file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
+    assert not any(b"very-secret" in file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
 
 
 async def test_repeated_requests_after_a_restart_do_not_run_again(

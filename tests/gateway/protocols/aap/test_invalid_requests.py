@@ -1,4 +1,4 @@
-"""Requests that are wrong: each is refused with `{"error": text}`, the text says where, and nothing has changed."""
+"""Invalid requests: each is refused with `{"error": text}`, the text names the field, and nothing changes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BAD_CREATIONS: list[tuple[Any, str]] = [
 
 @pytest.fixture
 async def session(portico: RunningGateway) -> AsyncIterator[str]:
-    """A session of `echo`; a refused request must leave it, and the list of sessions, as they are."""
+    """A session of `echo`. After the test, the session and the list of sessions must be unchanged."""
     found = (await create_session(portico.client, "echo"))["sessionId"]
     before = await get_history(portico.client, found)
     yield found
@@ -62,20 +62,20 @@ async def session(portico: RunningGateway) -> AsyncIterator[str]:
 
 
 async def test_error_of_an_invalid_creation_names_the_field(aap: AapClient, session: str) -> None:
-    # Version 3 creates without a turn: a history need not end with the user, and `stream` is the turns'.
-    turnless = ("messages: the last message", "stream: ")
-    cases = [case for case in BAD_CREATIONS if case[1] not in turnless and case[0] != session_body() | {"messages": []}]
+    # Version 3 creates a session without a turn: a history need not end with a user message, and `stream` is a field of turns.
+    only_with_a_turn = ("messages: the last message", "stream: ")
+    cases = [case for case in BAD_CREATIONS if case[1] not in only_with_a_turn and case[0] != session_body() | {"messages": []}]
     method, path = ("POST", "/sessions") if aap.is_version_3 else ("PUT", "/session")
-    for body, place in cases if aap.is_version_3 else BAD_CREATIONS:
+    for body, field in cases if aap.is_version_3 else BAD_CREATIONS:
         request = aap.http.request(method, aap.base.url + path, content=json.dumps(body), headers=JSON)
         text = await expect_error(request, 400)
-        assert place in text, (body, text)
+        assert field in text, (body, text)
         assert SECRET not in text, (body, text)
 
 
 async def test_error_of_an_invalid_turn_names_the_field(aap: AapClient, session: str) -> None:
     answer = {"role": "tool", "toolCallId": "x", "content": "y"}
-    for messages, place in (
+    for messages, field in (
         ([], "messages: empty"),
         ([user_message(), answer], "messages: a user message stands alone"),
         ([answer, user_message()], "messages: a user message stands alone"),
@@ -88,7 +88,7 @@ async def test_error_of_an_invalid_turn_names_the_field(aap: AapClient, session:
         (None, "messages"),
     ):
         text = await expect_error(aap.post(session, {"messages": messages}), 400)
-        assert place in text, (messages, text)
+        assert field in text, (messages, text)
         assert SECRET not in text
 
 

@@ -1,4 +1,4 @@
-"""`GET /meta`: the protocol's AgentInfo, and nothing that is not so."""
+"""`GET /meta`: the protocol's AgentInfo of each agent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CAPABILITIES = _object(
     stream=_object({}, delta=EMPTY, message=EMPTY, none=EMPTY),
     application=_object({}, tools=EMPTY),
     image=_object({}, http=EMPTY, data=EMPTY),
-    # The gateway's own; whoever does not know a capability has no use for it.
+    # An extension of the gateway. Clients ignore capabilities that they do not know.
     **{"x-portico": _object({"cancel": EMPTY, "events": EMPTY, "queue": EMPTY}, steer=EMPTY)},
 )
 AGENT = _object(

@@ -1,4 +1,4 @@
-"""The list of sessions, and their end."""
+"""Listing and deleting sessions, and concurrent turns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ WriteScenario = Callable[..., str]
 
 
 async def _fill(portico: RunningGateway, count: int, first: int = 0) -> list[str]:
-    """Sessions without a turn, many at once; the times of three of them are the same."""
+    """Stores sessions without turns. Groups of three have the same creation time."""
     ids = [f"sess_{number:05}" for number in range(first, first + count)]
     for number, session in enumerate(ids, first):
         await portico.gateway.store.sessions.create(SessionRecord(session, "echo", created_at=float(number // 3)), [])
     return ids
 
 
-async def _walk(aap: AapClient, between: Callable[[], object] | None = None, **query: int) -> list[list[str]]:
+async def _all_pages(aap: AapClient, between: Callable[[], object] | None = None, **query: int) -> list[list[str]]:
+    """All pages of the list; calls `between` after each page."""
     pages: list[list[str]] = []
     after: dict[str, str] = {}
     while True:
@@ -42,22 +43,22 @@ async def test_without_sessions_the_list_is_empty(aap: AapClient) -> None:
 
 async def test_every_session_is_listed_once_newest_first(portico: RunningGateway, aap: AapClient) -> None:
     ids = await _fill(portico, 250)
-    pages = await _walk(aap)
+    pages = await _all_pages(aap)
     assert [len(page) for page in pages] == [100, 100, 50]
     assert [session for page in pages for session in page] == ids[::-1]
-    assert [len(page) for page in await _walk(aap, limit=125)] == [125, 125]
-    assert [len(page) for page in await _walk(aap, limit=1000)] == [250]
+    assert [len(page) for page in await _all_pages(aap, limit=125)] == [125, 125]
+    assert [len(page) for page in await _all_pages(aap, limit=1000)] == [250]
 
 
 async def test_sessions_created_between_pages_do_not_change_the_pages(portico: RunningGateway, aap: AapClient) -> None:
     ids = await _fill(portico, 250)
 
-    async def more() -> None:
+    async def create_one() -> None:
         await aap.create_session("echo")
 
-    pages = await _walk(aap, more, limit=60)
+    pages = await _all_pages(aap, create_one, limit=60)
     assert [session for page in pages for session in page] == ids[::-1]
-    assert len([session for page in await _walk(aap) for session in page]) == 254
+    assert len([session for page in await _all_pages(aap) for session in page]) == 254
 
 
 async def test_a_cursor_survives_the_deletion_of_its_session(portico: RunningGateway, aap: AapClient) -> None:

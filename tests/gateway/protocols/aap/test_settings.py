@@ -1,4 +1,4 @@
-"""What a client sets: options, tools, and the agent; what is wrong with them is named, and then nothing has changed."""
+"""Options, tools and agent of a session. Invalid values are named in the error and change nothing."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tests.gateway.aap_client import AapClient, BaseUrl
 from tests.gateway.requests import expect_error, session_body, user_message
 
 WriteScenario = Callable[..., str]
-SAY_OPTIONS = [{"text": "{options.pace} {options.token}"}]
+OPTIONS_AS_TEXT = [{"text": "{options.pace} {options.token}"}]
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object", "properties": {}}}
 
 
-def _said(answer: dict[str, Any]) -> str:
+def _text(answer: dict[str, Any]) -> str:
     return str(answer["messages"][0]["content"])
 
 
 async def test_options_merge_by_key(aap: AapClient, write_scenario: WriteScenario) -> None:
-    name = write_scenario(SAY_OPTIONS)
+    name = write_scenario(OPTIONS_AS_TEXT)
     first = await aap.create_session(options={"scenario": name, "pace": "fast"})
     session = first["sessionId"]
-    assert _said(first) == "fast "
-    assert _said(await aap.send_turn(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
-    assert _said(await aap.send_turn(session, "x")) == "fast tok-1234"
-    assert _said(await aap.send_turn(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
-    assert _said(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
+    assert _text(first) == "fast "
+    assert _text(await aap.send_turn(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
+    assert _text(await aap.send_turn(session, "x")) == "fast tok-1234"
+    assert _text(await aap.send_turn(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
+    assert _text(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
     config = (await aap.get_session(session))["agent"]
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
 
@@ -37,28 +37,28 @@ async def test_option_that_was_never_set_has_its_default(base: BaseUrl, tmp_path
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
-        "options": {"scenario": write_scenario(SAY_OPTIONS), "token": "from-config"},
+        "options": {"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "from-config"},
     }
     async with run_gateway(gateway_config(tmp_path, agents={"demo": entry})) as portico:
         aap = AapClient(portico.client, base)
         answer = await aap.create_session("demo")
-        assert _said(answer) == "recorded from-config"
+        assert _text(answer) == "recorded from-config"
         assert (await aap.get_session(answer["sessionId"]))["agent"] == {"name": "demo"}
         answer = await aap.create_session("demo", options={"token": "of-session", "pace": "fast"})
-        assert _said(answer) == "fast of-session"
+        assert _text(answer) == "fast of-session"
         reset = {"options": {"pace": "recorded"}}
-        assert _said(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
+        assert _text(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
 
 
 async def test_masked_secret_sent_back_keeps_its_value(aap: AapClient, write_scenario: WriteScenario) -> None:
-    first = await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"})
+    first = await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"})
     session = first["sessionId"]
-    shown = (await aap.get_session(session))["agent"]["options"]
-    assert shown["token"] == "***"
-    assert _said(await aap.send_turn(session, "x", agent={"options": shown})) == "recorded tok-1234"
-    assert _said(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
-    fresh = await aap.create_session(options=shown)
-    assert _said(fresh) == "recorded "
+    masked = (await aap.get_session(session))["agent"]["options"]
+    assert masked["token"] == "***"
+    assert _text(await aap.send_turn(session, "x", agent={"options": masked})) == "recorded tok-1234"
+    assert _text(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
+    fresh = await aap.create_session(options=masked)
+    assert _text(fresh) == "recorded "
 
 
 async def test_stars_are_a_literal_value_for_other_options(aap: AapClient, write_scenario: WriteScenario) -> None:
@@ -68,7 +68,7 @@ async def test_stars_are_a_literal_value_for_other_options(aap: AapClient, write
 
 async def test_settings_are_kept_over_a_restart(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path)
-    options = {"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}
+    options = {"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"}
     async with run_gateway(config) as portico:
         aap = AapClient(portico.client, base)
         session = (await aap.create_session(options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))[
@@ -78,7 +78,7 @@ async def test_settings_are_kept_over_a_restart(base: BaseUrl, tmp_path: Path, w
     async with run_gateway(config) as portico:
         aap = AapClient(portico.client, base)
         assert await aap.get_session(session) == before
-        assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
+        assert _text(await aap.send_turn(session, "x")) == "recorded tok-1234"
     assert before["tools"] == [WEATHER]
     assert before["agent"]["tools"] == [{"name": "lookup", "trust": True}]
 
@@ -88,7 +88,7 @@ async def test_tools_replace_the_previous_tools(aap: AapClient, write_scenario: 
     name = write_scenario([own, {"text": "{last_result}"}])
     answer = await aap.create_session(options={"scenario": name})
     session = answer["sessionId"]
-    assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools every tool of the agent's is off"
+    assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools all tools of the agent are disabled"
     assert "tools" not in await aap.get_session(session)
     granted = {"tools": [{"name": "lookup", "trust": True}, {"name": "shell"}]}
     assert (await aap.send_turn(session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
@@ -154,8 +154,8 @@ async def test_invalid_application_tools_are_refused(aap: AapClient) -> None:
 
 
 async def test_unknown_agent_is_refused(aap: AapClient) -> None:
-    text = await expect_error(aap.put(session_body("nobody")), 400)
-    assert "'nobody'" in text
+    text = await expect_error(aap.put(session_body("no-such-agent")), 400)
+    assert "'no-such-agent'" in text
     assert "echo" in text and "script" in text
     assert await aap.list_sessions() == {"sessions": []}
 
@@ -171,19 +171,19 @@ async def test_agent_of_a_session_cannot_be_changed(aap: AapClient) -> None:
 
 
 async def test_settings_that_prevent_the_agent_start_are_not_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
-    session = (await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
+    session = (await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"}))["sessionId"]
     before = await aap.get_session(session)
     body = {"messages": [user_message()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
     assert "missing.json" in await expect_error(aap.post(session, body), 503)
     assert await aap.get_session(session) == before
-    assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
+    assert _text(await aap.send_turn(session, "x")) == "recorded tok-1234"
 
 
 async def test_session_is_removed_if_its_agent_does_not_start(portico: RunningGateway, aap: AapClient) -> None:
     text = await expect_error(aap.put(session_body(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
     assert len((await aap.list_sessions())["sessions"]) == int(aap.is_version_3), (
-        "in version 3 it was made by a request of its own"
+        "version 3 creates the session in a separate request"
     )
     assert not await portico.gateway.store.processes.all()
 

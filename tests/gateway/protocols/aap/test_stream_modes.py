@@ -1,4 +1,4 @@
-"""One turn in the three modes `delta`, `message` and `none`: the same turn, shown in three ways."""
+"""The same turn in the three stream modes `delta`, `message` and `none`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MESSAGES = [
 
 
 async def turn(aap: AapClient, scenario: str, mode: str) -> tuple[str, list[Frame]]:
-    """The session and the events between `turn_start` and the end of a new session's first turn."""
+    """Creates a session; returns its id and the events of its first turn after `turn_start`."""
     session, events = await aap.create_streamed(options={"scenario": scenario}, stream=mode)
     assert events[0] == ("turn_start", {})
     assert [name for name, _ in events].count("turn_stop") == 1
@@ -137,12 +137,12 @@ async def test_discarded_message_is_not_sent_or_stored(aap: AapClient, write_sce
 
 
 async def test_frames_have_the_exact_bytes_of_the_protocol(portico: RunningGateway) -> None:
-    answer = await portico.client.put("/session", json=session_body("echo", 'say "hi"\n\n', stream="delta"))
+    answer = await portico.client.put("/session", json=session_body("echo", 'reply "hi"\n\n', stream="delta"))
     first, rest = answer.content.split(b"\n\n", 1)
     assert first.startswith(b'event: session_start\ndata: {"sessionId":"sess_')
     assert rest == (
         b"event: turn_start\ndata: {}\nid: 1\n\n"
-        b'event: text_delta\ndata: {"delta":"say \\"hi\\"\\n\\n"}\nid: 3\n\n'
+        b'event: text_delta\ndata: {"delta":"reply \\"hi\\"\\n\\n"}\nid: 3\n\n'
         b'event: turn_stop\ndata: {"stopReason":"end_turn"}\nid: 4\n\n'
     )
 
@@ -160,10 +160,10 @@ async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scena
     async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05})) as portico:
         answer = await portico.client.put("/session", json=session_body(options={"scenario": name}, stream="delta"))
     blocks = answer.text.split("\n\n")
-    received_text = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
-    quiet = blocks[received_text[0] + 1 : received_text[1]]
-    assert len(quiet) >= 3
-    assert all(block.startswith(": ") for block in quiet)
+    deltas = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
+    comments = blocks[deltas[0] + 1 : deltas[1]]
+    assert len(comments) >= 3
+    assert all(block.startswith(": ") for block in comments)
     assert [name for name, _ in parse_frames(answer.text)][2:] == ["text_delta", "text_delta", "turn_stop"]
 
 

@@ -1,4 +1,4 @@
-"""The views of a turn, fed with events: what the scripted agent cannot be made to do."""
+"""Views of a turn, for event sequences that the script agent cannot produce."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.gateway.requests import parse_frames
 
 
 def entries(events: Iterable[OutputEvent]) -> list[Entry]:
-    """A turn's."""
+    """The log entries of a turn with these events."""
     return [Entry(number, event, event.encode()) for number, event in enumerate((TurnStart(), *events), 1)]
 
 
@@ -58,8 +58,8 @@ def test_calls_of_a_nested_agent_are_omitted() -> None:
         Usage(),
         SessionEnd(exit_code=0),
     ]
-    shown = parse_frames(StreamView(whole=False).feed(entries(nested)).decode())[1:]
-    assert shown == [
+    sent = parse_frames(StreamView(whole=False).feed(entries(nested)).decode())[1:]
+    assert sent == [
         ("tool_call", {"toolCallId": "task", "name": "Task", "input": {}}),
         ("tool_result", {"toolCallId": "task", "content": [{"type": "text", "text": "seen"}]}),
         ("turn_stop", {"stopReason": "end_turn"}),

@@ -1,4 +1,4 @@
-"""A user message while a run is at work: refused, sent to the agent that works, or queued."""
+"""A user message during a run: refused, sent to the running agent (`steer`), or queued."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gateway.requests import create_session, expect_error, get_history, us
 
 WriteScenario = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}
-LONG = [{"text": "begin "}, MARK, {"delay": 3}, {"message_end": True}, {"text": "heard: {steered}"}]
+LONG = [{"text": "begin "}, MARK, {"delay": 3}, {"message_end": True}, {"text": "steered: {steered}"}]
 
 
 def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none", **fields: Any) -> asyncio.Task[httpx.Response]:
@@ -30,7 +30,7 @@ def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none",
 async def busy(
     portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> tuple[str, asyncio.Task[httpx.Response]]:
-    """A session at work on its second turn, and that turn."""
+    """A session that runs its second turn, and the request of that turn."""
     name = write_scenario({"when": "^work$", "steps": LONG}, [{"text": "[{prompt}]"}])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work", "delta")
@@ -55,12 +55,12 @@ async def test_steered_message_is_sent_to_the_running_agent(portico: RunningGate
     own = parse_events((await turn).text)
     rest = parse_events(steered.text)
     assert [event[1] for event in own] == ["turn_start", "text_delta", "text_delta", "turn_stop"]
-    assert own[2][2] == {"delta": "heard: left!"}
+    assert own[2][2] == {"delta": "steered: left!"}
     assert rest[0][1] == "turn_start"
     assert rest[1:] == own[2:]
     assert ("client_message", user_message("left!")) in [event[1:] for event in seen]
     assert [message["content"] for message in (await get_history(portico.client, session))[2:]] == [
-        "work", "begin ", "left!", "heard: left!",
+        "work", "begin ", "left!", "steered: left!",
     ]  # fmt: skip
     assert [event for event in await replay_events(portico.client, session) if event in own] == own
     assert (await post(portico.client, session, "next")).json()["messages"][0]["content"] == "[next]"
@@ -69,7 +69,7 @@ async def test_steered_message_is_sent_to_the_running_agent(portico: RunningGate
 async def test_steered_json_response_contains_only_the_messages_after_it(portico: RunningGateway, busy: Any) -> None:
     session, _ = busy
     steered = (await post(portico.client, session, "left!", when_busy="steer")).json()
-    assert [message["content"] for message in steered["messages"]] == ["heard: left!"]
+    assert [message["content"] for message in steered["messages"]] == ["steered: left!"]
     assert steered["stopReason"] == "end_turn"
 
 
@@ -170,7 +170,7 @@ async def test_cancel_starts_the_next_queued_message(portico: RunningGateway, bu
 async def test_steered_message_keeps_its_position_after_a_kill(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 4}, {"text": "heard: {steered}"}, {"hang": True}]
+    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 4}, {"text": "steered: {steered}"}, {"hang": True}]
     name = write_scenario([{"text": "one"}], steps)
     await daemon.start()
     async with daemon.client() as client:
@@ -180,11 +180,11 @@ async def test_steered_message_keeps_its_position_after_a_kill(
         async with follow_events(client, session) as follower:
             steered = post(client, session, "left!", when_busy="steer")
             await asyncio.wait_for(read_until(follower, "client_message"), 60)
-            await wait_until(lambda: any(b"heard: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
+            await wait_until(lambda: any(b"steered: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
             await daemon.kill()
         await asyncio.wait([turn, steered])
     await daemon.start()
     async with daemon.client() as client:
         await wait_until_idle(client, session)
         found = [message["content"] for message in (await get_history(client, session))[2:]]
-    assert found == ["work", "begin", "left!", "heard: left!"]
+    assert found == ["work", "begin", "left!", "steered: left!"]

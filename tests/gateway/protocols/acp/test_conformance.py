@@ -1,5 +1,5 @@
-"""The requirements of the protocol's official test kit, on `echo` and `script`: over a connection in this process, over standard
-input and output, over a WebSocket, and over HTTP."""
+"""The requirements of the official test kit of the protocol, on `echo` and `script`: over a connection in this process, standard
+input and output, WebSocket and HTTP."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_requirements_over_standard_input_and_output(tmp_path: Path, agent
         for check in EVERY.values():
             await check(client)
         assert process.stdin is not None
-        # It ends when its input does.
+        # The process ends at the end of its input.
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 60) == 0
 
@@ -86,7 +86,7 @@ async def test_sessions_can_be_loaded_by_the_next_process(tmp_path: Path) -> Non
 
 
 async def test_stdio_agent_without_a_folder_accepts_any_folder(tmp_path: Path) -> None:
-    """An agent without a folder of its own, started by its user: the folder that the editor names."""
+    """An agent without a configured folder, started by its user, works in the folder that the editor requests."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     async with on_stdio(tmp_path, "echo") as (client, _):

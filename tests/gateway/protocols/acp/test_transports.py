@@ -1,4 +1,4 @@
-"""Both transports of the daemon, with the official Python client as it is."""
+"""Both transports of the daemon with the unmodified official Python client."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.gateway.protocols.acp.raw_connections import BEARER
 
 
 class Client:
-    """The client's side as an editor has it: it keeps what comes, and grants everything once."""
+    """The client side of an editor: it keeps the updates and allows each permission request once."""
 
     def __init__(self) -> None:
         self.updates: list[Any] = []
-        self.asked: list[Any] = []
-        self.heard = asyncio.Event()
+        self.permission_requests: list[Any] = []
+        self.text_received = asyncio.Event()
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         self.updates.append(update)
         if update.session_update == "agent_message_chunk":
-            self.heard.set()
+            self.text_received.set()
 
     async def request_permission(self, options: list[Any], session_id: str, tool_call: Any, **_: Any) -> Any:
-        self.asked.append(tool_call)
+        self.permission_requests.append(tool_call)
         once = next(option for option in options if option.kind == "allow_once")
         return {"outcome": {"outcome": "selected", "optionId": once.option_id}}
 
-    def received_text(self, kind: str = "agent_message_chunk") -> str:
+    def text(self, kind: str = "agent_message_chunk") -> str:
         return "".join(update.content.text for update in self.updates if update.session_update == kind)
 
 
@@ -68,7 +68,7 @@ async def test_official_client_prompts_and_lists_a_session(transport: str, porti
         for text in ("one", "two"):
             answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(text)])
             assert answer.stop_reason == "end_turn"
-        assert client.received_text() == "onetwo"
+        assert client.text() == "onetwo"
         listed = await agent.list_sessions()
         assert [found.session_id for found in listed.sessions] == [session.session_id]
 
@@ -79,10 +79,10 @@ async def test_official_client_continues_a_loaded_session(transport: str, portic
         await agent.prompt(session_id=session, prompt=[text_block("before")])
     async with over(transport, portico, "echo") as (agent, client):
         await agent.load_session(cwd=".", session_id=session, mcp_servers=[])
-        assert (client.received_text("user_message_chunk"), client.received_text()) == ("before", "before")
+        assert (client.text("user_message_chunk"), client.text()) == ("before", "before")
         client.updates.clear()
         await agent.prompt(session_id=session, prompt=[text_block("after")])
-        assert client.received_text() == "after"
+        assert client.text() == "after"
 
 
 async def test_official_client_cancels_a_prompt(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
@@ -92,7 +92,7 @@ async def test_official_client_cancels_a_prompt(transport: str, portico: Running
         await set_options(portico.gateway, session, scenario=scenario)
         prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("go")]))
         async with asyncio.timeout(60):
-            await client.heard.wait()
+            await client.text_received.wait()
             await agent.cancel(session_id=session)
             assert (await prompt).stop_reason == "cancelled"
 
@@ -107,8 +107,8 @@ async def test_official_client_answers_a_permission_request(
         await set_options(portico.gateway, session, scenario=scenario)
         answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
         assert answer.stop_reason == "end_turn"
-        assert len(client.asked) == 1
-        assert client.received_text() == "written"
+        assert len(client.permission_requests) == 1
+        assert client.text() == "written"
 
 
 async def test_hundred_sessions_over_one_websocket(portico: RunningGateway) -> None:
@@ -116,6 +116,6 @@ async def test_hundred_sessions_over_one_websocket(portico: RunningGateway) -> N
         sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(100)]
         assert len(set(sessions)) == 100
         for some in (sessions[n : n + 10] for n in range(0, 100, 10)):
-            asked = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
-            assert {answer.stop_reason for answer in await asyncio.gather(*asked)} == {"end_turn"}
-        assert all(session in client.received_text() for session in sessions)
+            prompts = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
+            assert {answer.stop_reason for answer in await asyncio.gather(*prompts)} == {"end_turn"}
+        assert all(session in client.text() for session in sessions)

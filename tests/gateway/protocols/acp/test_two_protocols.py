@@ -6,11 +6,11 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, kinds, load, prompt
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 from tests.gateway.requests import create_session, get_session, send_turn
 
 
-async def test_session_of_another_agent_cannot_be_loaded(acp: Open, portico: RunningGateway) -> None:
+async def test_session_of_another_agent_cannot_be_loaded(acp: ConnectClient, portico: RunningGateway) -> None:
     client = await acp("echo")
     other = (await create_session(portico.client, "script", "hello"))["sessionId"]
     with pytest.raises(RpcFailed, match="belongs to agent 'script'") as refused:
@@ -19,13 +19,13 @@ async def test_session_of_another_agent_cannot_be_loaded(acp: Open, portico: Run
 
 
 async def test_turns_over_aap_are_sent_to_the_acp_client(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "turn {turn}: "}, {"remember": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "turn {turn}: "}, {"remember": True}]))
     await client.prompt(session, "over ACP")
     assert session in (await portico.client.get("/sessions")).json()["sessions"]
-    # What is said over AAP is shown here too, the user's words first.
+    # A turn over AAP is sent to the ACP client too, the user message first.
     since = len(client.got)
     answer = await send_turn(portico.client, session, "over AAP")
     assert answer["messages"][-1]["content"] == 'turn 2: ["over ACP"]'
@@ -40,10 +40,10 @@ async def test_turns_over_aap_are_sent_to_the_acp_client(
 
 
 async def test_session_deleted_over_aap_fails_its_prompt(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     assert (await portico.client.delete(f"/session/{session}")).status_code == 204
@@ -55,10 +55,10 @@ async def test_session_deleted_over_aap_fails_its_prompt(
 
 
 async def test_permission_request_is_cancelled_when_answered_over_aap(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
@@ -67,16 +67,16 @@ async def test_permission_request_is_cancelled_when_answered_over_aap(
     await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
     assert (await answer)["stopReason"] == "end_turn"
     assert "no" in client.text()
-    taken_back = next(m for m in client.got if m.get("method") == "$/cancel_request")
-    assert taken_back["params"] == {"requestId": question["id"]}
-    assert client.got.index(taken_back) < len(client.got) - 1
-    # A late answer is nothing.
+    cancellation = next(m for m in client.got if m.get("method") == "$/cancel_request")
+    assert cancellation["params"] == {"requestId": question["id"]}
+    assert client.got.index(cancellation) < len(client.got) - 1
+    # A late answer is ignored.
     await client.answer(question, "allow_once")
     assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
 
 
 async def test_permission_of_an_aap_turn_can_be_answered_over_acp(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     grants = [{"name": "shell", "trust": False}]
     scenario = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
@@ -91,7 +91,7 @@ async def test_permission_of_an_aap_turn_can_be_answered_over_acp(
 
 
 async def test_prompt_is_refused_while_an_application_tool_is_pending(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     tool = {"name": "get_weather", "description": "d", "inputSchema": {"type": "object"}}
     scenario = write_scenario([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{last_result}"}])

@@ -1,4 +1,4 @@
-"""What agents do as session updates, and content both ways; without a gateway."""
+"""Events as session updates, and content of prompts and messages, without a gateway."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_tool_kind_of_each_driver(info: DriverInfo, name: str, kind: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "detail", "title"),
+    ("name", "value", "detail", "title"),
     [
         ("Bash", {"command": "ls -l\n| head"}, None, "ls -l | head"),
         ("Bash", {"command": "ls"}, "List the files", "List the files"),
@@ -84,20 +84,20 @@ def test_tool_kind_of_each_driver(info: DriverInfo, name: str, kind: str) -> Non
         ("odd", ["a list"], None, "odd"),
     ],
 )
-def test_title_of_a_tool_call(name: str, given: Any, detail: str | None, title: str) -> None:
-    assert title_of(CLAUDE, name, given, detail) == title
+def test_title_of_a_tool_call(name: str, value: Any, detail: str | None, title: str) -> None:
+    assert title_of(CLAUDE, name, value, detail) == title
 
 
 def test_locations_and_diffs_of_tool_inputs() -> None:
-    def places(given: Any) -> list[tuple[str, int | None]]:
-        return [(place.path, place.line) for place in locations_of(CLAUDE, given, "/work")]
+    def locations(value: Any) -> list[tuple[str, int | None]]:
+        return [(location.path, location.line) for location in locations_of(CLAUDE, value, "/work")]
 
-    def diffs(given: Any) -> list[tuple[str, str | None, str]]:
-        return [(diff.path, diff.old_text, diff.new_text) for diff in diffs_of(CLAUDE, given, "/work")]
+    def diffs(value: Any) -> list[tuple[str, str | None, str]]:
+        return [(diff.path, diff.old_text, diff.new_text) for diff in diffs_of(CLAUDE, value, "/work")]
 
-    assert places({"file_path": "a.py", "offset": 12}) == [("/work/a.py", 12)]
-    assert places({"changes": [{"path": "/x/a"}, {"path": "b"}]}) == [("/x/a", None), ("/work/b", None)]
-    assert places("text") == places({"file_path": 7, "offset": True}) == []
+    assert locations({"file_path": "a.py", "offset": 12}) == [("/work/a.py", 12)]
+    assert locations({"changes": [{"path": "/x/a"}, {"path": "b"}]}) == [("/x/a", None), ("/work/b", None)]
+    assert locations("text") == locations({"file_path": 7, "offset": True}) == []
     assert diffs({"file_path": "/a", "old_string": "one", "new_string": "two"}) == [("/a", "one", "two")]
     assert diffs({"file_path": "/a", "content": "all"}) == [("/a", None, "all")]
     edits = [{"old_string": "1", "new_string": "2"}, {"old_string": "3", "new_string": "4"}]
@@ -144,16 +144,16 @@ def test_each_message_has_its_own_id() -> None:
 
 
 def test_diff_of_a_call_is_not_replaced_by_its_result() -> None:
-    given = {"file_path": "/work/a", "old_string": "x", "new_string": "y"}
+    value = {"file_path": "/work/a", "old_string": "x", "new_string": "y"}
     started, ended = updates_of(
-        ToolCall(id="1", name="Edit", status="started", input=given, parent_id="0"),
+        ToolCall(id="1", name="Edit", status="started", input=value, parent_id="0"),
         ToolResult(tool_call_id="1", output="ok"),
         ToolCall(id="1", name="Edit", status="completed"),
     )
     assert started["_meta"] == {"parentToolCallId": "0"}
     assert started["status"] == "in_progress"
     assert started["content"][0]["type"] == "diff"
-    # The diff stays what is shown.
+    # The diff stays the content of the call.
     assert "content" not in ended
     assert (ended["status"], ended["rawOutput"]) == ("completed", {"output": "ok"})
 
