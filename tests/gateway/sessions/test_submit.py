@@ -114,7 +114,7 @@ async def test_permission_option_changes_no_settings_when_the_agent_cannot_start
     name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     session = await portico.gateway.sessions.get(ADMINISTRATOR, await scripted_session(client, portico.gateway, name))
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     await suspend(session)
     before = await stored(portico, session)
     scenario = tmp_path / "scenes" / name
@@ -135,7 +135,7 @@ async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
     name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     session = await portico.gateway.sessions.get(ADMINISTRATOR, await scripted_session(client, portico.gateway, name))
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     before = await stored(portico, session)
 
     def full(*_: Any) -> None:

@@ -78,10 +78,10 @@ class Client:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.got: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.invalid: list[Exception] = []
-        self.asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.services: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.permission_requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.service_requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.choose: Callable[[dict[str, Any]], str | None] | None = None
         self._pending: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
         self._last = 0
@@ -108,11 +108,11 @@ class Client:
         outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
         await self._send({"jsonrpc": "2.0", "id": request["id"], "result": {"outcome": outcome}})
 
-    async def done(self, request: dict[str, Any], **result: Any) -> None:
+    async def respond(self, request: dict[str, Any], **result: Any) -> None:
         """Answer a request for a file or a terminal."""
         await self._send({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
-    async def failed(self, request: dict[str, Any], code: int, message: str) -> None:
+    async def respond_error(self, request: dict[str, Any], code: int, message: str) -> None:
         """Answer a request for a file or a terminal with an error."""
         await self._send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
 
@@ -131,7 +131,7 @@ class Client:
     async def _process(self, message: dict[str, Any]) -> None:
         assert message["jsonrpc"] == "2.0"
         assert set(message) <= {"jsonrpc", "id", "method", "params", "result", "error"}
-        self.got.append(message)
+        self.received.append(message)
         if "method" in message:
             assert not {"result", "error"} & set(message)
             check(PARAMS[message["method"]], message["params"])
@@ -139,11 +139,11 @@ class Client:
                 check("SessionUpdate", message["params"]["update"])
             if "id" in message:
                 if message["method"] != "session/request_permission":
-                    self.services.put_nowait(message)
+                    self.service_requests.put_nowait(message)
                 elif self.choose is not None:
                     await self.answer(message, self.choose(message["params"]))
                 else:
-                    self.asked.put_nowait(message)
+                    self.permission_requests.put_nowait(message)
         else:
             self._process_response(message)
         self._changed.set()
@@ -169,18 +169,18 @@ class Client:
     async def until(self, seen: Callable[[list[dict[str, Any]]], Any]) -> Any:
         """Wait until `seen` returns a true value for the received messages, and return that value."""
         async with asyncio.timeout(TIMEOUT):
-            while not (found := seen(self.got)):
+            while not (found := seen(self.received)):
                 self._changed.clear()
                 await self._changed.wait()
         return found
 
-    async def question(self) -> dict[str, Any]:
+    async def next_permission_request(self) -> dict[str, Any]:
         """The next permission request."""
-        return await asyncio.wait_for(self.asked.get(), TIMEOUT)
+        return await asyncio.wait_for(self.permission_requests.get(), TIMEOUT)
 
-    async def service(self, method: str) -> dict[str, Any]:
+    async def next_service_request(self, method: str) -> dict[str, Any]:
         """The next request for a file or a terminal, which must have this method."""
-        request = await asyncio.wait_for(self.services.get(), TIMEOUT)
+        request = await asyncio.wait_for(self.service_requests.get(), TIMEOUT)
         assert request["method"] == method
         return request
 
@@ -197,7 +197,7 @@ class Client:
 
     def updates(self, session: str | None = None, since: int = 0) -> list[dict[str, Any]]:
         """The received session updates."""
-        found = [m["params"] for m in self.got[since:] if m.get("method") == "session/update"]
+        found = [m["params"] for m in self.received[since:] if m.get("method") == "session/update"]
         return [p["update"] for p in found if session is None or p["sessionId"] == session]
 
     def text(self, session: str | None = None, kind: str = "agent_message_chunk", since: int = 0) -> str:

@@ -17,7 +17,7 @@ from tests.gateway.protocols.acp.session_requirements import KIT
 async def one_turn(client: Client) -> None:
     session = await client.new()
     answer = await client.prompt(session, "one turn")
-    assert client.got[-1]["result"] == answer
+    assert client.received[-1]["result"] == answer
     assert client.updates(session)
 
 
@@ -25,7 +25,7 @@ async def one_turn(client: Client) -> None:
 async def two_turns(client: Client) -> None:
     session = await client.new()
     for text in ("the first", "the second"):
-        before = len(client.got)
+        before = len(client.received)
         assert (await client.prompt(session, text))["stopReason"] == "end_turn"
         assert client.text(session, since=before).endswith(text)
 
@@ -49,11 +49,11 @@ async def wrong_params(client: Client) -> None:
 @requirement("acpx errors.permission_denied, permissions.approved: a rejected call fails and an allowed call runs")
 async def permission(client: Client) -> None:
     for kind, end in (("reject_once", "failed"), ("allow_once", "completed")):
-        session, before = await client.new(), len(client.got)
+        session, before = await client.new(), len(client.received)
         client.choose = lambda params, kind=kind: _option(params, kind)  # type: ignore[misc]
         assert (await client.prompt(session, "do the work"))["stopReason"] == "end_turn"
         client.choose = None
-        requests = [m for m in client.got[before:] if m.get("method") == "session/request_permission"]
+        requests = [m for m in client.received[before:] if m.get("method") == "session/request_permission"]
         asked = {m["params"]["toolCall"]["toolCallId"] for m in requests}
         # `echo` returns the prompt and has no tools.
         assert bool(asked) == (client.text(session) != "do the work")
@@ -66,5 +66,5 @@ def _option(params: dict[str, Any], kind: str) -> str:
     return next(str(option["optionId"]) for option in params["options"] if option["kind"] == kind)
 
 
-EVERY = KIT
+ALL_REQUIREMENTS = KIT
 """The requirements of the kit and of this profile."""

@@ -52,7 +52,7 @@ async def messages(client: Client) -> None:
     assert "Grüße 🦊" in client.text(session)
     await client.request("session/load", load(session))
     await refused(client, "no/such", {}, -32601)
-    key_sets = [set(message) - {"jsonrpc"} for message in client.got]
+    key_sets = [set(message) - {"jsonrpc"} for message in client.received]
     for key_set in ({"id", "result"}, {"id", "error"}, {"method", "params"}):
         assert key_set in key_sets
 
@@ -61,16 +61,16 @@ async def messages(client: Client) -> None:
 async def ids(client: Client) -> None:
     for request_id in (4711, "a text", "4711", -1):
         await client.request("session/list", request_id=request_id)
-        assert client.got[-1]["id"] == request_id
+        assert client.received[-1]["id"] == request_id
 
 
 @requirement("JSONRPC-003 notifications are never answered")
 async def notifications(client: Client) -> None:
-    before = len(client.got)
+    before = len(client.received)
     for method, params in (("session/cancel", {"sessionId": "none"}), ("_x", {}), ("no/such", {}), ("session/cancel", [])):
         await client.notify(method, params)
     await client.request("session/list")
-    assert len(client.got) == before + 1
+    assert len(client.received) == before + 1
 
 
 @requirement("INIT-001/002/004 version 1, agent info and agent capabilities")
@@ -102,9 +102,9 @@ async def new_sessions(client: Client) -> None:
 
 @requirement("PROMPT-001/002 a prompt has updates of its session, and a stop reason")
 async def prompts(client: Client) -> None:
-    session, before = await client.new(), len(client.got)
+    session, before = await client.new(), len(client.received)
     assert (await client.prompt(session, "hello"))["stopReason"] in STOP_REASONS
-    updates = [m for m in client.got[before:] if m.get("method") == "session/update"]
+    updates = [m for m in client.received[before:] if m.get("method") == "session/update"]
     assert updates
     assert {m["params"]["sessionId"] for m in updates} == {session}
     assert "hello" in client.text(session)
@@ -122,9 +122,9 @@ async def cancel(client: Client) -> None:
         assert found["stopReason"] in ("end_turn", "cancelled")
     else:
         assert found["stopReason"] == "cancelled"
-    before = len(client.got)
+    before = len(client.received)
     await client.request("session/list")
-    assert len(client.got) == before + 1
+    assert len(client.received) == before + 1
     # The next answer of the session does not contain it either.
     assert (await client.prompt(session, "goes on"))["stopReason"] == "end_turn"
     text = client.text(session, since=before)
@@ -174,7 +174,7 @@ async def client_capabilities(client: Client) -> None:
     client.choose = lambda params: params["options"][0]["optionId"]
     await client.prompt(await client.new(), "do the work")
     client.choose = None
-    asked = {m["method"] for m in client.got if "method" in m and "id" in m}
+    asked = {m["method"] for m in client.received if "method" in m and "id" in m}
     assert asked <= {"session/request_permission"}
 
 

@@ -62,10 +62,10 @@ async def modes(client: Client) -> None:
 async def load_session(client: Client) -> None:
     session = await client.new()
     await client.prompt(session, "remember this")
-    text, before = client.text(session), len(client.got)
+    text, before = client.text(session), len(client.received)
     answer = await client.request("session/load", load(session))
     assert isinstance(answer, dict)
-    assert client.got[-1]["result"] == answer
+    assert client.received[-1]["result"] == answer
     assert client.text(session, since=before) == text
     assert client.text(session, "user_message_chunk", since=before) == "remember this"
     await refused(client, "session/load", load("no such session"), -32002)
@@ -75,7 +75,7 @@ async def load_session(client: Client) -> None:
 async def resume(client: Client) -> None:
     session = await client.new()
     await client.prompt(session, "hello")
-    before = len(client.got)
+    before = len(client.received)
     await client.request("session/resume", {"sessionId": session, "cwd": "."})
     assert client.updates(session, since=before) == []
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"

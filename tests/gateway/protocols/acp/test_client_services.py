@@ -41,10 +41,10 @@ async def test_file_is_read_by_the_client(acp: ConnectClient, portico: RunningGa
         client, portico.gateway, write_scenario(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}}))
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    request = await client.service("fs/read_text_file")
+    request = await client.next_service_request("fs/read_text_file")
     folder = str(Path(request["params"]["path"]).parent)
     assert request["params"] == {"sessionId": session, "path": f"{folder}/a.txt", "line": 2, "limit": 3}
-    await client.done(request, content="not saved yet")
+    await client.respond(request, content="not saved yet")
     assert (await answer)["stopReason"] == "end_turn"
     assert client.text() == "[not saved yet]"
     assert reported(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
@@ -56,9 +56,9 @@ async def test_file_is_written_by_the_client(acp: ConnectClient, portico: Runnin
         client, portico.gateway, write_scenario(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}}))
     )
     answer = await client.begin("session/prompt", prompt(session, "me"))
-    request = await client.service("fs/write_text_file")
+    request = await client.next_service_request("fs/write_text_file")
     assert request["params"]["content"] == "for me"
-    await client.done(request)
+    await client.respond(request)
     await answer
     assert client.text() == "[done]"
     assert not exists(request["params"]["path"])
@@ -71,22 +71,22 @@ async def test_command_runs_in_a_terminal_of_the_client(
     terminal = {"command": "make", "args": ["-n", "{prompt}"], "env": {"A": "b"}, "output_bytes": 100}
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": terminal})))
     answer = await client.begin("session/prompt", prompt(session, "all"))
-    create = await client.service("terminal/create")
+    create = await client.next_service_request("terminal/create")
     asked = dict(create["params"])
     assert exists(asked.pop("cwd"))
     assert asked == {
         "sessionId": session, "command": "make", "args": ["-n", "all"], "env": [{"name": "A", "value": "b"}],
         "outputByteLimit": 100,
     }  # fmt: skip
-    await client.done(create, terminalId="t-1")
-    waiting = await client.service("terminal/wait_for_exit")
+    await client.respond(create, terminalId="t-1")
+    waiting = await client.next_service_request("terminal/wait_for_exit")
     content = {"type": "terminal", "terminalId": "t-1"}
     assert await client.until(lambda _: reported(client)[-1].get("content") == [content])
-    await client.done(waiting, **ENDED)
-    await client.done(await client.service("terminal/output"), output="made\n", truncated=False, exitStatus=ENDED)
-    release = await client.service("terminal/release")
+    await client.respond(waiting, **ENDED)
+    await client.respond(await client.next_service_request("terminal/output"), output="made\n", truncated=False, exitStatus=ENDED)
+    release = await client.next_service_request("terminal/release")
     assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
-    await client.done(release)
+    await client.respond(release)
     await answer
     # The terminal stays the content of the call; its output is sent as raw output.
     assert {key: reported(client)[-1].get(key) for key in ("status", "content", "rawOutput")} == {
@@ -100,12 +100,12 @@ async def test_killed_command_fails_its_call(acp: ConnectClient, portico: Runnin
         client, portico.gateway, write_scenario(calls({"terminal": {"command": "sleep 9", "kill_after": 0}}))
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    waiting = await client.service("terminal/wait_for_exit")
-    await client.done(await client.service("terminal/kill"))
-    await client.done(waiting, exitCode=None, signal="SIGKILL")
-    await client.done(await client.service("terminal/output"), output="", truncated=False)
-    await client.done(await client.service("terminal/release"))
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    waiting = await client.next_service_request("terminal/wait_for_exit")
+    await client.respond(await client.next_service_request("terminal/kill"))
+    await client.respond(waiting, exitCode=None, signal="SIGKILL")
+    await client.respond(await client.next_service_request("terminal/output"), output="", truncated=False)
+    await client.respond(await client.next_service_request("terminal/release"))
     await answer
     assert reported(client)[-1]["status"] == "failed"
 
@@ -117,7 +117,7 @@ async def test_unsupported_services_are_not_requested(
     client = await acp(**capabilities)
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
     await client.prompt(session)
-    assert client.services.empty()
+    assert client.service_requests.empty()
     assert client.text().count("the session's client does not support it") == 2
 
 
@@ -128,11 +128,11 @@ async def test_permission_is_requested_before_the_service(
     client = await acp(**FILES)
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, ask=True)))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
-    assert client.services.empty()
+    question = await client.next_permission_request()
+    assert client.service_requests.empty()
     await client.answer(question, "allow_once" if granted else "reject_once")
     if granted:
-        await client.done(await client.service("fs/read_text_file"), content="text")
+        await client.respond(await client.next_service_request("fs/read_text_file"), content="text")
     await answer
     assert client.text().startswith("[text]" if granted else "[Tool call denied")
 
@@ -145,8 +145,8 @@ async def test_errors_of_the_client_are_passed_to_the_agent(
         client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"read_file": "b.txt"}))
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.failed(await client.service("fs/read_text_file"), -32002, "no such buffer")
-    await client.done(await client.service("fs/read_text_file"), text="of another shape")
+    await client.respond_error(await client.next_service_request("fs/read_text_file"), -32002, "no such buffer")
+    await client.respond(await client.next_service_request("fs/read_text_file"), text="of another shape")
     await answer
     assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is invalid]"
 
@@ -162,7 +162,7 @@ async def test_paths_outside_the_folder_are_not_requested(
     ]
     session = await scripted_session(client, portico.gateway, write_scenario(calls(*outside)))
     await client.prompt(session)
-    assert client.services.empty()
+    assert client.service_requests.empty()
     assert client.text().count("is not in the working folder") == 3
 
 
@@ -172,18 +172,18 @@ async def test_cancelled_prompt_cancels_its_service_request(
     client = await acp(**FILES)
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    request = await client.service("fs/read_text_file")
+    request = await client.next_service_request("fs/read_text_file")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
     # The cancellation is sent before the response of the prompt, which is the last message.
-    cancellation = next(n for n, message in enumerate(client.got) if message.get("method") == "$/cancel_request")
-    assert client.got[cancellation]["params"] == {"requestId": request["id"]}
-    assert "stopReason" in client.got[-1]["result"]
+    cancellation = next(n for n, message in enumerate(client.received) if message.get("method") == "$/cancel_request")
+    assert client.received[cancellation]["params"] == {"requestId": request["id"]}
+    assert "stopReason" in client.received[-1]["result"]
     # The next prompt sends a new request, and a late response to the first request is not used for it.
     answer = await client.begin("session/prompt", prompt(session, "again"))
-    again = await client.service("fs/read_text_file")
-    await client.done(request, content="too late")
-    await client.done(again, content="in time")
+    again = await client.next_service_request("fs/read_text_file")
+    await client.respond(request, content="too late")
+    await client.respond(again, content="in time")
     assert (await answer)["stopReason"] == "end_turn"
     assert client.text() == "[in time]"
 
@@ -194,11 +194,11 @@ async def test_terminal_created_after_the_cancel_is_released(
     client = await acp(**ALL_SERVICES)
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    create = await client.service("terminal/create")
+    create = await client.next_service_request("terminal/create")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    await client.done(create, terminalId="t-1")
-    release = await client.service("terminal/release")
+    await client.respond(create, terminalId="t-1")
+    release = await client.next_service_request("terminal/release")
     assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
 
 
@@ -208,9 +208,9 @@ async def test_terminal_is_released_after_an_error(
     client = await acp(**ALL_SERVICES)
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "ls"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    await client.failed(await client.service("terminal/wait_for_exit"), -32603, "it broke")
-    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    await client.respond_error(await client.next_service_request("terminal/wait_for_exit"), -32603, "it broke")
+    assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
     await answer
     assert client.text() == "[it broke]"
 
@@ -221,11 +221,11 @@ async def test_terminal_of_a_cancelled_command_is_released(
     client = await acp(**ALL_SERVICES)
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    await client.service("terminal/wait_for_exit")
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    await client.next_service_request("terminal/wait_for_exit")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+    assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
 
 
 async def test_terminal_is_released_when_the_session_is_closed(
@@ -235,13 +235,13 @@ async def test_terminal_is_released_when_the_session_is_closed(
     steps = [{"tool_call": {"name": "editor", "client": {"terminal": "sleep 9"}}}]
     session = await scripted_session(client, portico.gateway, write_scenario(steps))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    waiting = await client.service("terminal/wait_for_exit")
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    waiting = await client.next_service_request("terminal/wait_for_exit")
     await client.request("session/close", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+    assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
     # A late response is ignored.
-    await client.done(waiting, **ENDED)
+    await client.respond(waiting, **ENDED)
     assert await client.request("session/list")
 
 
@@ -252,7 +252,7 @@ async def test_run_continues_when_the_client_disconnects_during_a_service_reques
     await client.initialize(**ALL_SERVICES)
     session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     await client.begin("session/prompt", prompt(session, "go"))
-    await client.service("fs/read_text_file")
+    await client.next_service_request("fs/read_text_file")
     await connection.close()
     other, connection = connect(portico.gateway)
     await other.initialize()
@@ -269,9 +269,9 @@ async def test_services_are_requested_from_the_client_that_prompted(
     await two.request("session/resume", {"sessionId": session, "cwd": ".", "mcpServers": []})
     for client, other in ((one, two), (two, one)):
         answer = await client.begin("session/prompt", prompt(session, "go"))
-        await client.done(await client.service("fs/read_text_file"), content="mine")
+        await client.respond(await client.next_service_request("fs/read_text_file"), content="mine")
         await answer
-        assert other.services.empty()
+        assert other.service_requests.empty()
 
 
 # -- an agent of the same protocol behind the gateway ------------------------------------------------------------------
@@ -294,13 +294,13 @@ async def editor(small: RunningGateway) -> AsyncIterator[Client]:
 async def test_edit_of_an_acp_agent_is_written_by_the_client(editor: Client, tmp_path: Path) -> None:
     session, file = await editor.new(), tmp_path / "work" / "new.txt"
     answer = await editor.begin("session/prompt", prompt(session, f"write {file}"))
-    question = await editor.question()
+    question = await editor.next_permission_request()
     diff = {"type": "diff", "path": str(file), "oldText": "", "newText": "written"}
     assert question["params"]["toolCall"]["content"] == [diff]
     await editor.answer(question, "allow_once")
-    write = await editor.service("fs/write_text_file")
+    write = await editor.next_service_request("fs/write_text_file")
     assert write["params"] == {"sessionId": session, "path": str(file), "content": "written\n"}
-    await editor.done(write)
+    await editor.respond(write)
     await answer
     assert editor.text() == "written"
     assert not file.exists()
@@ -309,13 +309,13 @@ async def test_edit_of_an_acp_agent_is_written_by_the_client(editor: Client, tmp
 async def test_command_of_an_acp_agent_runs_in_a_terminal_of_the_client(editor: Client) -> None:
     session = await editor.new()
     answer = await editor.begin("session/prompt", prompt(session, "run make all"))
-    await editor.answer(await editor.question(), "allow_once")
-    await editor.done(await editor.service("terminal/create"), terminalId="t-1")
-    waiting = await editor.service("terminal/wait_for_exit")
+    await editor.answer(await editor.next_permission_request(), "allow_once")
+    await editor.respond(await editor.next_service_request("terminal/create"), terminalId="t-1")
+    waiting = await editor.next_service_request("terminal/wait_for_exit")
     assert await editor.until(lambda _: reported(editor, "x1")[-1].get("content") == [{"type": "terminal", "terminalId": "t-1"}])
-    await editor.done(waiting, **ENDED)
-    await editor.done(await editor.service("terminal/output"), output="made\n", truncated=False)
-    await editor.done(await editor.service("terminal/release"))
+    await editor.respond(waiting, **ENDED)
+    await editor.respond(await editor.next_service_request("terminal/output"), output="made\n", truncated=False)
+    await editor.respond(await editor.next_service_request("terminal/release"))
     await answer
     assert reported(editor, "x1")[-1]["rawOutput"] == {"output": "made\n"}
 
@@ -329,7 +329,7 @@ async def test_run_over_aap_reads_files_in_the_gateway(editor: Client, small: Ru
         f"/session/{session}", json={"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
     )
     assert "read: on disk" in answer.text
-    assert editor.services.empty()
+    assert editor.service_requests.empty()
 
 
 async def test_slow_client_gets_no_service_requests_of_the_next_run(
@@ -354,4 +354,4 @@ async def test_slow_client_gets_no_service_requests_of_the_next_run(
     assert "read: on disk" in (await small.client.post(f"/session/{session.id}", json=turn)).text
     reading.set()
     assert (await answer)["stopReason"] == "end_turn"
-    assert editor.services.empty()
+    assert editor.service_requests.empty()

@@ -12,19 +12,19 @@ import pytest
 
 from tests.daemon import KEY, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
-from tests.gateway.protocols.acp.core_profile import EVERY
+from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
 from tests.gateway.protocols.acp.transports import config, on_http, on_stdio, on_websocket
 
 AGENTS = ("echo", "script")
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_REQUIREMENTS)
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_requirement_over_a_connection_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
     async with run_gateway(config(tmp_path)) as running:
         client, connection = connect(running.gateway, agent)
         await client.initialize()
-        await EVERY[name](client)
+        await ALL_REQUIREMENTS[name](client)
         await connection.close()
 
 
@@ -32,7 +32,7 @@ async def test_requirement_over_a_connection_in_this_process(tmp_path: Path, age
 async def test_requirements_over_standard_input_and_output(tmp_path: Path, agent: str) -> None:
     async with on_stdio(tmp_path, agent) as (client, process):
         await client.initialize()
-        for check in EVERY.values():
+        for check in ALL_REQUIREMENTS.values():
             await check(client)
         assert process.stdin is not None
         # The process ends at the end of its input.
@@ -47,7 +47,7 @@ async def test_requirements_over_websocket_and_http(
 ) -> None:
     async with run_gateway(config(tmp_path)) as running, on(running.url, agent, KEY) as client:
         await client.initialize()
-        for check in EVERY.values():
+        for check in ALL_REQUIREMENTS.values():
             await check(client)
 
 
@@ -62,9 +62,9 @@ async def test_invalid_messages_are_answered_with_errors(tmp_path: Path) -> None
             (b"\xff\xfe", -32700),
         ):
             process.stdin.write(line + b"\n")
-            before = len(client.got)
+            before = len(client.received)
             await client.until(lambda got, n=before: len(got) > n)
-            assert (client.got[-1]["id"], client.got[-1]["error"]["code"]) == (None, code)
+            assert (client.received[-1]["id"], client.received[-1]["error"]["code"]) == (None, code)
         with pytest.raises(Exception, match="initialize"):
             await client.new()
         await client.initialize()

@@ -54,7 +54,7 @@ async def new(client: Client, portico: RunningGateway, write_scenario: WriteScen
 
 async def reported(client: Client, session: str) -> list[str]:
     """The directories that the agent reports."""
-    since = len(client.got)
+    since = len(client.received)
     await client.prompt(session, "which?")
     return client.text(session, since=since).strip("<>").split()
 
@@ -234,7 +234,7 @@ async def test_acp_agents_own_capability_decides_about_directories(tmp_path: Pat
             assert client.text(session) == f"new {more}"
             await client.request("session/close", {"sessionId": session})
             await client.request("session/resume", session_body(session, str(more)))
-            since = len(client.got)
+            since = len(client.received)
             await client.prompt(session, "folders")
             assert client.text(session, since=since) == f"resume {more}"
         else:

@@ -62,7 +62,7 @@ async def messages(conversation: Conversation, folder: Path) -> list[str]:
         await client.initialize()
         await conversation(client)
         await connection.close()
-    return [_normalized(message, folder) for message in client.got]
+    return [_normalized(message, folder) for message in client.received]
 
 
 def _normalized(message: dict[str, Any], folder: Path) -> str:

@@ -59,7 +59,7 @@ async def test_allowed_tool_call_runs(acp: ConnectClient, portico: RunningGatewa
     call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}, "result": "written"}
     session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     asked = question["params"]
     assert [option["kind"] for option in asked["options"]] == ["allow_once", "allow_always", "reject_once", "reject_always"]
     assert asked["toolCall"]["toolCallId"] == "n1"
@@ -117,7 +117,7 @@ async def test_trust_does_not_answer_an_explicit_permission_request(
     for choice, n in (("allow_always", 1), ("reject_once", 2)):
         client.choose = lambda params, choice=choice: choice  # type: ignore[misc]
         await client.prompt(session, "go")
-        assert sum(m.get("method") == "session/request_permission" for m in client.got) == n
+        assert sum(m.get("method") == "session/request_permission" for m in client.received) == n
     assert client.text().startswith("ran") and "denied" in client.text()
 
 
@@ -132,7 +132,7 @@ async def test_trust_does_not_override_a_policy_rule_that_asks(tmp_path: Path, w
         client.choose = lambda params: "allow_always"
         for n in (1, 2):
             await client.prompt(session, "go")
-            asked = [m["params"]["toolCall"]["title"] for m in client.got if m.get("method") == "session/request_permission"]
+            asked = [m["params"]["toolCall"]["title"] for m in client.received if m.get("method") == "session/request_permission"]
             assert asked == ["rm x", "rm y"] * n
         await connection.close()
 
@@ -144,9 +144,9 @@ async def test_cancel_while_text_is_sent(acp: ConnectClient, portico: RunningGat
     await client.until(lambda _: client.text() == "One moment.")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert client.got[-1]["result"]["stopReason"] == "cancelled"
+    assert client.received[-1]["result"]["stopReason"] == "cancelled"
     # The session accepts another prompt, and later updates belong to that prompt.
-    before = len(client.got)
+    before = len(client.received)
     again = await client.begin("session/prompt", prompt(session, "again"))
     await client.until(lambda _: client.text(since=before) == "One moment.")
     await client.notify("session/cancel", {"sessionId": session})
@@ -159,11 +159,11 @@ async def test_cancel_while_a_permission_is_pending(
     client = await acp()
     session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": {"name": "shell"}}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     await client.notify("session/cancel", {"sessionId": session})
     await client.answer(question, None)
     assert (await answer)["stopReason"] == "cancelled"
-    assert client.got[-1].get("result", {}).get("stopReason") == "cancelled"
+    assert client.received[-1].get("result", {}).get("stopReason") == "cancelled"
 
 
 async def test_cancel_right_after_the_prompt(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:

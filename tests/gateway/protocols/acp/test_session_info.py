@@ -15,9 +15,8 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import SessionMetadataRecord
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, connect
+from tests.gateway.protocols.acp.client import Client, connect, load
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
-from tests.gateway.protocols.acp.test_sessions import load
 
 SHOUT = {"name": "shout", "description": "Repeats it louder.", "hint": "what"}
 SHOUT_COMMAND = {"name": "shout", "description": "Repeats it louder.", "input": {"hint": "what"}}
@@ -58,20 +57,20 @@ async def test_commands_are_sent_when_they_change_and_when_a_session_is_loaded(
     assert command_lists(client) == []
     await client.prompt(session, "one")
     assert command_lists(client) == [[HUSH], [HUSH, SHOUT_COMMAND]]
-    since = len(client.got)
+    since = len(client.received)
     await client.prompt(session, "/shout it")
     assert (client.text(since=since), command_lists(client, since=since)) == ("LOUD", [])
     for method in ("session/load", "session/resume"):
         other = await acp()
         await other.request(method, load(session))
-        assert other.got[-1].get("method") is None
+        assert other.received[-1].get("method") is None
         await other.until(lambda _, other=other: command_lists(other))
         assert command_lists(other) == [[HUSH, SHOUT_COMMAND]]
     # The agent of the first prompt is gone. A new one sends its own commands.
     found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     async with found.lock:
         await found.sleep()
-    since = len(client.got)
+    since = len(client.received)
     await client.prompt(session, "two")
     assert command_lists(client, since=since) == [[HUSH], [HUSH, SHOUT_COMMAND]]
 
@@ -104,7 +103,7 @@ async def test_title_of_the_agent_replaces_the_first_prompt(
         ("three", ["About two"], "About two"),
         ("four", ["one", "one"], "one"),
     ):
-        since = len(client.got)
+        since = len(client.received)
         await client.prompt(session, text)
         assert (titles(client, since), (await listed_titles(client))[0]) == (reported, kept)
 
@@ -119,10 +118,10 @@ async def test_commands_of_an_acp_agent_are_sent_before_the_first_prompt(tmp_pat
     ):
         session = await client.new()
         # After the response: before it, the client does not know the session.
-        assert "result" in client.got[-1]
+        assert "result" in client.received[-1]
         await client.until(lambda _: command_lists(client, session))
         assert command_lists(client) == [[expected]]
-        since = len(client.got)
+        since = len(client.received)
         await client.prompt(session, "/shout hello")
         assert (client.text(since=since), command_lists(client, since=since)) == ("HELLO", [])
         # The agent's plan and title are sent as well.
@@ -183,7 +182,7 @@ async def test_commands_are_sent_while_the_slash_commands_option_is_on(tmp_path:
             async with connected(running.gateway, "claude") as client:
                 session = await client.new()
                 for value, reported in (("on", expected), ("off", []), ("on", expected)):
-                    since = len(client.got)
+                    since = len(client.received)
                     choice = {"sessionId": session, "configId": "slash_commands", "value": value}
                     await client.request("session/set_config_option", choice)
                     assert command_lists(client, since=since) == [reported]

@@ -31,10 +31,10 @@ async def test_load_replays_the_history_before_its_response(
     for text in ("one", "two"):
         await first.prompt(session, text)
     second = await acp()
-    since = len(second.got)
+    since = len(second.received)
     answer = await second.request("session/load", load(session))
     # The response is the last message, after the whole history.
-    assert second.got[-1].get("result") == answer
+    assert second.received[-1].get("result") == answer
     turn = [
         "user_message_chunk",
         "agent_thought_chunk",
@@ -73,20 +73,20 @@ async def test_load_during_a_run_replays_it_and_repeats_the_permission_request(
     session = await scripted_session(first, portico.gateway, write_scenario(*turns))
     await first.prompt(session, "one")
     answer = await first.begin("session/prompt", prompt(session, "two"))
-    question = await first.question()
+    question = await first.next_permission_request()
     second = await acp()
-    since = len(second.got)
+    since = len(second.received)
     await second.request("session/load", load(session))
     assert kinds(second.updates(since=since)) == [
         "user_message_chunk", "agent_message_chunk", "user_message_chunk", "agent_message_chunk", "tool_call",
     ]  # fmt: skip
     assert second.text(kind="user_message_chunk") == "onetwo"
     # The pending permission is requested here too. The first answer counts; the other request is cancelled.
-    same = await second.question()
+    same = await second.next_permission_request()
     assert same["params"]["toolCall"]["toolCallId"] == "c"
     await second.answer(same, "allow_once")
     assert (await answer)["stopReason"] == "end_turn"
-    assert [m["params"]["requestId"] for m in first.got if m.get("method") == "$/cancel_request"] == [question["id"]]
+    assert [m["params"]["requestId"] for m in first.received if m.get("method") == "$/cancel_request"] == [question["id"]]
     await first.answer(question, "reject_once")
     await second.until(lambda _: second.text().endswith(" and on"))
     first.choose = lambda params: "reject_once"
@@ -101,10 +101,10 @@ async def test_permission_request_is_cancelled_as_soon_as_another_client_answers
         first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "takes": 600}}])
     )
     answer = await first.begin("session/prompt", prompt(session, "go"))
-    question = await first.question()
+    question = await first.next_permission_request()
     second = await acp()
     await second.request("session/resume", load(session))
-    await second.answer(await second.question(), "allow_once")
+    await second.answer(await second.next_permission_request(), "allow_once")
     # The tool runs now and has no output for ten minutes.
     cancellations = await first.until(lambda got: [m for m in got if m.get("method") == "$/cancel_request"])
     assert cancellations[0]["params"] == {"requestId": question["id"]}
@@ -120,10 +120,10 @@ async def test_resume_repeats_the_pending_permission_request(
         first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "input": {"command": "ls"}}}])
     )
     answer = await first.begin("session/prompt", prompt(session, "go"))
-    await first.question()
+    await first.next_permission_request()
     second = await acp()
     await second.request("session/resume", load(session))
-    question = await second.question()
+    question = await second.next_permission_request()
     assert second.updates() == []
     assert question["params"]["toolCall"]["title"] == "ls"
     await second.answer(question, "reject_once")

@@ -59,7 +59,7 @@ async def test_auto_mode_requests_no_permission(
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     await client.prompt(session)
     assert client.text(session) == "ran"
-    assert client.asked.empty()
+    assert client.permission_requests.empty()
     assert of_kind(client.updates(session), "tool_call")[0]["status"] == "in_progress"
 
 
@@ -70,12 +70,12 @@ async def test_mode_changed_during_a_run_applies_to_later_calls(
     steps = [{"tool_call": {"name": "shell", "id": f"c{n}"}} for n in range(2)]
     session = await scripted_session(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     await client.answer(question, "allow_once")
     assert (await answer)["stopReason"] == "end_turn"
     # The agent asked about the second call too, which was trusted by then.
-    assert client.asked.empty()
+    assert client.permission_requests.empty()
 
 
 async def test_settings_changed_over_aap_are_sent_to_the_client(

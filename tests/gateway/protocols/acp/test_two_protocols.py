@@ -26,14 +26,14 @@ async def test_turns_over_aap_are_sent_to_the_acp_client(
     await client.prompt(session, "over ACP")
     assert session in (await portico.client.get("/sessions")).json()["sessions"]
     # A turn over AAP is sent to the ACP client too, the user message first.
-    since = len(client.got)
+    since = len(client.received)
     answer = await send_turn(portico.client, session, "over AAP")
     assert answer["messages"][-1]["content"] == 'turn 2: ["over ACP"]'
     await client.until(lambda _: "session_info_update" in kinds(client.updates(since=since)))
     assert kinds(client.updates(since=since))[0] == "user_message_chunk"
     assert client.text(kind="user_message_chunk", since=since) == "over AAP"
     assert client.text(since=since) == 'turn 2: ["over ACP"]'
-    since = len(client.got)
+    since = len(client.received)
     await client.prompt(session, "back")
     assert "user_message_chunk" not in kinds(client.updates(since=since))
     assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
@@ -62,14 +62,14 @@ async def test_permission_request_is_cancelled_when_answered_over_aap(
         client, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     assert (await get_session(portico.client, session))["state"] == "waiting"
     await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
     assert (await answer)["stopReason"] == "end_turn"
     assert "no" in client.text()
-    cancellation = next(m for m in client.got if m.get("method") == "$/cancel_request")
+    cancellation = next(m for m in client.received if m.get("method") == "$/cancel_request")
     assert cancellation["params"] == {"requestId": question["id"]}
-    assert client.got.index(cancellation) < len(client.got) - 1
+    assert client.received.index(cancellation) < len(client.received) - 1
     # A late answer is ignored.
     await client.answer(question, "allow_once")
     assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
@@ -84,7 +84,7 @@ async def test_permission_of_an_aap_turn_can_be_answered_over_acp(
     assert first["stopReason"] == "tool_use"
     client = await acp()
     await client.request("session/load", load(first["sessionId"]))
-    await client.answer(await client.question(), "allow_once")
+    await client.answer(await client.next_permission_request(), "allow_once")
     await client.until(lambda _: "session_info_update" in kinds(client.updates()))
     assert client.text() == "done"
     assert (await get_session(portico.client, first["sessionId"]))["state"] == "idle"
