@@ -37,7 +37,7 @@ async def test_tools_work_in_an_additional_directory(unstarted_bench: Bench) -> 
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
         assert (await client.prompt(session, unstarted_bench.model_calls(*calls)))["stopReason"] == "end_turn"
-        assert not client.asked.qsize()
+        assert not client.permission_requests.qsize()
         assert (there / "a.txt").read_text() == "shown words\n"
         assert _told(unstarted_bench, there)
         results = _results(unstarted_bench)
@@ -61,7 +61,7 @@ async def test_untrusted_tools_in_an_additional_directory_need_permission(unstar
         client.choose = lambda params: "reject_once"
         read = ToolUse("Read", {"file_path": f"{there}/a.txt"})
         await client.prompt(session, unstarted_bench.model_calls(read, bash(f"touch {there}/made")))
-        assert sum(m.get("method") == "session/request_permission" for m in client.got) == 2
+        assert sum(m.get("method") == "session/request_permission" for m in client.received) == 2
         assert "hidden words" not in json.dumps(unstarted_bench.sent())
         assert [path.name for path in there.iterdir()] == ["a.txt"]
         await connection.close()

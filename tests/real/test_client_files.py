@@ -30,16 +30,16 @@ class Buffers:
 
     async def serve(self) -> None:
         while True:
-            request = await self._client.services.get()
+            request = await self._client.service_requests.get()
             name = request["params"]["path"].rpartition("/")[2]
             if request["method"] == "fs/write_text_file":
                 self.texts[name] = request["params"]["content"]
                 self.writes.append(name)
-                await self._client.done(request)
+                await self._client.respond(request)
             elif name in self.texts:
-                await self._client.done(request, content=self.texts[name])
+                await self._client.respond(request, content=self.texts[name])
             else:
-                await self._client.failed(request, -32002, f"Resource not found: {name}")
+                await self._client.respond_error(request, -32002, f"Resource not found: {name}")
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ async def test_file_tools_work_in_an_additional_directory(gemini: Gemini) -> Non
         )
         await client.prompt(session, f"[[filewrite:{there}/d.txt]]")
         assert (there / "d.txt").exists()
-        assert not any(m.get("method") == "session/request_permission" for m in client.got)
+        assert not any(m.get("method") == "session/request_permission" for m in client.received)
         await connection.close()
 
 
@@ -49,7 +49,7 @@ async def test_untrusted_tools_in_an_additional_directory_need_permission(gemini
         client.choose = lambda params: "reject_once"
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.prompt(session, f"[[filewrite:{there}/a.txt]]")
-        asked = [m["params"]["toolCall"]["kind"] for m in client.got if m.get("method") == "session/request_permission"]
+        asked = [m["params"]["toolCall"]["kind"] for m in client.received if m.get("method") == "session/request_permission"]
         assert asked == ["edit"]
         assert not list(there.iterdir())
         await connection.close()

@@ -1,4 +1,4 @@
-"""`POST /v1/execute`: exactly the frames of the event table, in order, and refusals before the stream begins."""
+"""`POST /v1/execute`: the fields and the order of the frames, and errors that precede the stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIELDS: dict[str, tuple[set[str], set[str]]] = {
 
 @pytest.fixture
 async def run(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Executes a task on a scenario of one turn; its frames, whose shape is checked."""
+    """Executes a task on a scenario of one turn, checks the fields of its frames and returns them."""
 
     async def play(*steps: Any, task: str = "do it", **fields: Any) -> list[dict[str, Any]]:
         name = write_scenario(list(steps))
@@ -39,9 +39,9 @@ async def run(portico: RunningGateway, write_scenario: WriteScenario, monkeypatc
         monkeypatch.setitem(entry.settings.options, "scenario", name)
         found = await execute(portico.client, task, **fields)
         for frame in found:
-            needed, possible = FIELDS[frame["kind"]]
+            required, optional = FIELDS[frame["kind"]]
             assert next(iter(frame)) == "kind"
-            assert needed <= frame.keys() - {"kind"} <= needed | possible
+            assert required <= frame.keys() - {"kind"} <= required | optional
         assert [frame["kind"] for frame in found].count("session_end") == 1
         assert found[-1]["kind"] == "session_end"
         assert isinstance(found[-1]["duration_ms"], int)
@@ -54,14 +54,14 @@ def kinds_of(found: list[dict[str, Any]]) -> list[str]:
     return [frame["kind"] for frame in found]
 
 
-async def test_echo_says_the_task_verbatim(portico: RunningGateway) -> None:
+async def test_echo_returns_the_task_verbatim(portico: RunningGateway) -> None:
     for task in ("hello", "-hello", "--help", "äöü 🙂\r\n\t", " ", '{"kind":"session_end"}', "x" * 1_000_000, "\x00\x1b[31m"):
         first, end = await execute(portico.client, task, "echo")
         assert first == {"kind": "agent_token", "text": task}
         assert end == {"kind": "session_end", "exit_code": 0, "duration_ms": end["duration_ms"]}
 
 
-async def test_the_bytes_of_a_stream(portico: RunningGateway) -> None:
+async def test_stream_has_the_documented_bytes(portico: RunningGateway) -> None:
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "hi"})
     assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
     head, duration = answer.text.split('"duration_ms":')
@@ -69,7 +69,7 @@ async def test_the_bytes_of_a_stream(portico: RunningGateway) -> None:
     assert duration.endswith("}\n\n")
 
 
-async def test_every_kind_has_its_fields_and_comes_in_order(run: Callable[..., Any]) -> None:
+async def test_every_kind_has_its_fields_and_is_sent_in_order(run: Callable[..., Any]) -> None:
     found = await run(
         {"thinking": "hm"},
         {"text": "a"},
@@ -80,7 +80,7 @@ async def test_every_kind_has_its_fields_and_comes_in_order(run: Callable[..., A
         {"hook": {"id": "h", "name": "PreCommit"}},
         {"line": "junk"},
         {"usage": {"input_tokens": 1, "output_tokens": 2, "cache_read": 3, "cache_write": 4}},
-        {"stderr": "quiet"},
+        {"stderr": "not sent"},
     )
     found[-1].pop("duration_ms")
     assert found == [
@@ -104,7 +104,7 @@ async def test_every_kind_has_its_fields_and_comes_in_order(run: Callable[..., A
     ]
 
 
-async def test_standard_error_comes_after_a_failure_only(run: Callable[..., Any]) -> None:
+async def test_standard_error_is_sent_only_after_a_failure(run: Callable[..., Any]) -> None:
     assert kinds_of(await run({"stderr": "one"}, {"text": "a"})) == ["agent_token", "session_end"]
     found = await run({"stderr": "one"}, {"text": "a"}, {"stderr": "two"}, {"exit": 3})
     assert kinds_of(found) == ["agent_token", "stderr", "stderr", "error", "session_end"]
@@ -112,7 +112,7 @@ async def test_standard_error_comes_after_a_failure_only(run: Callable[..., Any]
     assert found[-1]["exit_code"] == 3
 
 
-async def test_a_crash_ends_with_an_error_and_a_code(run: Callable[..., Any]) -> None:
+async def test_crash_ends_with_an_error_and_an_exit_code(run: Callable[..., Any]) -> None:
     *_, failure, end = await run({"text": "Wait,"}, {"exit": {"signal": "SIGKILL"}})
     assert failure["kind"] == "error"
     assert "-9" in failure["message"]
@@ -121,34 +121,34 @@ async def test_a_crash_ends_with_an_error_and_a_code(run: Callable[..., Any]) ->
     assert (failure["message"], end["exit_code"]) == ("429", 1)
 
 
-async def test_lines_that_are_no_events_are_shown_as_they_are(run: Callable[..., Any]) -> None:
+async def test_lines_that_are_not_events_are_sent_unchanged(run: Callable[..., Any]) -> None:
     lines = ["npm WARN", '{"kind":"no such kind"}', "{", "[]", "null", '{"kind":"agent_token"}', "\ufeff x", '{"text":"x"}']
     found = await run(*({"line": line} for line in lines))
     assert [frame["line"] for frame in found[:-1]] == lines
 
 
-async def test_a_line_of_20_megabytes(run: Callable[..., Any]) -> None:
+async def test_line_of_20_megabytes_is_sent_whole(run: Callable[..., Any]) -> None:
     first, end = await run({"big_line": 20 * 1024 * 1024})
     assert len(first["text"]) > 20_900_000
     assert set(first["text"]) == {"x"}
     assert end["exit_code"] == 0
 
 
-async def test_what_the_task_left_behind_is_ended(run: Callable[..., Any], tmp_path: Path) -> None:
-    stray = {"seconds": 300, "new_session": True, "hold_stdout": True, "pid_file": "stray"}
-    found = await run({"spawn": stray}, {"text": "done"})
+async def test_processes_left_by_a_task_are_terminated(run: Callable[..., Any], tmp_path: Path) -> None:
+    process = {"seconds": 300, "new_session": True, "hold_stdout": True, "pid_file": "stray"}
+    found = await run({"spawn": process}, {"text": "done"})
     assert kinds_of(found) == ["agent_token", "session_end"]
     pid = await read_pid(tmp_path / "scenes" / "stray")
     await wait_until(lambda: not is_alive(pid))
 
 
-async def test_a_call_that_would_ask_is_denied(run: Callable[..., Any]) -> None:
+async def test_call_that_needs_permission_is_denied(run: Callable[..., Any]) -> None:
     found = await run({"tool_call": {"id": "t", "name": "shell", "ask": True}}, {"text": "on"})
     assert [frame.get("status") for frame in found] == ["started", None, "failed", None, None]
     assert "denied" in found[1]["output"]
 
 
-async def test_the_model_is_passed_on(run: Callable[..., Any]) -> None:
+async def test_model_is_passed_to_the_agent(run: Callable[..., Any]) -> None:
     assert (await run({"text": "{model}"}))[0]["text"] == "script"
     assert (await run({"text": "{model}"}, model="large-9"))[0]["text"] == "large-9"
 
@@ -160,16 +160,16 @@ REFUSED: list[tuple[Any, int, list[str]]] = [
     ({"driver": "echo", "task": 7}, 400, ["task"]),
     ({"driver": "echo", "task": ["s3cret"]}, 400, ["task"]),
     ({"driver": "", "task": "x"}, 400, ["driver"]),
-    ({"driver": "nobody", "task": "x"}, 400, ["'nobody'", "echo", "script"]),
+    ({"driver": "no-such-agent", "task": "x"}, 400, ["'no-such-agent'", "echo", "script"]),
     ({"driver": "echo", "task": "x", "model": 7}, 400, ["model"]),
     ({"driver": "echo", "task": "x", "idempotency_key": ""}, 400, ["idempotency_key"]),
     ({"driver": "echo", "task": "x", "auth_token": "wrong"}, 401, ["portico key"]),
-    ({"driver": "nobody", "task": "x", "auth_token": None}, 401, ["portico key"]),
+    ({"driver": "no-such-agent", "task": "x", "auth_token": None}, 401, ["portico key"]),
     ([], 400, ["JSON object"]),
 ]
 
 
-async def test_refusals_come_before_the_stream(portico: RunningGateway) -> None:
+async def test_invalid_requests_are_refused_before_the_stream(portico: RunningGateway) -> None:
     key = portico.client.headers.pop("Authorization")
     for body, status, named in REFUSED:
         headers = {"Authorization": key} if status != 401 else {}
@@ -180,25 +180,25 @@ async def test_refusals_come_before_the_stream(portico: RunningGateway) -> None:
         assert "s3cret" not in text
 
 
-async def test_the_key_may_come_in_the_body(portico: RunningGateway) -> None:
+async def test_key_in_the_body_is_accepted(portico: RunningGateway) -> None:
     portico.client.headers.pop("Authorization")
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "x", "auth_token": KEY})
     assert answer.status_code == 200
     assert KEY not in answer.text
 
 
-async def test_fields_that_are_not_known_are_skipped(portico: RunningGateway) -> None:
+async def test_unknown_fields_are_ignored(portico: RunningGateway) -> None:
     assert (await execute(portico.client, "x", "echo", namespace="n", scope_token=None))[0]["text"] == "x"
 
 
-async def test_a_task_whose_agent_cannot_start_is_refused(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_is_refused_if_its_agent_cannot_start(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "cwd", "missing")
     text = await expect_error(portico.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 400)
     assert "missing" in text
     assert json.dumps(text)
 
 
-async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
     entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": write_scenario([{"delay": 0.4}])}}
     async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05}, agents={"script": entry})) as portico:
         answer = await portico.client.post("/v1/execute", json={"driver": "script", "task": "x"})
@@ -207,13 +207,13 @@ async def test_a_quiet_task_is_kept_open_by_comments(tmp_path: Path, write_scena
     assert blocks[-2].startswith('data: {"kind":"session_end"')
 
 
-async def test_a_task_is_over_also_if_its_agent_cannot_be_closed(
+async def test_task_ends_if_its_agent_fails_to_close(
     portico: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = CliAgent.close
+    close = CliAgent.close
 
     async def broken(agent: CliAgent, grace: float | None = None) -> None:
-        await whole(agent, grace)
+        await close(agent, grace)
         raise OSError("the folder of its sockets is gone")
 
     monkeypatch.setattr(CliAgent, "close", broken)

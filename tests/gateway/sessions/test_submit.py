@@ -19,7 +19,7 @@ from gateway.sessions.settings import SessionSettings
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
-from tests.gateway.protocols.acp.conftest import opened
+from tests.gateway.protocols.acp.conftest import scripted_session
 from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
 
 WriteScenario = Callable[..., str]
@@ -112,9 +112,9 @@ async def test_permission_option_changes_no_settings_when_the_agent_cannot_start
 ) -> None:
     client = await acp()
     name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, await opened(client, portico.gateway, name))
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, await scripted_session(client, portico.gateway, name))
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     await suspend(session)
     before = await stored(portico, session)
     scenario = tmp_path / "scenes" / name
@@ -133,9 +133,9 @@ async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
 ) -> None:
     client = await acp()
     name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, await opened(client, portico.gateway, name))
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, await scripted_session(client, portico.gateway, name))
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     before = await stored(portico, session)
 
     def full(*_: Any) -> None:

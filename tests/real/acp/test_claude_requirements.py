@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from tests.daemon import KEY
 from tests.gateway.protocols.acp.client import Client
-from tests.gateway.protocols.acp.core_profile import EVERY
+from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
 from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
 from tests.real.acp.mirror import mirror
 from tests.real.conftest import Home, make_home, tear_down
@@ -49,9 +49,9 @@ async def client(
             yield found
         await tear_down(home)
         assert all(asked.headers["user-agent"].startswith("claude-cli/") for asked in model.requests)
-        assert len(model.bodies("mirror")) > len(EVERY) / 2
+        assert len(model.bodies("mirror")) > len(ALL_REQUIREMENTS) / 2
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_REQUIREMENTS)
 async def test_requirement(client: Client, name: str) -> None:
-    await EVERY[name](client)
+    await ALL_REQUIREMENTS[name](client)

@@ -63,7 +63,7 @@ async def test_load_replays_the_history_and_resume_does_not(connect: Connect) ->
 
     second = await connect()
     answer = await second.request("session/load", load(session))
-    assert second.got[-1].get("result") == answer
+    assert second.received[-1].get("result") == answer
     assert second.text() == first.text()
     assert second.text(kind="user_message_chunk") == "hellodo the workslow"
     [done] = calls(first)
@@ -124,7 +124,7 @@ async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, 
     client = await connect()
     session = await client.new()
     answer = await client.begin("session/prompt", prompt(session, "do the work"))
-    question = await client.question()
+    question = await client.next_permission_request()
     call = question["params"]["toolCall"]["toolCallId"]
     assert (await get_session(portico.client, session))["state"] == "waiting"
     await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": call, "granted": granted})
@@ -132,7 +132,7 @@ async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, 
     assert [(found, status) for found, status, _ in calls(client)] == [(call, "completed" if granted else "failed")]
     assert client.text(session) == "It is done."
     # The question is taken back; an answer that comes all the same does nothing.
-    assert [m["params"] for m in client.got if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
+    assert [m["params"] for m in client.received if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
     await client.answer(question, "reject_once" if granted else "allow_once")
     assert (await client.prompt(session, "next"))["stopReason"] == "end_turn"
 

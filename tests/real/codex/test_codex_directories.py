@@ -103,4 +103,4 @@ async def test_rules_files_in_an_additional_directory_allow_nothing(
 
 
 def asked(client: Client) -> int:
-    return sum(m.get("method") == "session/request_permission" for m in client.got)
+    return sum(m.get("method") == "session/request_permission" for m in client.received)

@@ -1,4 +1,4 @@
-"""`POST …/cancel`, and what a dropped connection means."""
+"""`POST …/cancel`, and the effect of a disconnect on a run."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ async def cancel(portico: RunningGateway, session: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-@pytest.mark.parametrize("stubborn", [False, True])
-async def test_a_run_stops_at_once_with_one_turn_stop(
-    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, stubborn: bool
+@pytest.mark.parametrize("ignores_signals", [False, True])
+async def test_cancelled_run_stops_at_once_with_one_turn_stop(
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, ignores_signals: bool
 ) -> None:
-    """Also one whose agent does not listen: then its whole tree is ended, with the tools that it runs."""
-    hang = {"hang": {"ignore_interrupt": stubborn, "ignore_term": stubborn}}
+    """An agent that ignores signals is killed with its whole process tree."""
+    hang = {"hang": {"ignore_interrupt": ignores_signals, "ignore_term": ignores_signals}}
     name = write_scenario({"when": "hang", "steps": [{"text": "begin"}, TOOL, hang]}, [{"text": "{turn} "}, {"remember": True}])
     session = (await create_session(portico.client, "script", "one", options={"scenario": name}))["sessionId"]
     body = {"messages": [user_message("hang")], "stream": "delta"}
     turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=body))
     pid = await read_pid(tmp_path / "scenes" / "tool")
-    began = time.monotonic()
+    started = time.monotonic()
     assert await cancel(portico, session) == {"sessionId": session, "cancelled": True, "state": "idle"}
-    took = time.monotonic() - began
+    seconds = time.monotonic() - started
     events = parse_events((await turn).text)
     assert [event[1] for event in events] == ["turn_start", "text_delta", "turn_stop"]
     assert events[-1][2] == {"stopReason": "end_turn"}
-    if stubborn:
+    if ignores_signals:
         assert not is_alive(pid)
     assert (await send_turn(portico.client, session, "go"))["messages"][0]["content"] == '3 ["one", "hang"]'
     assert (await get_history(portico.client, session))[2:4] == [user_message("hang"), {"role": "assistant", "content": "begin"}]
-    assert took < 60, "1 s on a machine that has nothing else to do; the agent hangs for ever"
+    assert seconds < 60, "it takes about 1 s on an idle machine; the agent hangs for ever"
 
 
-async def test_an_idle_session_is_left_alone(portico: RunningGateway) -> None:
+async def test_cancel_of_an_idle_session_changes_nothing(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo"))["sessionId"]
     before = await get_session(portico.client, session)
     for _ in range(2):
@@ -69,23 +69,23 @@ async def test_an_idle_session_is_left_alone(portico: RunningGateway) -> None:
     await expect_error(portico.client.post("/session/none/cancel"), 404)
 
 
-async def test_calls_that_wait_are_given_up(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_cancels_the_pending_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
     name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
     session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
-    async with follow_events(portico.client, session) as window:
+    async with follow_events(portico.client, session) as follower:
         assert (await cancel(portico, session))["cancelled"]
-        assert (await asyncio.wait_for(read_until(window, "tool_calls_cancelled"), 60))[-1][2] == {"toolCallIds": ["a"]}
+        assert (await asyncio.wait_for(read_until(follower, "tool_calls_cancelled"), 60))[-1][2] == {"toolCallIds": ["a"]}
     found = await get_history(portico.client, session)
     assert found[-1] == {"role": "tool", "toolCallId": "a", "content": "Tool call cancelled"}
     assert (await send_turn(portico.client, session, "go"))["messages"] == [{"role": "assistant", "content": "well"}]
     assert (await cancel(portico, session))["cancelled"] is False
 
 
-async def test_two_at_once_stop_it_once(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_concurrent_cancels_stop_the_run_once(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     body = session_body(options={"scenario": write_scenario([{"text": "x"}, {"hang": True}])}, stream="delta")
     turn = asyncio.create_task(portico.client.put("/session", json=body))
-    session = str(await wait_until(lambda: _only(portico)))
+    session = str(await wait_until(lambda: _only_session(portico)))
     await wait_until(lambda: _is_running(portico, session))
     found = await asyncio.gather(*(cancel(portico, session) for _ in range(3)))
     assert sorted(one["cancelled"] for one in found) == [False, False, True]
@@ -93,26 +93,28 @@ async def test_two_at_once_stop_it_once(portico: RunningGateway, write_scenario:
 
 
 @pytest.mark.parametrize("mode", ["none", "delta"])
-@pytest.mark.parametrize(("config", "asked", "goes_on"), [
+@pytest.mark.parametrize(("configured", "requested", "continues"), [
     ("continue", None, True), ("continue", "cancel", False), ("cancel", None, False), ("cancel", "continue", True),
 ])  # fmt: skip
-async def test_a_dropped_connection(
-    tmp_path: Path, write_scenario: WriteScenario, mode: str, config: str, asked: str | None, goes_on: bool
+async def test_disconnect_continues_or_cancels_the_run_as_configured(
+    tmp_path: Path, write_scenario: WriteScenario, mode: str, configured: str, requested: str | None, continues: bool
 ) -> None:
     steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 1.0}, {"text": "end"}]
-    body = session_body(options={"scenario": write_scenario(steps)}, stream=mode, **({"on_disconnect": asked} if asked else {}))
-    async with run_gateway(gateway_config(tmp_path, server={"on_disconnect": config})) as portico:
+    body = session_body(
+        options={"scenario": write_scenario(steps)}, stream=mode, **({"on_disconnect": requested} if requested else {})
+    )
+    async with run_gateway(gateway_config(tmp_path, server={"on_disconnect": configured})) as portico:
         turn = asyncio.create_task(portico.client.put("/session", json=body))
         await wait_until((tmp_path / "scenes" / "began").exists)
         turn.cancel()
         await asyncio.wait([turn])
-        session = str(await wait_until(lambda: _only(portico)))
+        session = str(await wait_until(lambda: _only_session(portico)))
         await wait_until_idle(portico.client, session)
-        received_text = (await get_history(portico.client, session))[1:]
-    assert received_text == [{"role": "assistant", "content": "beginend" if goes_on else "begin"}]
+        messages = (await get_history(portico.client, session))[1:]
+    assert messages == [{"role": "assistant", "content": "beginend" if continues else "begin"}]
 
 
-async def _only(portico: RunningGateway) -> str | None:
+async def _only_session(portico: RunningGateway) -> str | None:
     found = (await portico.client.get("/sessions")).json()["sessions"]
     return found[0] if found else None
 

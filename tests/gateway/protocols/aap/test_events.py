@@ -1,4 +1,4 @@
-"""`GET …/events`: a session's events from any number, over turns, for any number of readers, also after a restart."""
+"""`GET …/events`: the events of a session after any event id, over several turns, for several readers, and after a restart."""
 
 from __future__ import annotations
 
@@ -35,37 +35,41 @@ LONG = [
 
 
 async def post(portico: RunningGateway, session: str, *messages: Any, **fields: Any) -> list[NumberedEvent]:
-    """A streamed turn, with ids."""
+    """Submits a streamed turn; returns its events with their ids."""
     body = {"messages": list(messages), "stream": "delta", **fields}
     answer = await portico.client.post(f"/session/{session}", json=body)
     assert answer.status_code == 200, answer.text
     return parse_events(answer.text)
 
 
-async def test_every_frame_of_a_turn_has_its_number(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_every_frame_of_a_turn_has_an_id(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     body = session_body(options={"scenario": write_scenario(LONG)}, stream="delta")
     first = parse_events((await portico.client.put("/session", json=body)).text)
-    assert [event[0] for event in first[:3]] == ["0", "1", "3"], "the event 2 is not for clients"
+    assert [event[0] for event in first[:3]] == ["0", "1", "3"], "event 2 is internal"
     session = first[0][2]["sessionId"]
     second = await post(portico, session, user_message())
     numbers = [float(event[0]) for event in first + second]
     assert numbers == sorted(set(numbers))
 
 
-async def test_two_windows_see_the_same_turns_and_what_was_said(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_two_followers_get_the_same_turns_and_the_client_messages(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
     async with follow_events(portico.client, session) as left, follow_events(portico.client, session) as right:
         own = await post(portico, session, user_message("two"))
         seen = await asyncio.wait_for(read_until(left, "turn_stop"), 60)
         assert seen == await asyncio.wait_for(read_until(right, "turn_stop"), 60)
-        received_text, *rest = seen
-        assert received_text[1:] == ("client_message", user_message("two"))
+        message, *rest = seen
+        assert message[1:] == ("client_message", user_message("two"))
         assert rest == own
         again = await post(portico, session, user_message("three"))
         assert (await asyncio.wait_for(read_until(left, "turn_stop"), 60))[1:] == again
 
 
-async def test_answers_are_shown_to_the_other_window(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_tool_results_and_permissions_are_sent_to_other_followers(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     steps = [
         {"parallel": [{"app_tool": {"name": "look", "id": "a"}}, {"tool_call": {"name": "shell", "id": "b", "ask": True}}]},
         {"text": "x"},
@@ -74,52 +78,54 @@ async def test_answers_are_shown_to_the_other_window(portico: RunningGateway, wr
     made = await create_session(portico.client, options={"scenario": write_scenario(steps)}, **fields)
     assert made["stopReason"] == "tool_use"
     session = made["sessionId"]
-    async with follow_events(portico.client, session) as window:
+    async with follow_events(portico.client, session) as follower:
         result = {"role": "tool", "toolCallId": "a", "content": "seen"}
         grant = {"role": "tool_permission", "toolCallId": "b", "granted": True, "reason": None}
         await send_turn(portico.client, session, result, grant)
-        seen = await asyncio.wait_for(read_until(window, "turn_stop"), 60)
+        seen = await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
     assert [event[1:] for event in seen[:3]] == [("client_message", result), ("client_message", grant), ("turn_start", {})]
     assert ("tool_result", {"toolCallId": "b", "content": "done"}) in [event[1:] for event in seen]
 
 
-async def test_without_a_number_a_running_turn_is_seen_from_its_start(
+async def test_follower_without_an_id_gets_the_running_turn_from_its_start(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     name = write_scenario([{"text": "one"}], [{"text": "two"}, {"hang": True}])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = asyncio.create_task(post(portico, session, user_message("go on")))
     await wait_until(lambda: get_session(portico.client, session))
-    async with follow_events(portico.client, session, after="0") as window:
-        await asyncio.wait_for(read_until(window, "turn_stop"), 60)
-        await asyncio.wait_for(read_until(window, "text_delta"), 60)
-    async with follow_events(portico.client, session) as window:
-        seen = await asyncio.wait_for(read_until(window, "text_delta"), 60)
+    async with follow_events(portico.client, session, after="0") as follower:
+        await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
+        await asyncio.wait_for(read_until(follower, "text_delta"), 60)
+    async with follow_events(portico.client, session) as follower:
+        seen = await asyncio.wait_for(read_until(follower, "text_delta"), 60)
         assert [event[1:] for event in seen] == [
             ("client_message", user_message("go on")),
             ("turn_start", {}),
             ("text_delta", {"delta": "two"}),
         ]
         await portico.client.post(f"/session/{session}/cancel")
-        assert (await asyncio.wait_for(read_until(window, "turn_stop"), 60))[-1] == (await turn)[-1]
+        assert (await asyncio.wait_for(read_until(follower, "turn_stop"), 60))[-1] == (await turn)[-1]
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_from_every_id_the_rest_follows(portico: RunningGateway, write_scenario: WriteScenario, mode: str) -> None:
+async def test_replay_from_every_id_returns_the_remaining_events(
+    portico: RunningGateway, write_scenario: WriteScenario, mode: str
+) -> None:
     session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
     await send_turn(portico.client, session, "two")
     whole = await replay_events(portico.client, session, stream=mode)
     assert [event[1] for event in whole].count("turn_stop") == 2
-    for place, event in enumerate(whole):
-        assert await replay_events(portico.client, session, event[0], stream=mode) == whole[place + 1 :]
+    for index, event in enumerate(whole):
+        assert await replay_events(portico.client, session, event[0], stream=mode) == whole[index + 1 :]
         header = {"Last-Event-ID": event[0]}
         query = {"stream": mode, "until": "turn_stop", "after": "0"}
         answer = await portico.client.get(f"/session/{session}/events", params=query, headers=header)
-        stop = next((n for n, e in enumerate(whole) if n > place and e[1] == "turn_stop"), len(whole))
-        assert parse_events(answer.text) == whole[place + 1 : stop + 1]
+        stop = next((n for n, e in enumerate(whole) if n > index and e[1] == "turn_stop"), len(whole))
+        assert parse_events(answer.text) == whole[index + 1 : stop + 1]
 
 
-async def test_one_event_of_several_frames_can_be_seen_in_halves(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_frames_of_one_event_have_separate_ids(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = (
         await create_session(portico.client, options={"scenario": write_scenario([{"text": "a"}, {"tool_call": {"name": "T"}}])})
     )["sessionId"]
@@ -127,7 +133,7 @@ async def test_one_event_of_several_frames_can_be_seen_in_halves(portico: Runnin
     assert [event[0] for event in whole if event[1] in ("text", "tool_call")] == ["4.1", "4"]
 
 
-async def test_ids_that_are_none_are_refused(portico: RunningGateway) -> None:
+async def test_invalid_event_ids_are_refused(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo"))["sessionId"]
     for wrong in ("x", "-1", "1.", ".1", "1.1.1", "٣", "9" * 30, "99999"):
         text = await expect_error(portico.client.get(f"/session/{session}/events", params={"after": wrong}), 400)
@@ -136,7 +142,7 @@ async def test_ids_that_are_none_are_refused(portico: RunningGateway) -> None:
     assert (await portico.client.get(f"/session/{session}/events", headers={"Authorization": "Bearer no"})).status_code == 401
 
 
-async def test_a_quiet_stream_is_kept_alive_and_ends_with_the_session(tmp_path: Any) -> None:
+async def test_idle_event_stream_sends_keep_alives_and_ends_with_the_session(tmp_path: Any) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05})) as portico:
         session = (await create_session(portico.client, "echo"))["sessionId"]
         async with portico.client.stream("GET", f"/session/{session}/events") as answer:
@@ -148,22 +154,22 @@ async def test_a_quiet_stream_is_kept_alive_and_ends_with_the_session(tmp_path: 
         assert set(rest) <= {": keep-alive\n\n"}
 
 
-async def test_calls_that_are_given_up_are_told(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancelled_calls_are_sent_to_followers(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
     name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}], [{"text": "well"}])
     session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
-    async with follow_events(portico.client, session) as window:
+    async with follow_events(portico.client, session) as follower:
         await send_turn(portico.client, session, "never mind")
-        seen = await asyncio.wait_for(read_until(window, "turn_stop"), 60)
+        seen = await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
     assert [event[1] for event in seen] == ["tool_calls_cancelled", "client_message", "turn_start", "text_delta", "turn_stop"]
     assert seen[0][2] == {"toolCallIds": ["a"]}
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_did(
+async def test_reconnecting_reader_gets_the_same_events_as_a_connected_one(
     tmp_path: Any, write_scenario: WriteScenario, mode: str
 ) -> None:
-    """Whatever the reader has got of the bytes when it drops, it comes back behind the last whole frame."""
+    """A reader that disconnects after any number of bytes resumes after the last complete frame."""
     slow = [step for part in LONG for step in (part, {"delay": 0.002})] * 3
     async with run_gateway(gateway_config(tmp_path)) as portico:
         session = (await create_session(portico.client, options={"scenario": write_scenario(slow)}))["sessionId"]
@@ -188,17 +194,17 @@ async def test_a_reader_that_drops_off_anywhere_sees_what_one_sees_that_never_di
 
         @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(st.integers(1, 400), max_size=12))
-        def drops(sizes: list[int]) -> None:
+        def collect(sizes: list[int]) -> None:
             examples.append(sizes)
 
         examples: list[list[int]] = []
-        drops()
+        collect()
         for sizes in examples:
             seen = await read(list(sizes))
             assert [event[1] for event in seen].count("turn_stop") == 1
 
 
-async def test_after_a_restart_the_rest_follows(daemon: Daemon, write_scenario: WriteScenario) -> None:
+async def test_events_can_be_replayed_after_a_restart(daemon: Daemon, write_scenario: WriteScenario) -> None:
     await daemon.start()
     async with daemon.client() as client:
         session = (await create_session(client, options={"scenario": write_scenario(LONG)}))["sessionId"]
@@ -211,7 +217,9 @@ async def test_after_a_restart_the_rest_follows(daemon: Daemon, write_scenario: 
             assert await replay_events(client, session, whole[4][0]) == whole[5:]
 
 
-async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Any) -> None:
+async def test_kill_during_a_turn_leaves_one_gap_and_one_turn_stop(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Any
+) -> None:
     name = write_scenario(
         [{"text": "one"}], [{"text": "begin"}, {"events": 300}, {"hang": {"ignore_term": True}}], [{"text": "on"}]
     )
@@ -238,12 +246,12 @@ async def test_a_kill_in_mid_turn_is_one_gap_and_one_end(daemon: Daemon, write_s
         assert stored[:common] == own[:common]
         for event in (own[-1], own[len(own) // 2], turn[-2]):
             rest = await replay_events(client, session, event[0])
-            lost = [e for e in rest if e[1] == "gap"]
-            behind = [e for e in stored if float(e[0]) > float(event[0])]
-            assert [e for e in rest if e[1] not in ("gap", "turn_stop")] == behind
+            gaps = [e for e in rest if e[1] == "gap"]
+            later = [e for e in stored if float(e[0]) > float(event[0])]
+            assert [e for e in rest if e[1] not in ("gap", "turn_stop")] == later
             assert rest[-1] == turn[-1]
             assert rest[-1][2]["stopReason"] == "error"
-            for gap in lost:
+            for gap in gaps:
                 assert gap[2]["from"] == max(int(event[0]), int(stored[-1][0])) + 1
                 assert gap[2]["to"] == int(turn[-1][0]) - 2
         assert (await send_turn(client, session, "three"))["stopReason"] == "end_turn"

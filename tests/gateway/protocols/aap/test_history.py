@@ -1,4 +1,4 @@
-"""What a session remembers: every message exactly as it was given and made, and what the agent is told of it."""
+"""The history of a session: messages are stored exactly as they were sent or produced, and passed to the agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEED: list[dict[str, Any]] = [
 ]
 
 
-async def test_messages_come_back_exactly_as_they_were_given(aap: AapClient) -> None:
+async def test_messages_are_returned_exactly_as_sent(aap: AapClient) -> None:
     session = (await aap.create_session("script", *SEED, options={"pace": "fast"}))["sessionId"]
     stored = await aap.get_history(session)
     assert stored[:-1] == SEED
@@ -44,8 +44,8 @@ async def test_messages_come_back_exactly_as_they_were_given(aap: AapClient) -> 
     ]
     for message in later:
         await aap.send_turn(session, message)
-    given = [message for message in await aap.get_history(session) if message["role"] == "user"]
-    assert given[-3:] == later
+    sent = [message for message in await aap.get_history(session) if message["role"] == "user"]
+    assert sent[-3:] == later
 
 
 async def test_a_seed_reaches_the_agent(aap: AapClient, write_scenario: WriteScenario) -> None:
@@ -57,20 +57,20 @@ async def test_a_seed_reaches_the_agent(aap: AapClient, write_scenario: WriteSce
 async def test_the_whole_seed_reaches_the_agent(portico: RunningGateway, aap: AapClient, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = portico.gateway.agents.get("script")
     specs = []
-    opens = entry.driver.open
+    original = entry.driver.open
 
-    async def noting(spec: Any, *rest: Any) -> Any:
+    async def record_spec(spec: Any, *rest: Any) -> Any:
         specs.append(spec)
-        return await opens(spec, *rest)
+        return await original(spec, *rest)
 
-    monkeypatch.setattr(entry.driver, "open", noting)
+    monkeypatch.setattr(entry.driver, "open", record_spec)
     await aap.create_session("script", *SEED, options={"pace": "fast"})
     (spec,) = specs
     seeded = [json.loads(message.model_dump_json()) for message in spec.history]
     assert seeded == [message for message in SEED[:-1] if message["role"] != "system"]
 
 
-async def test_history_full_is_the_same(aap: AapClient) -> None:
+async def test_full_history_is_the_default(aap: AapClient) -> None:
     session = (await aap.create_session("echo"))["sessionId"]
     plain = await aap.get_session(session)
     asked = (await aap.request_history(session, "full")).json()
@@ -78,7 +78,7 @@ async def test_history_full_is_the_same(aap: AapClient) -> None:
     assert plain["history"] == {"full": [user_message(), {"role": "assistant", "content": "hello"}]}
 
 
-async def test_a_history_that_is_not_declared_is_not_there(aap: AapClient) -> None:
+async def test_unsupported_history_type_is_refused(aap: AapClient) -> None:
     session = (await aap.create_session("echo"))["sessionId"]
     query = "history" if aap.base.version == 1 else "type"
     assert "full" in await expect_error(aap.request_history(session, "compacted"), 404)
@@ -86,7 +86,7 @@ async def test_a_history_that_is_not_declared_is_not_there(aap: AapClient) -> No
         assert query in await expect_error(aap.request_history(session, wrong), 400)
 
 
-async def test_an_unknown_session_is_not_there(aap: AapClient) -> None:
+async def test_unknown_session_is_not_found(aap: AapClient) -> None:
     for session in ("sess_unknown", "x%00y", "x" * 2000):
         assert "there is no session" in await expect_error(aap.get(session), 404)
         assert "there is no session" in await expect_error(aap.request_history(session, "full"), 404)
@@ -94,7 +94,7 @@ async def test_an_unknown_session_is_not_there(aap: AapClient) -> None:
         assert "there is no session" in await expect_error(aap.delete(session), 404)
 
 
-async def test_a_turn_without_an_answer_leaves_its_question(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_turn_without_output_keeps_the_user_message(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"usage": {}}])
     answer = await aap.create_session(options={"scenario": name})
     assert (answer["stopReason"], answer["messages"]) == ("end_turn", [])
@@ -102,7 +102,9 @@ async def test_a_turn_without_an_answer_leaves_its_question(aap: AapClient, writ
 
 
 @pytest.mark.parametrize("kind", ["https://example.org/cat.png", PIXEL])
-async def test_images_are_taken_where_they_are_declared(aap: AapClient, write_scenario: WriteScenario, kind: str) -> None:
+async def test_images_are_accepted_by_an_agent_that_supports_them(
+    aap: AapClient, write_scenario: WriteScenario, kind: str
+) -> None:
     name = write_scenario([{"text": "{images} in: {prompt}"}])
     picture = user_message([{"type": "image", "url": kind}, {"type": "text", "text": "look"}])
     answer = await aap.create_session("script", picture, options={"scenario": name})
@@ -110,7 +112,7 @@ async def test_images_are_taken_where_they_are_declared(aap: AapClient, write_sc
     assert (await aap.get_history(answer["sessionId"]))[0] == picture
 
 
-async def test_images_are_refused_where_they_are_not(aap: AapClient) -> None:
+async def test_images_are_refused_for_an_agent_without_support(aap: AapClient) -> None:
     for url in ("https://example.org/cat.png", PIXEL):
         text = await expect_error(aap.put(session_body("echo", user_message([{"type": "image", "url": url}]))), 400)
         assert "image" in text and "'echo'" in text

@@ -1,4 +1,4 @@
-"""`GET /meta`: the protocol's AgentInfo, and nothing that is not so."""
+"""`GET /meta`: the protocol's AgentInfo of each agent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CAPABILITIES = _object(
     stream=_object({}, delta=EMPTY, message=EMPTY, none=EMPTY),
     application=_object({}, tools=EMPTY),
     image=_object({}, http=EMPTY, data=EMPTY),
-    # The gateway's own; whoever does not know a capability has no use for it.
+    # An extension of the gateway. Clients ignore capabilities that they do not know.
     **{"x-portico": _object({"cancel": EMPTY, "events": EMPTY, "queue": EMPTY}, steer=EMPTY)},
 )
 AGENT = _object(
@@ -61,7 +61,7 @@ async def test_meta_has_the_shape_of_the_protocol(portico: RunningGateway) -> No
     assert {"echo", "script"} <= set(await _agents(portico))
 
 
-async def test_an_agent_says_what_it_can_do(portico: RunningGateway) -> None:
+async def test_meta_lists_the_capabilities_of_an_agent(portico: RunningGateway) -> None:
     agents = await _agents(portico)
     assert agents["script"]["capabilities"] == {
         "history": {"compacted": {}, "full": {}},
@@ -77,7 +77,7 @@ async def test_an_agent_says_what_it_can_do(portico: RunningGateway) -> None:
     assert "image" not in agents["echo"]["capabilities"]
 
 
-async def test_options_come_in_the_three_types(portico: RunningGateway) -> None:
+async def test_options_have_the_three_types(portico: RunningGateway) -> None:
     options = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
     assert {name: option["type"] for name, option in options.items()} == {
         "scenario": "text",

@@ -1,4 +1,4 @@
-"""The list of sessions, and their end."""
+"""Listing and deleting sessions, and concurrent turns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ WriteScenario = Callable[..., str]
 
 
 async def _fill(portico: RunningGateway, count: int, first: int = 0) -> list[str]:
-    """Sessions without a turn, many at once; the times of three of them are the same."""
+    """Stores sessions without turns. Groups of three have the same creation time."""
     ids = [f"sess_{number:05}" for number in range(first, first + count)]
     for number, session in enumerate(ids, first):
         await portico.gateway.store.sessions.create(SessionRecord(session, "echo", created_at=float(number // 3)), [])
     return ids
 
 
-async def _walk(aap: AapClient, between: Callable[[], object] | None = None, **query: int) -> list[list[str]]:
+async def _all_pages(aap: AapClient, between: Callable[[], object] | None = None, **query: int) -> list[list[str]]:
+    """All pages of the list; calls `between` after each page."""
     pages: list[list[str]] = []
     after: dict[str, str] = {}
     while True:
@@ -40,24 +41,24 @@ async def test_without_sessions_the_list_is_empty(aap: AapClient) -> None:
     assert await aap.list_sessions() == {"sessions": []}
 
 
-async def test_every_session_comes_once_newest_first(portico: RunningGateway, aap: AapClient) -> None:
+async def test_every_session_is_listed_once_newest_first(portico: RunningGateway, aap: AapClient) -> None:
     ids = await _fill(portico, 250)
-    pages = await _walk(aap)
+    pages = await _all_pages(aap)
     assert [len(page) for page in pages] == [100, 100, 50]
     assert [session for page in pages for session in page] == ids[::-1]
-    assert [len(page) for page in await _walk(aap, limit=125)] == [125, 125]
-    assert [len(page) for page in await _walk(aap, limit=1000)] == [250]
+    assert [len(page) for page in await _all_pages(aap, limit=125)] == [125, 125]
+    assert [len(page) for page in await _all_pages(aap, limit=1000)] == [250]
 
 
-async def test_sessions_that_are_made_in_between_disturb_nothing(portico: RunningGateway, aap: AapClient) -> None:
+async def test_sessions_created_between_pages_do_not_change_the_pages(portico: RunningGateway, aap: AapClient) -> None:
     ids = await _fill(portico, 250)
 
-    async def more() -> None:
+    async def create_one() -> None:
         await aap.create_session("echo")
 
-    pages = await _walk(aap, more, limit=60)
+    pages = await _all_pages(aap, create_one, limit=60)
     assert [session for page in pages for session in page] == ids[::-1]
-    assert len([session for page in await _walk(aap) for session in page]) == 254
+    assert len([session for page in await _all_pages(aap) for session in page]) == 254
 
 
 async def test_a_cursor_survives_the_deletion_of_its_session(portico: RunningGateway, aap: AapClient) -> None:
@@ -68,22 +69,22 @@ async def test_a_cursor_survives_the_deletion_of_its_session(portico: RunningGat
     assert rest == {"sessions": ids[5::-1]}
 
 
-async def test_new_sessions_stand_first(aap: AapClient) -> None:
+async def test_new_sessions_are_listed_first(aap: AapClient) -> None:
     made = [(await aap.create_session("echo"))["sessionId"] for _ in range(3)]
     assert (await aap.list_sessions())["sessions"] == made[::-1]
 
 
-async def test_a_cursor_of_somebody_elses_is_refused(aap: AapClient) -> None:
+async def test_invalid_cursor_is_refused(aap: AapClient) -> None:
     for cursor in ("", "junk", "AAAA", "bm9wZQ==", "MS4wIHggeQ==", "%ff", "é", "sess_1"):
         assert "after" in await expect_error(aap.http.get(aap.base.url + "/sessions", params={"after": cursor}), 400)
 
 
-async def test_a_limit_out_of_bounds_is_refused(aap: AapClient) -> None:
+async def test_limit_out_of_bounds_is_refused(aap: AapClient) -> None:
     for limit in ("0", "-1", "1001", "many", ""):
         assert "limit" in await expect_error(aap.http.get(aap.base.url + "/sessions", params={"limit": limit}), 400)
 
 
-async def test_a_deleted_session_is_gone(aap: AapClient) -> None:
+async def test_deleted_session_is_not_found(aap: AapClient) -> None:
     session = (await aap.create_session("echo"))["sessionId"]
     answer = await aap.delete(session)
     assert (answer.status_code, answer.content) == (204, b"")
@@ -93,7 +94,7 @@ async def test_a_deleted_session_is_gone(aap: AapClient) -> None:
     assert await aap.list_sessions() == {"sessions": []}
 
 
-async def test_deleting_ends_a_run_with_its_agent(
+async def test_delete_stops_the_run_and_its_agent(
     portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     steps = [{"text": "a"}, {"spawn": {"seconds": 60, "new_session": True, "pid_file": "stray"}}, {"hang": {"ignore_term": True}}]
@@ -115,7 +116,7 @@ async def test_deleting_ends_a_run_with_its_agent(
     assert not await portico.gateway.store.events.read(session, 0)
 
 
-async def test_a_session_that_is_deleted_while_others_ask_for_it(portico: RunningGateway, aap: AapClient) -> None:
+async def test_concurrent_requests_for_a_deleted_session(portico: RunningGateway, aap: AapClient) -> None:
     for _ in range(5):
         session = (await aap.create_session("echo"))["sessionId"]
         answers = await asyncio.gather(
@@ -136,7 +137,7 @@ async def _nothing_runs(portico: RunningGateway) -> bool:
     return not await portico.gateway.store.processes.all()
 
 
-async def test_a_turn_while_one_runs_is_refused(portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_turn_during_a_run_is_refused(portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario({"when": "go", "steps": [{"text": "a"}, {"hang": True}]}, [{"text": "b"}])
     session = (await aap.create_session(options={"scenario": name}))["sessionId"]
     async with aap.stream(session, user_message("go")) as answer:
@@ -151,7 +152,7 @@ async def test_a_turn_while_one_runs_is_refused(portico: RunningGateway, aap: Aa
         assert await aap.get_session(session) == before
 
 
-async def test_of_turns_at_the_same_time_one_runs(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_one_of_several_concurrent_turns_runs(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "a"}, {"delay": 0.3}])
     session = (await aap.create_session(options={"scenario": name, "pace": "fast"}))["sessionId"]
     body = {"messages": [user_message("again")], "agent": {"options": {"pace": "recorded"}}}

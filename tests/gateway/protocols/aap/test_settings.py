@@ -1,4 +1,4 @@
-"""What a client sets: options, tools, and the agent; what is wrong with them is named, and then nothing has changed."""
+"""Options, tools and agent of a session. Invalid values are named in the error and change nothing."""
 
 from __future__ import annotations
 
@@ -12,65 +12,63 @@ from tests.gateway.aap_client import AapClient, BaseUrl
 from tests.gateway.requests import expect_error, session_body, user_message
 
 WriteScenario = Callable[..., str]
-SAY_OPTIONS = [{"text": "{options.pace} {options.token}"}]
+OPTIONS_AS_TEXT = [{"text": "{options.pace} {options.token}"}]
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object", "properties": {}}}
 
 
-def _said(answer: dict[str, Any]) -> str:
+def _text(answer: dict[str, Any]) -> str:
     return str(answer["messages"][0]["content"])
 
 
 async def test_options_merge_by_key(aap: AapClient, write_scenario: WriteScenario) -> None:
-    name = write_scenario(SAY_OPTIONS)
+    name = write_scenario(OPTIONS_AS_TEXT)
     first = await aap.create_session(options={"scenario": name, "pace": "fast"})
     session = first["sessionId"]
-    assert _said(first) == "fast "
-    assert _said(await aap.send_turn(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
-    assert _said(await aap.send_turn(session, "x")) == "fast tok-1234"
-    assert _said(await aap.send_turn(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
-    assert _said(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
+    assert _text(first) == "fast "
+    assert _text(await aap.send_turn(session, "x", agent={"options": {"token": "tok-1234"}})) == "fast tok-1234"
+    assert _text(await aap.send_turn(session, "x")) == "fast tok-1234"
+    assert _text(await aap.send_turn(session, "x", agent={"options": {"pace": "recorded"}})) == "recorded tok-1234"
+    assert _text(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
     config = (await aap.get_session(session))["agent"]
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
 
 
-async def test_an_option_that_was_never_given_has_its_default(
-    base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario
-) -> None:
+async def test_option_that_was_never_set_has_its_default(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
-        "options": {"scenario": write_scenario(SAY_OPTIONS), "token": "from-config"},
+        "options": {"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "from-config"},
     }
     async with run_gateway(gateway_config(tmp_path, agents={"demo": entry})) as portico:
         aap = AapClient(portico.client, base)
         answer = await aap.create_session("demo")
-        assert _said(answer) == "recorded from-config"
+        assert _text(answer) == "recorded from-config"
         assert (await aap.get_session(answer["sessionId"]))["agent"] == {"name": "demo"}
         answer = await aap.create_session("demo", options={"token": "of-session", "pace": "fast"})
-        assert _said(answer) == "fast of-session"
+        assert _text(answer) == "fast of-session"
         reset = {"options": {"pace": "recorded"}}
-        assert _said(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
+        assert _text(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
 
 
-async def test_stars_sent_back_leave_a_secret_as_it_is(aap: AapClient, write_scenario: WriteScenario) -> None:
-    first = await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"})
+async def test_masked_secret_sent_back_keeps_its_value(aap: AapClient, write_scenario: WriteScenario) -> None:
+    first = await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"})
     session = first["sessionId"]
-    shown = (await aap.get_session(session))["agent"]["options"]
-    assert shown["token"] == "***"
-    assert _said(await aap.send_turn(session, "x", agent={"options": shown})) == "recorded tok-1234"
-    assert _said(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
-    fresh = await aap.create_session(options=shown)
-    assert _said(fresh) == "recorded "
+    masked = (await aap.get_session(session))["agent"]["options"]
+    assert masked["token"] == "***"
+    assert _text(await aap.send_turn(session, "x", agent={"options": masked})) == "recorded tok-1234"
+    assert _text(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
+    fresh = await aap.create_session(options=masked)
+    assert _text(fresh) == "recorded "
 
 
-async def test_other_options_may_be_stars(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_stars_are_a_literal_value_for_other_options(aap: AapClient, write_scenario: WriteScenario) -> None:
     text = await expect_error(aap.put(session_body(options={"scenario": "***"})), 503)
     assert "***" in text
 
 
-async def test_settings_outlive_the_daemon(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_settings_are_kept_over_a_restart(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path)
-    options = {"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}
+    options = {"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"}
     async with run_gateway(config) as portico:
         aap = AapClient(portico.client, base)
         session = (await aap.create_session(options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))[
@@ -80,17 +78,17 @@ async def test_settings_outlive_the_daemon(base: BaseUrl, tmp_path: Path, write_
     async with run_gateway(config) as portico:
         aap = AapClient(portico.client, base)
         assert await aap.get_session(session) == before
-        assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
+        assert _text(await aap.send_turn(session, "x")) == "recorded tok-1234"
     assert before["tools"] == [WEATHER]
     assert before["agent"]["tools"] == [{"name": "lookup", "trust": True}]
 
 
-async def test_tools_replace_the_tools_before(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_tools_replace_the_previous_tools(aap: AapClient, write_scenario: WriteScenario) -> None:
     own = {"tool_call": {"name": "lookup", "result": "3 hits"}}
     name = write_scenario([own, {"text": "{last_result}"}])
     answer = await aap.create_session(options={"scenario": name})
     session = answer["sessionId"]
-    assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools every tool of the agent's is off"
+    assert "not enabled" in answer["messages"][-1]["content"], "without agent.tools all tools of the agent are disabled"
     assert "tools" not in await aap.get_session(session)
     granted = {"tools": [{"name": "lookup", "trust": True}, {"name": "shell"}]}
     assert (await aap.send_turn(session, "x", agent=granted))["messages"][-1]["content"] == "3 hits"
@@ -118,7 +116,7 @@ BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_bad_settings_are_named_and_change_nothing(aap: AapClient) -> None:
+async def test_invalid_settings_are_refused_and_change_nothing(aap: AapClient) -> None:
     session = (await aap.create_session(options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
     before = await aap.get_session(session)
     for agent, named in BAD_AGENTS:
@@ -142,7 +140,7 @@ BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-async def test_bad_application_tools_are_named(aap: AapClient) -> None:
+async def test_invalid_application_tools_are_refused(aap: AapClient) -> None:
     sessions = {name: (await aap.create_session(name))["sessionId"] for name in ("script", "echo")}
     before = [await aap.get_session(session) for session in sessions.values()]
     for agent, tools, named in BAD_TOOLS:
@@ -155,14 +153,14 @@ async def test_bad_application_tools_are_named(aap: AapClient) -> None:
     assert len((await aap.list_sessions())["sessions"]) == 2
 
 
-async def test_an_unknown_agent_is_named(aap: AapClient) -> None:
-    text = await expect_error(aap.put(session_body("nobody")), 400)
-    assert "'nobody'" in text
+async def test_unknown_agent_is_refused(aap: AapClient) -> None:
+    text = await expect_error(aap.put(session_body("no-such-agent")), 400)
+    assert "'no-such-agent'" in text
     assert "echo" in text and "script" in text
     assert await aap.list_sessions() == {"sessions": []}
 
 
-async def test_the_agent_of_a_session_stays(aap: AapClient) -> None:
+async def test_agent_of_a_session_cannot_be_changed(aap: AapClient) -> None:
     session = (await aap.create_session("script", options={"pace": "fast"}))["sessionId"]
     before = await aap.get_session(session)
     body = {"messages": [user_message()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
@@ -172,25 +170,25 @@ async def test_the_agent_of_a_session_stays(aap: AapClient) -> None:
     assert (await aap.send_turn(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
 
 
-async def test_settings_with_which_the_agent_does_not_start_are_not_kept(aap: AapClient, write_scenario: WriteScenario) -> None:
-    session = (await aap.create_session(options={"scenario": write_scenario(SAY_OPTIONS), "token": "tok-1234"}))["sessionId"]
+async def test_settings_that_prevent_the_agent_start_are_not_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session = (await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"}))["sessionId"]
     before = await aap.get_session(session)
     body = {"messages": [user_message()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
     assert "missing.json" in await expect_error(aap.post(session, body), 503)
     assert await aap.get_session(session) == before
-    assert _said(await aap.send_turn(session, "x")) == "recorded tok-1234"
+    assert _text(await aap.send_turn(session, "x")) == "recorded tok-1234"
 
 
-async def test_a_session_whose_agent_does_not_start_is_not_left_behind(portico: RunningGateway, aap: AapClient) -> None:
+async def test_session_is_removed_if_its_agent_does_not_start(portico: RunningGateway, aap: AapClient) -> None:
     text = await expect_error(aap.put(session_body(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
     assert len((await aap.list_sessions())["sessions"]) == int(aap.is_version_3), (
-        "in version 3 it was made by a request of its own"
+        "version 3 creates the session in a separate request"
     )
     assert not await portico.gateway.store.processes.all()
 
 
-async def test_a_tool_keeps_every_word_of_its_schema(aap: AapClient) -> None:
+async def test_tool_schema_is_returned_unchanged(aap: AapClient) -> None:
     schema = json.loads('{"type":"object","properties":{"a":{"enum":[1,2.5,null,true]}},"x-own":{"deep":[[]]},"$defs":{}}')
     tool = {"name": "t", "title": "A tool", "description": "", "inputSchema": schema}
     session = (await aap.create_session(tools=[tool], options={"pace": "fast"}))["sessionId"]

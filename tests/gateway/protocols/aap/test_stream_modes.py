@@ -1,4 +1,4 @@
-"""One turn in the three modes `delta`, `message` and `none`: the same turn, shown in three ways."""
+"""The same turn in the three stream modes `delta`, `message` and `none`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MESSAGES = [
 
 
 async def turn(aap: AapClient, scenario: str, mode: str) -> tuple[str, list[Frame]]:
-    """The session and the events between `turn_start` and the end of a new session's first turn."""
+    """Creates a session; returns its id and the events of its first turn after `turn_start`."""
     session, events = await aap.create_streamed(options={"scenario": scenario}, stream=mode)
     assert events[0] == ("turn_start", {})
     assert [name for name, _ in events].count("turn_stop") == 1
@@ -51,7 +51,7 @@ async def turn(aap: AapClient, scenario: str, mode: str) -> tuple[str, list[Fram
     return session, events[1:]
 
 
-async def test_delta_sends_text_and_thinking_as_they_come(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_delta_sends_text_and_thinking_in_pieces(aap: AapClient, write_scenario: WriteScenario) -> None:
     session, events = await turn(aap, write_scenario(STEPS), "delta")
     assert [name for name, _ in events[:6]] == ["thinking_delta"] * 6
     assert {name for name, _ in events} == {"thinking_delta", "text_delta", "turn_stop"}
@@ -67,7 +67,7 @@ async def test_message_sends_each_whole_text_in_order(aap: AapClient, write_scen
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
 
 
-async def test_none_sends_one_json_answer(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_none_sends_one_json_response(aap: AapClient, write_scenario: WriteScenario) -> None:
     body = await aap.create_session(options={"scenario": write_scenario(STEPS)}, stream="none")
     session = body.pop("sessionId")
     assert body == {"stopReason": "end_turn", "messages": MESSAGES}
@@ -84,14 +84,14 @@ async def test_none_is_the_default(aap: AapClient) -> None:
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_a_later_turn_starts_with_turn_start(aap: AapClient, mode: str) -> None:
+async def test_later_turn_starts_with_turn_start(aap: AapClient, mode: str) -> None:
     session = (await aap.create_session("echo", "one"))["sessionId"]
     events = await aap.stream_turn(session, user_message("two"), stream=mode)
     text = ("text_delta", {"delta": "two"}) if mode == "delta" else ("text", {"text": "two"})
     assert events == [("turn_start", {}), text, ("turn_stop", {"stopReason": "end_turn"})]
 
 
-async def test_a_session_goes_on_over_many_turns_in_every_mode(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_session_continues_over_turns_in_every_mode(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "{turn}:"}, {"remember": True}])
     session = (await aap.create_session("script", "a", options={"scenario": name}))["sessionId"]
     for number, mode in enumerate(("delta", "message", "none"), 2):
@@ -112,7 +112,7 @@ async def test_a_session_goes_on_over_many_turns_in_every_mode(aap: AapClient, w
         ([{"text": "x"}, {"exit": 3}], "error"),
     ],
 )
-async def test_every_end_has_its_stop_reason(aap: AapClient, write_scenario: WriteScenario, steps: Any, reason: str) -> None:
+async def test_stop_reason_is_sent_in_every_mode(aap: AapClient, write_scenario: WriteScenario, steps: Any, reason: str) -> None:
     name = write_scenario(steps)
     for mode in ("delta", "message"):
         session, events = await turn(aap, name, mode)
@@ -129,25 +129,25 @@ async def test_every_end_has_its_stop_reason(aap: AapClient, write_scenario: Wri
     assert found["history"]["full"][1:] == [{"role": "assistant", "content": "x"}]
 
 
-async def test_a_message_that_the_agent_lost_does_not_count(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_discarded_message_is_not_sent_or_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "Half a mess"}, {"message_end": {"discarded": True}}, {"text": "A whole message."}])
     session, events = await turn(aap, name, "message")
     assert events[:-1] == [("text", {"text": "A whole message."})]
     assert (await aap.get_history(session))[1:] == [{"role": "assistant", "content": "A whole message."}]
 
 
-async def test_frames_are_exactly_as_the_protocol_writes_them(portico: RunningGateway) -> None:
-    answer = await portico.client.put("/session", json=session_body("echo", 'say "hi"\n\n', stream="delta"))
+async def test_frames_have_the_exact_bytes_of_the_protocol(portico: RunningGateway) -> None:
+    answer = await portico.client.put("/session", json=session_body("echo", 'reply "hi"\n\n', stream="delta"))
     first, rest = answer.content.split(b"\n\n", 1)
     assert first.startswith(b'event: session_start\ndata: {"sessionId":"sess_')
     assert rest == (
         b"event: turn_start\ndata: {}\nid: 1\n\n"
-        b'event: text_delta\ndata: {"delta":"say \\"hi\\"\\n\\n"}\nid: 3\n\n'
+        b'event: text_delta\ndata: {"delta":"reply \\"hi\\"\\n\\n"}\nid: 3\n\n'
         b'event: turn_stop\ndata: {"stopReason":"end_turn"}\nid: 4\n\n'
     )
 
 
-async def test_streams_are_not_to_be_buffered(portico: RunningGateway) -> None:
+async def test_stream_headers_disable_buffering(portico: RunningGateway) -> None:
     for path, body in (("/session", session_body("echo", stream="delta")), ("/v1/execute", {"driver": "echo", "task": "x"})):
         answer = await portico.client.request("PUT" if path == "/session" else "POST", path, json=body)
         assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
@@ -155,19 +155,19 @@ async def test_streams_are_not_to_be_buffered(portico: RunningGateway) -> None:
         assert answer.headers["x-accel-buffering"] == "no"
 
 
-async def test_a_quiet_stream_is_kept_open_by_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
     async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05})) as portico:
         answer = await portico.client.put("/session", json=session_body(options={"scenario": name}, stream="delta"))
     blocks = answer.text.split("\n\n")
-    received_text = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
-    quiet = blocks[received_text[0] + 1 : received_text[1]]
-    assert len(quiet) >= 3
-    assert all(block.startswith(": ") for block in quiet)
+    deltas = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
+    comments = blocks[deltas[0] + 1 : deltas[1]]
+    assert len(comments) >= 3
+    assert all(block.startswith(": ") for block in comments)
     assert [name for name, _ in parse_frames(answer.text)][2:] == ["text_delta", "text_delta", "turn_stop"]
 
 
-async def test_events_do_not_wait_for_the_end_of_the_turn(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_events_are_sent_before_the_turn_ends(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     body = session_body(options={"scenario": write_scenario([{"text": "a"}, {"hang": True}])}, stream="delta")
     async with portico.client.stream("PUT", "/session", json=body) as answer:
         seen = ""

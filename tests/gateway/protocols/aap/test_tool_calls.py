@@ -1,4 +1,4 @@
-"""Calls that wait for the client: results, permissions, what is wrong with answers, and giving calls up."""
+"""Pending calls: results, permissions, invalid answers, and cancellation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gateway.aap_client import AapClient
 from tests.gateway.requests import expect_error, user_message
 
 WriteScenario = Callable[..., str]
-OFFERED = [
+APPLICATION_TOOLS = [
     {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}},
     {"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}},
 ]
@@ -39,35 +39,35 @@ LOOKED_UP = {"role": "tool", "toolCallId": "call_1_1", "content": "3 hits"}
 
 
 @pytest.fixture
-async def asked(aap: AapClient, tmp_path: Path) -> dict[str, Any]:
-    """A session of the scenario `tools`, which waits for two results and one permission."""
+async def pending(aap: AapClient, tmp_path: Path) -> dict[str, Any]:
+    """The first turn of a session of the scenario `tools`, which stops with two pending results and one pending permission."""
     (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
-    return await aap.create_session(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS)
+    return await aap.create_session(options={"scenario": "tools.json"}, tools=APPLICATION_TOOLS, grants=GRANTS)
 
 
-async def test_the_turn_stops_for_the_calls_that_need_the_client(aap: AapClient, asked: dict[str, Any]) -> None:
-    assert asked["stopReason"] == "tool_use"
-    assert asked["messages"] == [{"role": "assistant", "content": CALLS}, LOOKED_UP]
-    found = await aap.get_session(asked["sessionId"])
+async def test_turn_stops_for_calls_that_need_the_client(aap: AapClient, pending: dict[str, Any]) -> None:
+    assert pending["stopReason"] == "tool_use"
+    assert pending["messages"] == [{"role": "assistant", "content": CALLS}, LOOKED_UP]
+    found = await aap.get_session(pending["sessionId"])
     assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
-    assert found["history"]["full"] == [user_message(), *asked["messages"]]
+    assert found["history"]["full"] == [user_message(), *pending["messages"]]
 
 
-async def test_results_and_permission_together_let_it_go_on(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
-    session = asked["sessionId"]
-    note = tmp_path / "scenes" / "notes" / "tokyo.md"
-    assert not note.exists()
+async def test_turn_continues_after_results_and_permission(aap: AapClient, pending: dict[str, Any], tmp_path: Path) -> None:
+    session = pending["sessionId"]
+    file = tmp_path / "scenes" / "notes" / "tokyo.md"
+    assert not file.exists()
     answer = await aap.send_turn(session, CLOCK, YES, WEATHER)
     end = {"role": "assistant", "content": 'The weather: rain. The time: noon. The note: {"written": 5}.'}
     result = {"role": "tool", "toolCallId": "note", "content": '{"written":5}'}
     assert answer == {"stopReason": "end_turn", "messages": [result, end]}
-    assert note.read_text() == "Tokyo"
-    assert await aap.get_history(session) == [user_message(), *asked["messages"], CLOCK, WEATHER, result, end]
+    assert file.read_text() == "Tokyo"
+    assert await aap.get_history(session) == [user_message(), *pending["messages"], CLOCK, WEATHER, result, end]
     assert (await aap.get_session(session))["state"] == "idle"
 
 
-async def test_a_denial_is_told_to_the_agent_and_kept(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
-    session = asked["sessionId"]
+async def test_denial_is_sent_to_the_agent_and_stored(aap: AapClient, pending: dict[str, Any], tmp_path: Path) -> None:
+    session = pending["sessionId"]
     answer = await aap.send_turn(session, WEATHER, CLOCK, NO)
     denied = {"role": "tool", "toolCallId": "note", "content": "Tool call denied: not today"}
     assert answer["messages"][0] == denied
@@ -79,9 +79,11 @@ async def test_a_denial_is_told_to_the_agent_and_kept(aap: AapClient, asked: dic
 
 
 @pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_the_stream_shows_calls_and_results(aap: AapClient, tmp_path: Path, mode: str) -> None:
+async def test_stream_contains_calls_and_results(aap: AapClient, tmp_path: Path, mode: str) -> None:
     (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
-    session, events = await aap.create_streamed(options={"scenario": "tools.json"}, tools=OFFERED, grants=GRANTS, stream=mode)
+    session, events = await aap.create_streamed(
+        options={"scenario": "tools.json"}, tools=APPLICATION_TOOLS, grants=GRANTS, stream=mode
+    )
     text = ("text_delta", {"delta": "I ask around."}) if mode == "delta" else ("text", {"text": "I ask around."})
     calls = [("tool_call", {key: value for key, value in call.items() if key != "type"}) for call in CALLS[1:]]
     looked_up = ("tool_result", {"toolCallId": "call_1_1", "content": "3 hits"})
@@ -103,8 +105,8 @@ WRONG_ANSWERS: list[tuple[list[dict[str, Any]], list[str]]] = [
 ]
 
 
-async def test_wrong_answers_are_named_and_the_session_still_waits(aap: AapClient, asked: dict[str, Any]) -> None:
-    session = asked["sessionId"]
+async def test_invalid_answers_are_refused_and_the_calls_stay_pending(aap: AapClient, pending: dict[str, Any]) -> None:
+    session = pending["sessionId"]
     before = await aap.get_session(session)
     for messages, named in WRONG_ANSWERS:
         text = await expect_error(aap.post(session, {"messages": messages}), 400)
@@ -115,54 +117,54 @@ async def test_wrong_answers_are_named_and_the_session_still_waits(aap: AapClien
     assert "'weather'" in text
 
 
-async def test_a_user_message_cancels_the_pending_calls(aap: AapClient, asked: dict[str, Any], tmp_path: Path) -> None:
-    session = asked["sessionId"]
+async def test_a_user_message_cancels_the_pending_calls(aap: AapClient, pending: dict[str, Any], tmp_path: Path) -> None:
+    session = pending["sessionId"]
     write_scenario = {"turns": [{"steps": [{"text": "{turn}"}]}]}
     (tmp_path / "scenes" / "tools.json").write_text(json.dumps(write_scenario))
     answer = await aap.send_turn(session, "never mind", agent={"options": {"pace": "fast"}})
     assert answer == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "2"}]}
     cancelled = [{"role": "tool", "toolCallId": call, "content": "Tool call cancelled"} for call in ("weather", "clock", "note")]
     stored = await aap.get_history(session)
-    assert stored == [user_message(), *asked["messages"], *cancelled, user_message("never mind"), *answer["messages"]]
+    assert stored == [user_message(), *pending["messages"], *cancelled, user_message("never mind"), *answer["messages"]]
     assert not (tmp_path / "scenes" / "notes").exists()
 
 
-async def test_the_same_agent_goes_on_after_calls_were_given_up(
+async def test_agent_process_is_kept_after_calls_were_cancelled(
     portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario
 ) -> None:
-    ask = {"when": "ask", "steps": [{"app_tool": {"id": "w", "name": "get_weather"}}, {"text": "not said"}]}
+    ask = {"when": "ask", "steps": [{"app_tool": {"id": "w", "name": "get_weather"}}, {"text": "not sent"}]}
     name = write_scenario(ask, [{"text": "{turn}"}, {"remember": True}])
-    session = (await aap.create_session("script", "ask", options={"scenario": name}, tools=OFFERED))["sessionId"]
+    session = (await aap.create_session("script", "ask", options={"scenario": name}, tools=APPLICATION_TOOLS))["sessionId"]
     (before,) = await portico.gateway.store.processes.all()
     assert (await aap.send_turn(session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
     assert (before,) == tuple(await portico.gateway.store.processes.all())
 
 
-async def test_settings_that_come_with_answers_are_kept(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_settings_sent_with_answers_are_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{options.token}"}])
-    session = (await aap.create_session(options={"scenario": name}, tools=OFFERED))["sessionId"]
+    session = (await aap.create_session(options={"scenario": name}, tools=APPLICATION_TOOLS))["sessionId"]
     answer = {"role": "tool", "toolCallId": "w1", "content": "x"}
-    await aap.send_turn(session, answer, agent={"options": {"token": "later"}}, tools=OFFERED[:1])
+    await aap.send_turn(session, answer, agent={"options": {"token": "later"}}, tools=APPLICATION_TOOLS[:1])
     found = await aap.get_session(session)
     assert found["agent"]["options"]["token"] == "***"
-    assert found["tools"] == OFFERED[:1]
+    assert found["tools"] == APPLICATION_TOOLS[:1]
     assert (await aap.send_turn(session, "again"))["stopReason"] == "tool_use"
     done = await aap.send_turn(session, answer | {"toolCallId": "w2"})
     assert done["messages"] == [{"role": "assistant", "content": "later"}]
 
 
-async def test_twenty_calls_at_once_with_an_image_and_five_megabytes(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_twenty_parallel_calls_with_an_image_and_five_megabytes(aap: AapClient, write_scenario: WriteScenario) -> None:
     calls = [{"app_tool": {"id": f"c{n}", "name": "get_weather", "input": {"n": n}}} for n in range(20)]
-    reported = " ".join(f"{{results.c{n}}}" for n in range(2, 20))
-    name = write_scenario([{"parallel": {"calls": calls}}, {"text": reported}])
-    asked = await aap.create_session(options={"scenario": name}, tools=OFFERED)
-    assert [block["toolCallId"] for block in asked["messages"][0]["content"]] == [f"c{n}" for n in range(20)]
+    template = " ".join(f"{{results.c{n}}}" for n in range(2, 20))
+    name = write_scenario([{"parallel": {"calls": calls}}, {"text": template}])
+    pending = await aap.create_session(options={"scenario": name}, tools=APPLICATION_TOOLS)
+    assert [block["toolCallId"] for block in pending["messages"][0]["content"]] == [f"c{n}" for n in range(20)]
     pixel = [{"type": "text", "text": "a map"}, {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}]
     contents = ["x" * 5_000_000, pixel, *(f"r{n}" for n in range(2, 20))]
     answers = [{"role": "tool", "toolCallId": f"c{n}", "content": content} for n, content in enumerate(contents)]
-    done = await aap.send_turn(asked["sessionId"], *reversed(answers))
+    done = await aap.send_turn(pending["sessionId"], *reversed(answers))
     assert done["messages"] == [{"role": "assistant", "content": " ".join(f"r{n}" for n in range(2, 20))}]
-    kept = {m["toolCallId"]: m["content"] for m in await aap.get_history(asked["sessionId"]) if m["role"] == "tool"}
+    kept = {m["toolCallId"]: m["content"] for m in await aap.get_history(pending["sessionId"]) if m["role"] == "tool"}
     assert kept == {answer["toolCallId"]: answer["content"] for answer in answers}
 
 

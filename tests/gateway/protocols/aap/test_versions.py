@@ -1,4 +1,4 @@
-"""What the versions have of their own, one session in all of them, and a client at the wrong base URL."""
+"""Differences between the versions of AAP, one session used in all versions, and requests at the wrong base URL."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ RAIN = {"role": "tool", "toolCallId": "w", "content": "rain"}
 
 
 @pytest.fixture
-def three(portico: RunningGateway) -> AapClient:
+def aap_v3(portico: RunningGateway) -> AapClient:
     return AapClient(portico.client, V3)
 
 
-async def test_each_base_says_its_version(aap: AapClient) -> None:
+async def test_each_base_url_reports_its_version(aap: AapClient) -> None:
     body = (await aap.http.get(aap.base.url + "/meta")).json()
     assert body["version"] == aap.base.version
     (script,) = [agent for agent in body["agents"] if agent["name"] == "script"]
@@ -34,20 +34,20 @@ async def test_each_base_says_its_version(aap: AapClient) -> None:
     assert script["capabilities"]["history"] == {"compacted": {}, "full": {}}
 
 
-async def test_a_session_of_one_version_is_one_of_all(
+async def test_session_of_one_version_can_be_used_in_all_versions(
     portico: RunningGateway, base: BaseUrl, write_scenario: WriteScenario
 ) -> None:
     name = write_scenario({"when": "go", "steps": [CALL, {"text": "{results.w}"}]}, [{"text": "{turn}"}])
     clients = [AapClient(portico.client, other) for other in BASE_URLS]
     made = await AapClient(portico.client, base).create_session(options={"scenario": name, "token": "tok-1234"}, tools=[WEATHER])
     session = made["sessionId"]
-    for asking, answering in zip(clients, [*clients[1:], clients[0]], strict=True):
-        assert (await asking.send_turn(session, "go"))["stopReason"] == "tool_use"
+    for first, second in zip(clients, [*clients[1:], clients[0]], strict=True):
+        assert (await first.send_turn(session, "go"))["stopReason"] == "tool_use"
         seen = [await client.get_session(session) for client in clients]
-        assert all(found == seen[0] for found in seen), "the same in each version's words"
+        assert all(found == seen[0] for found in seen), "the same session in the form of each version"
         assert (seen[0]["state"], seen[0]["tools"]) == ("waiting", [WEATHER])
         assert seen[0]["agent"]["options"]["token"] == "***"
-        answer = await answering.send_turn(session, RAIN)
+        answer = await second.send_turn(session, RAIN)
         assert answer["messages"] == [{"role": "assistant", "content": "rain"}]
     for client in clients:
         assert await client.list_sessions() == {"sessions": [session]}
@@ -56,7 +56,7 @@ async def test_a_session_of_one_version_is_one_of_all(
         await expect_error(client.get(session), 404)
 
 
-async def test_the_list_shows_each_session_as_it_is(
+async def test_list_contains_the_state_of_each_session(
     portico: RunningGateway, base: BaseUrl, write_scenario: WriteScenario
 ) -> None:
     aap = AapClient(portico.client, base)
@@ -65,8 +65,8 @@ async def test_the_list_shows_each_session_as_it_is(
         "token": "tok-1234",
     }
     made = [
-        (await aap.create_session("script", received_text, options=options, tools=[WEATHER]))["sessionId"]
-        for received_text in ("call", "hello")
+        (await aap.create_session("script", prompt, options=options, tools=[WEATHER]))["sessionId"]
+        for prompt in ("call", "hello")
     ]
     made.append((await aap.create_session("echo"))["sessionId"])
     listed = (await portico.client.get(base.url + "/sessions")).json()["sessions"]
@@ -80,7 +80,7 @@ async def test_the_list_shows_each_session_as_it_is(
     assert "tok-1234" not in str(listed)
 
 
-async def test_the_list_outlives_an_agents_configuration(base: BaseUrl, tmp_path: Path) -> None:
+async def test_session_of_a_removed_agent_stays_listed(base: BaseUrl, tmp_path: Path) -> None:
     config = gateway_config(tmp_path)
     agents = {**config["agents"], "gone": {"driver": "echo"}}
     async with run_gateway({**config, "agents": agents}) as portico:
@@ -91,25 +91,25 @@ async def test_the_list_outlives_an_agents_configuration(base: BaseUrl, tmp_path
         assert "'gone'" in await expect_error(aap.get(session), 503)
 
 
-async def test_version_3_makes_a_session_without_a_turn(
-    portico: RunningGateway, three: AapClient, write_scenario: WriteScenario
+async def test_version_3_creates_a_session_without_a_turn(
+    portico: RunningGateway, aap_v3: AapClient, write_scenario: WriteScenario
 ) -> None:
-    answer = await three.post_sessions(agent={"name": "script", "options": {"scenario": write_scenario([{"text": "{turn}"}])}})
+    answer = await aap_v3.post_sessions(agent={"name": "script", "options": {"scenario": write_scenario([{"text": "{turn}"}])}})
     assert answer.status_code == 201
     assert list(answer.json()) == ["sessionId"]
     session = answer.json()["sessionId"]
-    assert not await portico.gateway.store.processes.all(), "the agent does not run"
-    found = await three.get_session(session)
+    assert not await portico.gateway.store.processes.all(), "the agent is not started"
+    found = await aap_v3.get_session(session)
     assert (found["state"], found["history"]) == ("idle", {"full": []})
     assert "stopReason" not in found
-    assert await three.stream_turn(session, user_message(), stream="delta") == [
+    assert await aap_v3.stream_turn(session, user_message(), stream="delta") == [
         ("turn_start", {}),
         ("text_delta", {"delta": "1"}),
         ("turn_stop", {"stopReason": "end_turn"}),
     ]
 
 
-async def test_version_3_seeds_a_history(three: AapClient, write_scenario: WriteScenario) -> None:
+async def test_version_3_seeds_a_history(aap_v3: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "{system}|"}, {"remember": True}])
     seed = [
         {"role": "system", "content": "Answer briefly."},
@@ -118,15 +118,15 @@ async def test_version_3_seeds_a_history(three: AapClient, write_scenario: Write
         {"role": "tool", "toolCallId": "old", "content": "3 hits"},
         {"role": "assistant", "content": "found"},
     ]
-    made = await three.post_sessions(agent={"name": "script", "options": {"scenario": name}}, messages=seed)
+    made = await aap_v3.post_sessions(agent={"name": "script", "options": {"scenario": name}}, messages=seed)
     session = made.json()["sessionId"]
-    assert (await three.get_session(session))["history"]["full"] == seed
-    answer = await three.send_turn(session, "second")
+    assert (await aap_v3.get_session(session))["history"]["full"] == seed
+    answer = await aap_v3.send_turn(session, "second")
     assert answer["messages"] == [{"role": "assistant", "content": 'Answer briefly.|["first"]'}]
-    assert await three.get_history(session) == [*seed, user_message("second"), *answer["messages"]]
+    assert await aap_v3.get_history(session) == [*seed, user_message("second"), *answer["messages"]]
 
 
-OPEN_CALLS = [
+PENDING_CALLS = [
     user_message("How is it?"),
     {
         "role": "assistant",
@@ -139,7 +139,7 @@ OPEN_CALLS = [
     },
     {"role": "tool", "toolCallId": "l", "content": "3 hits"},
 ]
-ASKS = [
+CALL_STEPS = [
     {"text": "I ask."},
     {
         "parallel": [
@@ -152,53 +152,53 @@ ASKS = [
 NO = {"role": "tool_permission", "toolCallId": "n", "granted": False, "reason": "no"}
 
 
-async def seeded(three: AapClient, scenario: str) -> str:
+async def seeded(aap_v3: AapClient, scenario: str) -> str:
     agent = {"name": "script", "options": {"scenario": scenario}, "tools": [{"name": "lookup"}, {"name": "write_note"}]}
-    made = await three.post_sessions(agent=agent, messages=OPEN_CALLS, tools=[WEATHER])
+    made = await aap_v3.post_sessions(agent=agent, messages=PENDING_CALLS, tools=[WEATHER])
     assert made.status_code == 201, made.text
     return str(made.json()["sessionId"])
 
 
-async def test_a_seed_that_ends_in_pending_calls_can_be_answered(three: AapClient, write_scenario: WriteScenario) -> None:
-    session = await seeded(three, write_scenario([*ASKS, {"text": "Rain: {results.w}."}]))
-    before = await three.get_session(session)
+async def test_a_seed_that_ends_in_pending_calls_can_be_answered(aap_v3: AapClient, write_scenario: WriteScenario) -> None:
+    session = await seeded(aap_v3, write_scenario([*CALL_STEPS, {"text": "Rain: {results.w}."}]))
+    before = await aap_v3.get_session(session)
     assert (before["state"], before["stopReason"]) == ("waiting", "tool_use")
-    assert "'n' is still pending" in await expect_error(three.post(session, {"messages": [RAIN]}), 400)
+    assert "'n' is still pending" in await expect_error(aap_v3.post(session, {"messages": [RAIN]}), 400)
     assert "'x' is not a pending" in await expect_error(
-        three.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400
+        aap_v3.post(session, {"messages": [RAIN, NO, {**RAIN, "toolCallId": "x"}]}), 400
     )
-    assert await three.get_session(session) == before
-    answer = await three.send_turn(session, RAIN, NO)
+    assert await aap_v3.get_session(session) == before
+    answer = await aap_v3.send_turn(session, RAIN, NO)
     assert answer["stopReason"] == "end_turn"
     denied = {"role": "tool", "toolCallId": "n", "content": "Tool call denied: no"}
     assert answer["messages"] == [denied, {"role": "assistant", "content": "Rain: rain."}]
-    assert await three.get_history(session) == [*OPEN_CALLS, RAIN, *answer["messages"]]
+    assert await aap_v3.get_history(session) == [*PENDING_CALLS, RAIN, *answer["messages"]]
 
 
-async def test_a_seed_that_ends_in_pending_calls_can_be_cancelled(three: AapClient, write_scenario: WriteScenario) -> None:
-    session = await seeded(three, write_scenario([{"text": "Well."}]))
-    assert (await three.send_turn(session, "Never mind"))["messages"] == [{"role": "assistant", "content": "Well."}]
-    assert [m["content"] for m in (await three.get_history(session))[3:5]] == ["Tool call cancelled"] * 2
+async def test_a_seed_that_ends_in_pending_calls_can_be_cancelled(aap_v3: AapClient, write_scenario: WriteScenario) -> None:
+    session = await seeded(aap_v3, write_scenario([{"text": "Well."}]))
+    assert (await aap_v3.send_turn(session, "Never mind"))["messages"] == [{"role": "assistant", "content": "Well."}]
+    assert [m["content"] for m in (await aap_v3.get_history(session))[3:5]] == ["Tool call cancelled"] * 2
 
 
-async def test_a_call_that_a_user_message_follows_is_not_open(three: AapClient, write_scenario: WriteScenario) -> None:
+async def test_call_followed_by_a_user_message_is_not_pending(aap_v3: AapClient, write_scenario: WriteScenario) -> None:
     agent = {"name": "script", "options": {"scenario": write_scenario([{"text": "Well."}])}}
-    made = await three.post_sessions(agent=agent, messages=[*OPEN_CALLS, user_message("never mind")])
-    assert (await three.get_session(made.json()["sessionId"]))["state"] == "idle"
+    made = await aap_v3.post_sessions(agent=agent, messages=[*PENDING_CALLS, user_message("never mind")])
+    assert (await aap_v3.get_session(made.json()["sessionId"]))["state"] == "idle"
 
 
-async def test_version_3_refuses_what_cannot_be_a_history(three: AapClient) -> None:
+async def test_version_3_refuses_an_invalid_history(aap_v3: AapClient) -> None:
     agent = {"name": "script"}
     for body, named in (
         ({}, "agent: "),
-        ({"agent": {"name": "nobody"}}, "'nobody'"),
+        ({"agent": {"name": "no-such-agent"}}, "'no-such-agent'"),
         ({"agent": agent, "messages": [{"role": "tool_permission", "toolCallId": "x", "granted": True}]}, "messages.0: role"),
         ({"agent": agent, "messages": [user_message([{"type": "image", "url": "file:///etc/passwd"}])]}, "https://"),
         ({"agent": {**agent, "options": {"pace": "slow"}}}, "'pace'"),
         ({"agent": {**agent, "tools": [{"name": "hammer"}]}}, "'hammer'"),
     ):
-        assert named in await expect_error(three.http.post("/aap/v3/sessions", json=body), 400)
-    assert await three.list_sessions() == {"sessions": []}
+        assert named in await expect_error(aap_v3.http.post("/aap/v3/sessions", json=body), 400)
+    assert await aap_v3.list_sessions() == {"sessions": []}
 
 
 WRONG_BASES = [
@@ -216,7 +216,7 @@ WRONG_BASES = [
 ]
 
 
-async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: RunningGateway) -> None:
+async def test_error_at_the_wrong_base_url_names_the_right_one(portico: RunningGateway) -> None:
     for method, path, status, versions, bases in WRONG_BASES:
         text = await expect_error(portico.client.request(method, path), status)
         assert f"is of AAP {versions}," in text, text
@@ -228,7 +228,7 @@ async def test_a_client_at_the_wrong_base_is_told_the_right_one(portico: Running
         assert "base URL to" not in await expect_error(portico.client.get(path), 404)
 
 
-async def test_a_tool_in_another_versions_words_is_named(portico: RunningGateway) -> None:
+async def test_tool_with_the_schema_name_of_another_version_is_refused(portico: RunningGateway) -> None:
     other = {"name": "t", "description": "", "parameters": {"type": "object"}}
     for base in BASE_URLS[:3]:
         body = session_body("script", tools=[other])
@@ -239,13 +239,13 @@ async def test_a_tool_in_another_versions_words_is_named(portico: RunningGateway
     assert text.startswith("tools.0: ") and "`parameters`" in text and "/aap/v1" in text, text
 
 
-def _operations(described: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(path, operation) for path, methods in described["paths"].items() for operation in methods.values()]
+def _operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(path, operation) for path, methods in document["paths"].items() for operation in methods.values()]
 
 
-async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: RunningGateway) -> None:
-    described = (await portico.client.get("/openapi.json")).json()
-    operations = _operations(described)
+async def test_openapi_has_an_operation_id_and_a_tag_for_each_endpoint(portico: RunningGateway) -> None:
+    document = (await portico.client.get("/openapi.json")).json()
+    operations = _operations(document)
     names = [operation["operationId"] for _, operation in operations]
     assert len(set(names)) == len(names)
     assert {"aap_v1_at_the_root_create_session", "aap_v1_create_session", "aap_v2_create_turn", "aap_v3_create_turn"} <= set(
@@ -256,17 +256,17 @@ async def test_the_description_has_a_name_and_a_tag_for_each_endpoint(portico: R
         if path.startswith("/aap/"):
             assert tag == f"AAP {path.split('/')[2]}"
             assert "422" not in operation["responses"], "a bad request is a 400"
-    assert all("__" not in name for name in described["components"]["schemas"])
-    tools = {name: described["components"]["schemas"][name]["required"] for name in ("ApplicationTool", "ClientTool")}
+    assert all("__" not in name for name in document["components"]["schemas"])
+    tools = {name: document["components"]["schemas"][name]["required"] for name in ("ApplicationTool", "ClientTool")}
     assert tools == {
         "ApplicationTool": ["name", "description", "inputSchema"],
         "ClientTool": ["name", "description", "parameters"],
     }
 
 
-async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, write_scenario: WriteScenario) -> None:
+async def test_seeded_session_is_kept_after_the_daemon_is_killed(daemon: Daemon, write_scenario: WriteScenario) -> None:
     name = write_scenario(
-        [*ASKS, {"text": "Rain: {results.w}."}, {"message_end": True}, {"text": "And"}, {"hang": True}], name="hang.json"
+        [*CALL_STEPS, {"text": "Rain: {results.w}."}, {"message_end": True}, {"text": "And"}, {"hang": True}], name="hang.json"
     )
     await daemon.start()
     async with daemon.client() as client:
@@ -274,9 +274,9 @@ async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, write_s
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        three = AapClient(client, V3)
-        assert (await three.get_session(session))["state"] == "waiting"
-        async with three.stream(session, RAIN, NO) as answer:
+        aap_v3 = AapClient(client, V3)
+        assert (await aap_v3.get_session(session))["state"] == "waiting"
+        async with aap_v3.stream(session, RAIN, NO) as answer:
             async for line in answer.aiter_lines():
                 if '"And"' in line:
                     break
@@ -285,8 +285,8 @@ async def test_a_seeded_session_outlives_a_killed_daemon(daemon: Daemon, write_s
     await daemon.start()
     async with daemon.client() as client:
         found = await AapClient(client, V3).get_session(session)
-    received_text = [message["content"] for message in found["history"]["full"][len(OPEN_CALLS) :]]
-    assert received_text == ["rain", "Tool call denied: no", "Rain: rain.", "And"]
+    contents = [message["content"] for message in found["history"]["full"][len(PENDING_CALLS) :]]
+    assert contents == ["rain", "Tool call denied: no", "Rain: rain.", "And"]
     assert (found["state"], found["stopReason"]) == ("idle", "error")
 
 

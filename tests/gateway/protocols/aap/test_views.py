@@ -1,4 +1,4 @@
-"""The views of a turn, fed with events: what the scripted agent cannot be made to do."""
+"""Views of a turn, for event sequences that the script agent cannot produce."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.gateway.requests import parse_frames
 
 
 def entries(events: Iterable[OutputEvent]) -> list[Entry]:
-    """A turn's."""
+    """The log entries of a turn with these events."""
     return [Entry(number, event, event.encode()) for number, event in enumerate((TurnStart(), *events), 1)]
 
 
-def test_a_result_of_an_earlier_turn_stands_where_it_came() -> None:
+def test_result_of_an_earlier_turn_keeps_its_position() -> None:
     view = JsonView()
     view.feed(
         entries(
@@ -46,7 +46,7 @@ def test_a_result_of_an_earlier_turn_stands_where_it_came() -> None:
     ]
 
 
-def test_calls_of_a_nested_agent_are_its_own() -> None:
+def test_calls_of_a_nested_agent_are_omitted() -> None:
     nested = [
         ToolCall(id="task", name="Task", status="started"),
         Subagent(id="task", status="started", label="look"),
@@ -58,8 +58,8 @@ def test_calls_of_a_nested_agent_are_its_own() -> None:
         Usage(),
         SessionEnd(exit_code=0),
     ]
-    shown = parse_frames(StreamView(whole=False).feed(entries(nested)).decode())[1:]
-    assert shown == [
+    sent = parse_frames(StreamView(whole=False).feed(entries(nested)).decode())[1:]
+    assert sent == [
         ("tool_call", {"toolCallId": "task", "name": "Task", "input": {}}),
         ("tool_result", {"toolCallId": "task", "content": [{"type": "text", "text": "seen"}]}),
         ("turn_stop", {"stopReason": "end_turn"}),
@@ -69,7 +69,7 @@ def test_calls_of_a_nested_agent_are_its_own() -> None:
     assert [message.role for message in view.response().messages] == ["assistant", "tool"]
 
 
-def test_an_error_is_told_with_the_stop_reason_error_only() -> None:
+def test_error_text_is_sent_only_with_stop_reason_error() -> None:
     view = StreamView(whole=True)
     stopped = parse_frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
     assert stopped == [("turn_start", {}), ("turn_stop", {"stopReason": "end_turn"})]
@@ -79,12 +79,12 @@ def test_an_error_is_told_with_the_stop_reason_error_only() -> None:
     assert failed == [("turn_start", {}), ("turn_stop", {"stopReason": "error", "error": "hm"})]
 
 
-def test_a_turn_that_was_stopped_on_request_went_well() -> None:
+def test_cancelled_turn_has_stop_reason_end_turn() -> None:
     end = SessionEnd(exit_code=130, stop_reason="cancelled")
     assert parse_frames(StreamView(whole=True).feed(entries([end])).decode())[1:] == [("turn_stop", {"stopReason": "end_turn"})]
 
 
-def test_a_wait_shows_the_text_before_it() -> None:
+def test_text_before_a_pending_call_is_sent() -> None:
     waiting = [AgentToken(text="a"), AgentToken(text="b"), Awaiting(calls=(AwaitedCall(id="c", wants="result"),))]
     assert parse_frames(StreamView(whole=True).feed(entries(waiting)).decode())[1:] == [
         ("text", {"text": "ab"}),

@@ -1,4 +1,4 @@
-"""A user message while a run is at work: refused, sent to the agent that works, or queued."""
+"""A user message during a run: refused, sent to the running agent (`steer`), or queued."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gateway.requests import create_session, expect_error, get_history, us
 
 WriteScenario = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}
-LONG = [{"text": "begin "}, MARK, {"delay": 3}, {"message_end": True}, {"text": "heard: {steered}"}]
+LONG = [{"text": "begin "}, MARK, {"delay": 3}, {"message_end": True}, {"text": "steered: {steered}"}]
 
 
 def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none", **fields: Any) -> asyncio.Task[httpx.Response]:
@@ -30,7 +30,7 @@ def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none",
 async def busy(
     portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> tuple[str, asyncio.Task[httpx.Response]]:
-    """A session at work on its second turn, and that turn."""
+    """A session that runs its second turn, and the request of that turn."""
     name = write_scenario({"when": "^work$", "steps": LONG}, [{"text": "[{prompt}]"}])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work", "delta")
@@ -38,7 +38,7 @@ async def busy(
     return session, turn
 
 
-async def test_by_default_it_is_refused(portico: RunningGateway, busy: Any) -> None:
+async def test_message_during_a_run_is_refused_by_default(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
     await expect_error(post(portico.client, session, "too soon"), 409)
     await expect_error(post(portico.client, session, "too soon", when_busy="refuse"), 409)
@@ -47,7 +47,7 @@ async def test_by_default_it_is_refused(portico: RunningGateway, busy: Any) -> N
     assert (await get_history(portico.client, session))[2]["content"] == "work"
 
 
-async def test_a_message_is_sent_to_the_agent_at_work(portico: RunningGateway, busy: Any) -> None:
+async def test_steered_message_is_sent_to_the_running_agent(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
     async with follow_events(portico.client, session) as follower:
         steered = await post(portico.client, session, "left!", "delta", when_busy="steer")
@@ -55,25 +55,25 @@ async def test_a_message_is_sent_to_the_agent_at_work(portico: RunningGateway, b
     own = parse_events((await turn).text)
     rest = parse_events(steered.text)
     assert [event[1] for event in own] == ["turn_start", "text_delta", "text_delta", "turn_stop"]
-    assert own[2][2] == {"delta": "heard: left!"}
+    assert own[2][2] == {"delta": "steered: left!"}
     assert rest[0][1] == "turn_start"
     assert rest[1:] == own[2:]
     assert ("client_message", user_message("left!")) in [event[1:] for event in seen]
     assert [message["content"] for message in (await get_history(portico.client, session))[2:]] == [
-        "work", "begin ", "left!", "heard: left!",
+        "work", "begin ", "left!", "steered: left!",
     ]  # fmt: skip
     assert [event for event in await replay_events(portico.client, session) if event in own] == own
     assert (await post(portico.client, session, "next")).json()["messages"][0]["content"] == "[next]"
 
 
-async def test_the_json_of_both_is_their_own_part(portico: RunningGateway, busy: Any) -> None:
+async def test_steered_json_response_contains_only_the_messages_after_it(portico: RunningGateway, busy: Any) -> None:
     session, _ = busy
     steered = (await post(portico.client, session, "left!", when_busy="steer")).json()
-    assert [message["content"] for message in steered["messages"]] == ["heard: left!"]
+    assert [message["content"] for message in steered["messages"]] == ["steered: left!"]
     assert steered["stopReason"] == "end_turn"
 
 
-async def test_a_steered_message_under_a_key_is_sent_once(portico: RunningGateway, busy: Any) -> None:
+async def test_steered_message_with_an_idempotency_key_is_sent_once(portico: RunningGateway, busy: Any) -> None:
     session, _ = busy
     body = {"messages": [user_message("left!")], "when_busy": "steer", "stream": "delta"}
     send = lambda: portico.client.post(f"/session/{session}", json=body, headers={"Idempotency-Key": "k"})  # noqa: E731
@@ -82,14 +82,14 @@ async def test_a_steered_message_under_a_key_is_sent_once(portico: RunningGatewa
     assert [m["content"] for m in await get_history(portico.client, session)].count("left!") == 1
 
 
-async def test_when_nothing_runs_it_is_a_turn(portico: RunningGateway, busy: Any) -> None:
+async def test_steer_and_queue_start_a_turn_when_idle(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
     await turn
     for way in ("steer", "queue"):
         assert (await post(portico.client, session, way, when_busy=way)).json()["messages"][0]["content"] == f"[{way}]"
 
 
-async def test_an_agent_that_cannot_be_steered_is_refused(
+async def test_steering_is_refused_where_the_agent_does_not_support_it(
     portico: RunningGateway, busy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, _ = busy
@@ -100,7 +100,7 @@ async def test_an_agent_that_cannot_be_steered_is_refused(
     assert {agent["name"]: set(agent["capabilities"]["x-portico"]) for agent in agents}["echo"] == {"cancel", "events", "queue"}
 
 
-async def test_a_steered_message_changes_no_settings(portico: RunningGateway, busy: Any) -> None:
+async def test_steered_message_with_settings_is_refused(portico: RunningGateway, busy: Any) -> None:
     session, _ = busy
     agent = {"options": {"pace": "fast"}}
     assert "settings" in await expect_error(post(portico.client, session, "x", when_busy="steer", agent=agent), 400)
@@ -124,7 +124,9 @@ async def test_queued_messages_are_answered_in_their_order(portico: RunningGatew
     assert [m["content"] for m in await get_history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
 
 
-async def test_who_disconnects_is_out_of_the_queue(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_queued_message_is_dropped_when_its_client_disconnects(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     name = write_scenario({"when": "^work$", "steps": [{"text": "begin "}, {"delay": 600}]}, [{"text": "[{prompt}]"}])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work")
@@ -143,7 +145,9 @@ async def test_who_disconnects_is_out_of_the_queue(portico: RunningGateway, writ
     assert "gone" not in [m["content"] for m in await get_history(portico.client, session)]
 
 
-async def test_the_queue_has_a_limit(portico: RunningGateway, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_message_over_the_queue_limit_is_refused(
+    portico: RunningGateway, busy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session, turn = busy
     monkeypatch.setattr(turn_queue, "MAX_QUEUED", 1)
     kept = post(portico.client, session, "kept", when_busy="queue")
@@ -154,7 +158,7 @@ async def test_the_queue_has_a_limit(portico: RunningGateway, busy: Any, monkeyp
     assert (await kept).status_code == 200
 
 
-async def test_a_cancel_lets_the_next_one_go(portico: RunningGateway, busy: Any) -> None:
+async def test_cancel_starts_the_next_queued_message(portico: RunningGateway, busy: Any) -> None:
     session, turn = busy
     kept = post(portico.client, session, "kept", when_busy="queue")
     await wait_until(lambda: not portico.gateway.sessions._known[session].queue.empty)
@@ -163,8 +167,10 @@ async def test_a_cancel_lets_the_next_one_go(portico: RunningGateway, busy: Any)
     assert (await kept).json()["messages"][0]["content"] == "[kept]"
 
 
-async def test_after_a_kill_it_stands_where_it_was_sent(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
-    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 4}, {"text": "heard: {steered}"}, {"hang": True}]
+async def test_steered_message_keeps_its_position_after_a_kill(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 4}, {"text": "steered: {steered}"}, {"hang": True}]
     name = write_scenario([{"text": "one"}], steps)
     await daemon.start()
     async with daemon.client() as client:
@@ -174,11 +180,11 @@ async def test_after_a_kill_it_stands_where_it_was_sent(daemon: Daemon, write_sc
         async with follow_events(client, session) as follower:
             steered = post(client, session, "left!", when_busy="steer")
             await asyncio.wait_for(read_until(follower, "client_message"), 60)
-            await wait_until(lambda: any(b"heard: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
+            await wait_until(lambda: any(b"steered: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
             await daemon.kill()
         await asyncio.wait([turn, steered])
     await daemon.start()
     async with daemon.client() as client:
         await wait_until_idle(client, session)
         found = [message["content"] for message in (await get_history(client, session))[2:]]
-    assert found == ["work", "begin", "left!", "heard: left!"]
+    assert found == ["work", "begin", "left!", "steered: left!"]

@@ -1,5 +1,5 @@
-"""A client of the Agent Client Protocol for tests: over a Connection in this process, or over what `transports.py` has. Every
-message that it gets is checked against the protocol's JSON schema."""
+"""A client of the Agent Client Protocol for tests, over a `Connection` in this process or a transport of `transports.py`. It
+validates every received message against the JSON schema of the protocol."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ PARAMS = {
     "terminal/output": "TerminalOutputRequest", "terminal/wait_for_exit": "WaitForTerminalExitRequest",
     "terminal/kill": "KillTerminalRequest", "terminal/release": "ReleaseTerminalRequest",
 }  # fmt: skip
-# In the unstable part of the schema, which clients of that part read: the official packages have it.
+# Fields of the unstable part of the schema, which the official packages include.
 UNSTABLE = {"PromptResponse": {"usage"}}
-PATIENCE = 60.0
+TIMEOUT = 60.0
 _CHECKS: dict[str, Draft202012Validator] = {}
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 def check(shape: str, value: Any) -> None:
-    """Raises jsonschema.ValidationError unless the value has the shape of that name, AssertionError if it has other keys."""
+    """Check a value against the definition `shape` of the schema.
+
+    Raises jsonschema.ValidationError if it does not match, and AssertionError if it has unknown keys.
+    """
     if shape not in _CHECKS:
         _CHECKS[shape] = Draft202012Validator({"$ref": f"#/$defs/{shape}", "$defs": SCHEMA["$defs"]})
     _CHECKS[shape].validate(value)
@@ -48,7 +51,7 @@ def check(shape: str, value: Any) -> None:
 
 
 def _keys(shape: dict[str, Any]) -> set[str]:
-    """The properties of a shape, of any of its variants."""
+    """The properties of a definition and of all its variants."""
     found = set(shape.get("properties", ()))
     if "$ref" in shape:
         found |= _keys(SCHEMA["$defs"][shape["$ref"].rpartition("/")[2]])
@@ -58,7 +61,7 @@ def _keys(shape: dict[str, Any]) -> set[str]:
 
 
 class RpcFailed(Exception):
-    """An answer that is an error."""
+    """A response with an error."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
@@ -66,30 +69,34 @@ class RpcFailed(Exception):
 
 
 class Client:
-    """`request` and `notify` go out through `send`; what comes in is given to `take`. `got` has every message, in order, and
-    `wrong` what was wrong with some."""
+    """Sends messages through `send`; the transport passes received messages to `receive`.
+
+    `received` has every message in order, `invalid` the errors of invalid ones. A permission request is answered with the
+    option that `choose` returns, or, without `choose`, added to `permission_requests`. Requests for files and terminals are
+    added to `service_requests`.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.got: list[dict[str, Any]] = []
-        self.wrong: list[Exception] = []
-        self.asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.services: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.received: list[dict[str, Any]] = []
+        self.invalid: list[Exception] = []
+        self.permission_requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.service_requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.choose: Callable[[dict[str, Any]], str | None] | None = None
-        self._open: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
+        self._pending: dict[int | str, tuple[str, asyncio.Future[Any]]] = {}
         self._last = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def request(self, method: str, params: Any = None, **more: Any) -> Any:
-        """The result. Raises RpcFailed."""
-        return await asyncio.wait_for(await self.begin(method, params, **more), PATIENCE)
+        """Send a request and return its result. Raises RpcFailed."""
+        return await asyncio.wait_for(await self.begin(method, params, **more), TIMEOUT)
 
     async def begin(self, method: str, params: Any = None, *, request_id: int | str | None = None) -> asyncio.Future[Any]:
-        """Send a request; its result comes later."""
+        """Send a request; return a future of its result."""
         self._last += 1
         request_id = self._last if request_id is None else request_id
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._open[request_id] = (method, answer)
+        self._pending[request_id] = (method, answer)
         await self._send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": {} if params is None else params})
         return answer
 
@@ -97,34 +104,34 @@ class Client:
         await self._send({"jsonrpc": "2.0", "method": method, "params": {} if params is None else params})
 
     async def answer(self, request: dict[str, Any], option: str | None) -> None:
-        """Answer a permission request by an option's id, or with None as cancelled."""
+        """Answer a permission request with the id of an option, or with None as cancelled."""
         outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
         await self._send({"jsonrpc": "2.0", "id": request["id"], "result": {"outcome": outcome}})
 
-    async def done(self, request: dict[str, Any], **result: Any) -> None:
-        """Answer a request for a service."""
+    async def respond(self, request: dict[str, Any], **result: Any) -> None:
+        """Answer a request for a file or a terminal."""
         await self._send({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
-    async def failed(self, request: dict[str, Any], code: int, message: str) -> None:
-        """Refuse one."""
+    async def respond_error(self, request: dict[str, Any], code: int, message: str) -> None:
+        """Answer a request for a file or a terminal with an error."""
         await self._send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
 
-    async def take(self, message: dict[str, Any]) -> None:
-        """A message of the agent's."""
+    async def receive(self, message: dict[str, Any]) -> None:
+        """Process a message from the agent."""
         try:
-            await self._take(message)
+            await self._process(message)
         except Exception as error:
-            # Raised in the agent's own task it may be taken for a failure of the agent.
-            self.wrong.append(error)
-            for _, answer in self._open.values():
+            # An error raised in the agent's task could be handled there as a failure of the agent, so the requests fail as well.
+            self.invalid.append(error)
+            for _, answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(error)
             raise
 
-    async def _take(self, message: dict[str, Any]) -> None:
+    async def _process(self, message: dict[str, Any]) -> None:
         assert message["jsonrpc"] == "2.0"
         assert set(message) <= {"jsonrpc", "id", "method", "params", "result", "error"}
-        self.got.append(message)
+        self.received.append(message)
         if "method" in message:
             assert not {"result", "error"} & set(message)
             check(PARAMS[message["method"]], message["params"])
@@ -132,26 +139,26 @@ class Client:
                 check("SessionUpdate", message["params"]["update"])
             if "id" in message:
                 if message["method"] != "session/request_permission":
-                    self.services.put_nowait(message)
+                    self.service_requests.put_nowait(message)
                 elif self.choose is not None:
                     await self.answer(message, self.choose(message["params"]))
                 else:
-                    self.asked.put_nowait(message)
+                    self.permission_requests.put_nowait(message)
         else:
-            self._answered(message)
-        self._news.set()
+            self._process_response(message)
+        self._changed.set()
 
-    def _answered(self, message: dict[str, Any]) -> None:
+    def _process_response(self, message: dict[str, Any]) -> None:
         assert "params" not in message
         assert ("result" in message) != ("error" in message)
-        method, answer = self._open.get(message["id"], ("", None))
+        method, answer = self._pending.get(message["id"], ("", None))
         if "error" in message:
             check("Error", message["error"])
             assert message["error"]["message"]
             assert "\n" not in message["error"]["message"]
         elif method in RESULTS:
             check(RESULTS[method], message["result"])
-        self._open.pop(message["id"], None)
+        self._pending.pop(message["id"], None)
         if answer is None or answer.done():
             return
         if "error" in message:
@@ -160,24 +167,24 @@ class Client:
             answer.set_result(message["result"])
 
     async def until(self, seen: Callable[[list[dict[str, Any]]], Any]) -> Any:
-        """Wait until what has come is as wanted."""
-        async with asyncio.timeout(PATIENCE):
-            while not (found := seen(self.got)):
-                self._news.clear()
-                await self._news.wait()
+        """Wait until `seen` returns a true value for the received messages, and return that value."""
+        async with asyncio.timeout(TIMEOUT):
+            while not (found := seen(self.received)):
+                self._changed.clear()
+                await self._changed.wait()
         return found
 
-    async def question(self) -> dict[str, Any]:
+    async def next_permission_request(self) -> dict[str, Any]:
         """The next permission request."""
-        return await asyncio.wait_for(self.asked.get(), PATIENCE)
+        return await asyncio.wait_for(self.permission_requests.get(), TIMEOUT)
 
-    async def service(self, method: str) -> dict[str, Any]:
-        """The next request for a file or a terminal, which must be this one."""
-        request = await asyncio.wait_for(self.services.get(), PATIENCE)
+    async def next_service_request(self, method: str) -> dict[str, Any]:
+        """The next request for a file or a terminal, which must have this method."""
+        request = await asyncio.wait_for(self.service_requests.get(), TIMEOUT)
         assert request["method"] == method
         return request
 
-    # -- short ways -------------------------------------------------------------------------------------------------
+    # -- shortcuts ---------------------------------------------------------------------------------------------------
 
     async def initialize(self, **capabilities: Any) -> dict[str, Any]:
         return dict(await self.request("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities}))
@@ -189,25 +196,25 @@ class Client:
         return dict(await self.request("session/prompt", prompt(session, text)))
 
     def updates(self, session: str | None = None, since: int = 0) -> list[dict[str, Any]]:
-        """The session updates that have come."""
-        found = [m["params"] for m in self.got[since:] if m.get("method") == "session/update"]
+        """The received session updates."""
+        found = [m["params"] for m in self.received[since:] if m.get("method") == "session/update"]
         return [p["update"] for p in found if session is None or p["sessionId"] == session]
 
     def text(self, session: str | None = None, kind: str = "agent_message_chunk", since: int = 0) -> str:
         return "".join(u["content"]["text"] for u in self.updates(session, since) if u["sessionUpdate"] == kind)
 
 
-def prompt(session: str, *received_text: Any) -> dict[str, Any]:
-    return {"sessionId": session, "prompt": [{"type": "text", "text": s} if isinstance(s, str) else s for s in received_text]}
+def prompt(session: str, *blocks: Any) -> dict[str, Any]:
+    return {"sessionId": session, "prompt": [{"type": "text", "text": b} if isinstance(b, str) else b for b in blocks]}
 
 
 def load(session: str, cwd: str = ".") -> dict[str, Any]:
-    """What asks for a session that is there: to be loaded, resumed or forked."""
+    """The params that load, resume or fork a session."""
     return {"sessionId": session, "cwd": cwd, "mcpServers": []}
 
 
 def kinds(updates: list[dict[str, Any]]) -> list[str]:
-    """What updates are about."""
+    """The kinds of these updates."""
     return [update["sessionUpdate"] for update in updates]
 
 
@@ -216,7 +223,7 @@ def connect(gateway: Gateway, agent: str = "script") -> tuple[Client, Connection
     client: Client
 
     async def to_client(message: dict[str, Any]) -> None:
-        await client.take(json.loads(json.dumps(message)))
+        await client.receive(json.loads(json.dumps(message)))
 
     connection = Connection(gateway, agent, ADMINISTRATOR, to_client)
 

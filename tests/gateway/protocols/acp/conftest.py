@@ -1,4 +1,4 @@
-"""A client of the Agent Client Protocol on a gateway in this process."""
+"""Clients of the Agent Client Protocol on a gateway in this process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect
 
-Open = Callable[..., Awaitable[Client]]
+ConnectClient = Callable[..., Awaitable[Client]]
 WriteScenario = Callable[..., str]
 
 
-async def opened(client: Client, gateway: Gateway, scenario: str) -> str:
-    """A new session over that scenario of the script agent."""
+async def scripted_session(client: Client, gateway: Gateway, scenario: str) -> str:
+    """A new session of the script agent with this scenario."""
     session = await client.new()
     await set_options(gateway, session, scenario=scenario)
     return session
 
 
 async def set_options(gateway: Gateway, session_id: str, **options: str) -> None:
-    """Options of a session, as another client would set them."""
+    """Set options of a session, as another client does."""
     session = await gateway.sessions.get(ADMINISTRATOR, session_id)
     async with session.lock:
         await session.configure(replace(session.config, options={**session.config.options, **options}))
 
 
 @pytest.fixture
-async def acp(portico: RunningGateway) -> AsyncIterator[Open]:
-    """Connects clients to an agent (`script`), initialized."""
+async def acp(portico: RunningGateway) -> AsyncIterator[ConnectClient]:
+    """Connects and initializes clients of an agent, by default `script`."""
     connections: list[Connection] = []
 
     async def start(agent: str = "script", **capabilities: Any) -> Client:

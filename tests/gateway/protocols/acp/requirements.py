@@ -1,8 +1,8 @@
-"""The requirements of the protocol's official Test Compatibility Kit, by its names, as functions over a client; those of the
-capabilities that sessions have are in session_requirements.py.
+"""The requirements of the protocol's official Test Compatibility Kit, by its names, as functions of a client. Those of session
+capabilities are in session_requirements.py.
 
-Each is given a client that is initialized, and must leave the connection usable. The agent says its prompt back in its answer,
-and to `slow` says something else for a long time; where it does neither it is at work for good (`script`), or done (`echo`).
+A requirement gets an initialized client and must leave the connection usable. The agent repeats its prompt in its answer. To the
+prompt `slow`, `script` sends other text for a long time, while `echo` repeats it and is done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def requirement(name: str) -> Callable[[Requirement], Requirement]:
     def register(check: Requirement) -> Requirement:
         async def checked(client: Client) -> None:
             await check(client)
-            assert client.wrong == []
+            assert client.invalid == []
 
         REQUIREMENTS[name] = checked
         return check
@@ -44,36 +44,36 @@ async def refused(client: Client, method: str, params: Any, code: int) -> RpcFai
     return error.value
 
 
-@requirement("TRANSPORT-001/002, JSONRPC-002, SCHEMA-001/002 what comes is as the schema says, no more")
+@requirement("TRANSPORT-001/002, JSONRPC-002, SCHEMA-001/002 every message matches the schema")
 async def messages(client: Client) -> None:
-    """The client looks at each message as it comes; here is one of every sort."""
+    """The client validates each received message; this exchange has one of every kind."""
     session = await client.new()
     await client.prompt(session, "Grüße 🦊")
     assert "Grüße 🦊" in client.text(session)
     await client.request("session/load", load(session))
     await refused(client, "no/such", {}, -32601)
-    sorts = [set(message) - {"jsonrpc"} for message in client.got]
-    for sort in ({"id", "result"}, {"id", "error"}, {"method", "params"}):
-        assert sort in sorts
+    key_sets = [set(message) - {"jsonrpc"} for message in client.received]
+    for key_set in ({"id", "result"}, {"id", "error"}, {"method", "params"}):
+        assert key_set in key_sets
 
 
-@requirement("JSONRPC-001 the id comes back as it went")
+@requirement("JSONRPC-001 the id is returned unchanged")
 async def ids(client: Client) -> None:
     for request_id in (4711, "a text", "4711", -1):
         await client.request("session/list", request_id=request_id)
-        assert client.got[-1]["id"] == request_id
+        assert client.received[-1]["id"] == request_id
 
 
 @requirement("JSONRPC-003 notifications are never answered")
 async def notifications(client: Client) -> None:
-    before = len(client.got)
+    before = len(client.received)
     for method, params in (("session/cancel", {"sessionId": "none"}), ("_x", {}), ("no/such", {}), ("session/cancel", [])):
         await client.notify(method, params)
     await client.request("session/list")
-    assert len(client.got) == before + 1
+    assert len(client.received) == before + 1
 
 
-@requirement("INIT-001/002/004 version 1, who the agent is and what it can")
+@requirement("INIT-001/002/004 version 1, agent info and agent capabilities")
 async def initialize(client: Client) -> None:
     answer = await client.initialize()
     assert answer["protocolVersion"] == 1
@@ -86,12 +86,12 @@ async def initialize(client: Client) -> None:
 @requirement("INIT-003 an unknown version is answered with the agent's own")
 async def versions(client: Client) -> None:
     for version in (65535, 2, 0):
-        # A client of the next version names itself in another way.
+        # A client of the next version sends its info and capabilities under other names.
         asked = {"protocolVersion": version, "info": {"name": "test", "version": "1"}, "capabilities": {}}
         assert (await client.request("initialize", asked))["protocolVersion"] == 1
 
 
-@requirement("SESSION-001/002 every session has an id of its own")
+@requirement("SESSION-001/002 every session has its own id")
 async def new_sessions(client: Client) -> None:
     found = [await client.new() for _ in range(2)]
     folder = (await client.request("session/list"))["sessions"][0]["cwd"]
@@ -102,15 +102,15 @@ async def new_sessions(client: Client) -> None:
 
 @requirement("PROMPT-001/002 a prompt has updates of its session, and a stop reason")
 async def prompts(client: Client) -> None:
-    session, before = await client.new(), len(client.got)
+    session, before = await client.new(), len(client.received)
     assert (await client.prompt(session, "hello"))["stopReason"] in STOP_REASONS
-    updates = [m for m in client.got[before:] if m.get("method") == "session/update"]
+    updates = [m for m in client.received[before:] if m.get("method") == "session/update"]
     assert updates
     assert {m["params"]["sessionId"] for m in updates} == {session}
     assert "hello" in client.text(session)
 
 
-@requirement("CANCEL-001/002 a cancelled prompt is answered with cancelled, and nothing comes after")
+@requirement("CANCEL-001/002 a cancelled prompt is answered with cancelled, and nothing is sent after")
 async def cancel(client: Client) -> None:
     session = await client.new()
     answer = await client.begin("session/prompt", prompt(session, "slow"))
@@ -118,21 +118,21 @@ async def cancel(client: Client) -> None:
     await client.notify("session/cancel", {"sessionId": session})
     found = await asyncio.wait_for(answer, 60)
     if "slow" in client.text(session):
-        # An agent that says it back is done before it can be stopped.
+        # `echo` repeats the prompt and is done before it can be cancelled.
         assert found["stopReason"] in ("end_turn", "cancelled")
     else:
         assert found["stopReason"] == "cancelled"
-    before = len(client.got)
+    before = len(client.received)
     await client.request("session/list")
-    assert len(client.got) == before + 1
-    # Nor in the session's next answer.
+    assert len(client.received) == before + 1
+    # The next answer of the session does not contain it either.
     assert (await client.prompt(session, "goes on"))["stopReason"] == "end_turn"
-    received_text = client.text(session, since=before)
-    assert received_text.endswith("goes on")
-    assert "word" not in received_text
+    text = client.text(session, since=before)
+    assert text.endswith("goes on")
+    assert "word" not in text
 
 
-@requirement("PROMPTCAP-001..3, PROMPT-003 what initialize declares of prompts is taken, the rest is refused")
+@requirement("PROMPTCAP-001..3, PROMPT-003 declared prompt content is accepted, other content is refused")
 async def content(client: Client) -> None:
     can = (await client.initialize())["agentCapabilities"]["promptCapabilities"]
     session = await client.new()
@@ -151,9 +151,9 @@ async def content(client: Client) -> None:
     await refused(client, "session/prompt", prompt(session, {"type": "audio", "mimeType": "audio/wav", "data": "aGk="}), -32602)
 
 
-@requirement("AUTH-001..005 ways to log in have names of their own, none of them a terminal; without any nothing asks for one")
+@requirement("AUTH-001..005 login methods have unique ids and need no terminal; without methods no login is needed")
 async def auth(client: Client) -> None:
-    names = [method["id"] for method in await _ways_to_log_in(client)]
+    names = [method["id"] for method in await _login_methods(client)]
     assert len(set(names)) == len(names)
     await refused(client, "authenticate", {"methodId": "none"}, -32602)
     assert await client.request("logout") == {}
@@ -163,29 +163,29 @@ async def auth(client: Client) -> None:
     assert await client.new()
 
 
-async def _ways_to_log_in(client: Client) -> list[dict[str, Any]]:
+async def _login_methods(client: Client) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (await client.initialize())["authMethods"]
     assert all(method.get("type") != "terminal" for method in found)
     return found
 
 
-@requirement("CLIENTCAP-001..3 nothing is asked of the client that it has not offered")
+@requirement("CLIENTCAP-001..3 the client gets no request for a capability that it does not support")
 async def client_capabilities(client: Client) -> None:
     client.choose = lambda params: params["options"][0]["optionId"]
     await client.prompt(await client.new(), "do the work")
     client.choose = None
-    asked = {m["method"] for m in client.got if "method" in m and "id" in m}
+    asked = {m["method"] for m in client.received if "method" in m and "id" in m}
     assert asked <= {"session/request_permission"}
 
 
-@requirement("EXT-001, META-001 an extension is answered, as unknown; _meta is taken everywhere")
+@requirement("EXT-001, META-001 an extension method is answered as unknown; _meta is accepted everywhere")
 async def extensions(client: Client) -> None:
     await refused(client, "_x/unknown", {"a": 1}, -32601)
     session = (await client.request("session/new", {"cwd": ".", "mcpServers": [], "_meta": {"x": 1}}))["sessionId"]
     assert (await client.request("session/prompt", {**prompt(session, "hi"), "_meta": {"trace": "1"}}))["stopReason"]
 
 
-@requirement("JSONRPC-004/005, ERROR-001 errors have codes, one line, and the connection goes on")
+@requirement("JSONRPC-004/005, ERROR-001 errors have a code and one line, and the connection stays usable")
 async def errors(client: Client) -> None:
     await refused(client, "no/such/method", {}, -32601)
     assert "cwd" in (await refused(client, "session/new", {"mcpServers": []}, -32602)).message

@@ -1,4 +1,4 @@
-"""The requirements of the official kit for what an agent declares of its sessions: settings, folders, loading, lists, ends."""
+"""The requirements of the official kit for session capabilities: settings, folders, load, list, close and delete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.gateway.protocols.acp.client import Client, prompt
 from tests.gateway.protocols.acp.requirements import REQUIREMENTS, STOP_REASONS, load, refused, requirement
 
 
-@requirement("CONFIG-001/002/003 options: the complete list, and no switch unless the client has said that it knows them")
+@requirement("CONFIG-001/002/003 setting an option returns the complete list; no booleans unless the client supports them")
 async def options(client: Client) -> None:
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     for option in answer.get("configOptions", []):
@@ -25,7 +25,7 @@ async def options(client: Client) -> None:
     await refused(client, "session/set_config_option", wrong, -32602)
 
 
-@requirement("ADDDIRS-001 an absolute additional directory is taken where they are declared, else refused")
+@requirement("ADDDIRS-001 absolute additional directories are accepted where declared, else refused")
 async def additional_directories(client: Client) -> None:
     can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     session = await client.new()
@@ -43,7 +43,7 @@ async def additional_directories(client: Client) -> None:
     await refused(client, "session/new", {**params, "additionalDirectories": ["more"]}, -32602)
 
 
-@requirement("MODES-001/002 the current mode is one of those there are, and can be set")
+@requirement("MODES-001/002 the current mode is an available mode and can be set")
 async def modes(client: Client) -> None:
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     state = answer.get("modes")
@@ -58,15 +58,15 @@ async def modes(client: Client) -> None:
     await refused(client, "session/set_mode", {"sessionId": answer["sessionId"], "modeId": "no such mode"}, -32602)
 
 
-@requirement("LOAD-001/002/003 load replays all, before its answer")
+@requirement("LOAD-001/002/003 load replays the history before its response")
 async def load_session(client: Client) -> None:
     session = await client.new()
     await client.prompt(session, "remember this")
-    received_text, before = client.text(session), len(client.got)
+    text, before = client.text(session), len(client.received)
     answer = await client.request("session/load", load(session))
     assert isinstance(answer, dict)
-    assert client.got[-1]["result"] == answer
-    assert client.text(session, since=before) == received_text
+    assert client.received[-1]["result"] == answer
+    assert client.text(session, since=before) == text
     assert client.text(session, "user_message_chunk", since=before) == "remember this"
     await refused(client, "session/load", load("no such session"), -32002)
 
@@ -75,14 +75,14 @@ async def load_session(client: Client) -> None:
 async def resume(client: Client) -> None:
     session = await client.new()
     await client.prompt(session, "hello")
-    before = len(client.got)
+    before = len(client.received)
     await client.request("session/resume", {"sessionId": session, "cwd": "."})
     assert client.updates(session, since=before) == []
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
     await refused(client, "session/resume", load("no such session"), -32002)
 
 
-@requirement("LIST-001/002 what was made is listed; for a folder that nobody works in the list is empty")
+@requirement("LIST-001/002 a new session is listed; for a folder without sessions the list is empty")
 async def list_sessions(client: Client) -> None:
     session = await client.new()
     found = (await client.request("session/list"))["sessions"]
@@ -90,7 +90,7 @@ async def list_sessions(client: Client) -> None:
     assert (await client.request("session/list", {"cwd": "/no/such/folder"}))["sessions"] == []
 
 
-@requirement("DELETE-001/002 a deleted session is not listed; to delete one that is not there is no error")
+@requirement("DELETE-001/002 a deleted session is not listed; deleting an unknown session is no error")
 async def delete(client: Client) -> None:
     session = await client.new()
     assert await client.request("session/delete", {"sessionId": session}) == {}
@@ -98,7 +98,7 @@ async def delete(client: Client) -> None:
     assert await client.request("session/delete", {"sessionId": session}) == {}
 
 
-@requirement("CLOSE-001/002 close answers, and cancels a prompt under way")
+@requirement("CLOSE-001/002 close succeeds and cancels a running prompt")
 async def close(client: Client) -> None:
     session = await client.new()
     assert await client.request("session/close", {"sessionId": session}) == {}
@@ -111,4 +111,4 @@ async def close(client: Client) -> None:
 
 
 KIT = REQUIREMENTS
-"""All of the kit's."""
+"""All requirements of the kit."""

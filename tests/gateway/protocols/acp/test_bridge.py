@@ -1,4 +1,4 @@
-"""`portico acp --connect`: a thin client of a daemon."""
+"""`portico acp --connect`: a bridge from standard input and output to a daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.transports import on_stdio
 
 
-async def test_a_session_over_a_daemon(portico: RunningGateway, tmp_path: Path) -> None:
+async def test_bridge_carries_a_session_of_a_daemon(portico: RunningGateway, tmp_path: Path) -> None:
     folder, key = tmp_path / "editor", tmp_path / "key"
     folder.mkdir()
     key.write_text(KEY + "\n")
@@ -32,7 +32,7 @@ async def test_a_session_over_a_daemon(portico: RunningGateway, tmp_path: Path) 
     assert not (folder / "data" / "acp").exists()
 
 
-async def test_what_was_asked_before_the_end_of_input_is_answered(portico: RunningGateway, tmp_path: Path) -> None:
+async def test_requests_sent_before_end_of_input_are_answered(portico: RunningGateway, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text(KEY)
     async with on_stdio(tmp_path, "echo", "--connect", portico.url, "--key-file", str(key)) as (client, process):
@@ -44,8 +44,8 @@ async def test_what_was_asked_before_the_end_of_input_is_answered(portico: Runni
         assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
-async def test_what_goes_wrong_is_said(portico: RunningGateway, tmp_path: Path) -> None:
-    async def received_text(*arguments: str) -> str:
+async def test_connection_errors_are_printed_with_exit_code_1(portico: RunningGateway, tmp_path: Path) -> None:
+    async def error_output(*arguments: str) -> str:
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         async with on_stdio(folder, "echo", *arguments, stderr=True) as (_, process):
             assert process.stderr is not None
@@ -55,28 +55,28 @@ async def test_what_goes_wrong_is_said(portico: RunningGateway, tmp_path: Path) 
 
     key = tmp_path / "wrong-key"
     key.write_text("pk-not-this-one")
-    refused = await received_text("--connect", portico.url, "--key-file", str(key))
+    refused = await error_output("--connect", portico.url, "--key-file", str(key))
     assert "401" in refused
     assert "--key-file" in refused
     assert "pk-not-this-one" not in refused
     with socket.create_server(("127.0.0.1", 0)) as free:
-        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
-    assert "no daemon answers" in await received_text("--connect", nobody)
-    assert "--key-file" in await received_text("--connect", nobody, "--key-file", str(tmp_path / "absent"))
+        unused = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert "no daemon answers" in await error_output("--connect", unused)
+    assert "--key-file" in await error_output("--connect", unused, "--key-file", str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("address", "url"),
     [
         ("http://127.0.0.1:7700", "ws://127.0.0.1:7700/acp/echo"),
         ("127.0.0.1:7700/", "ws://127.0.0.1:7700/acp/echo"),
         ("https://example.org/portico/", "wss://example.org/portico/acp/echo"),
     ],
 )
-def test_addresses(given: str, found: str) -> None:
-    assert endpoint(given, "echo") == found
+def test_endpoint_of_a_daemon_address(address: str, url: str) -> None:
+    assert endpoint(address, "echo") == url
 
 
-def test_no_address() -> None:
+def test_endpoint_refuses_another_scheme() -> None:
     with pytest.raises(ConfigError, match="not the address of a daemon"):
         endpoint("ftp://x", "echo")

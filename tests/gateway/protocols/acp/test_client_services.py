@@ -1,4 +1,4 @@
-"""What the client does itself: text files and terminals, if it has offered them, and only for what it has asked."""
+"""Services of the client: text files and terminals, if the client supports them, and only for its own prompts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect, prompt
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
-EVERYTHING = {**FILES, "terminal": True}
+ALL_SERVICES = {**FILES, "terminal": True}
 ENDED = {"exitCode": 0, "signal": None}
 
 
-def calls(*asked: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
-    """Steps: a call for each thing that is asked of the client, and what came of it."""
-    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one, **more}} for n, one in enumerate(asked)]
+def calls(*requests: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+    """The steps of a scenario: a call for each service request, followed by its result as text."""
+    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one, **more}} for n, one in enumerate(requests)]
     return [step for call in steps for step in (call, {"text": "[{last_result}]"})]
 
 
-def there(path: str) -> bool:
+def exists(path: str) -> bool:
     return Path(path).exists()
 
 
@@ -35,210 +35,224 @@ def reported(client: Client, call: str = "c0") -> list[dict[str, Any]]:
     return [u for u in client.updates() if u.get("toolCallId") == call]
 
 
-async def test_a_file_is_read_as_the_client_has_it(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_file_is_read_by_the_client(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**FILES)
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}}))
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    request = await client.service("fs/read_text_file")
+    request = await client.next_service_request("fs/read_text_file")
     folder = str(Path(request["params"]["path"]).parent)
     assert request["params"] == {"sessionId": session, "path": f"{folder}/a.txt", "line": 2, "limit": 3}
-    await client.done(request, content="not saved yet")
+    await client.respond(request, content="not saved yet")
     assert (await answer)["stopReason"] == "end_turn"
     assert client.text() == "[not saved yet]"
     assert reported(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
 
 
-async def test_a_file_is_written_by_the_client(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_file_is_written_by_the_client(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(**FILES)
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}}))
     )
     answer = await client.begin("session/prompt", prompt(session, "me"))
-    request = await client.service("fs/write_text_file")
+    request = await client.next_service_request("fs/write_text_file")
     assert request["params"]["content"] == "for me"
-    await client.done(request)
+    await client.respond(request)
     await answer
     assert client.text() == "[done]"
-    assert not there(request["params"]["path"])
+    assert not exists(request["params"]["path"])
 
 
-async def test_a_command_runs_in_a_terminal_that_the_client_shows(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_command_runs_in_a_terminal_of_the_client(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp(terminal=True)
-    wanted = {"command": "make", "args": ["-n", "{prompt}"], "env": {"A": "b"}, "output_bytes": 100}
-    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": wanted})))
+    terminal = {"command": "make", "args": ["-n", "{prompt}"], "env": {"A": "b"}, "output_bytes": 100}
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": terminal})))
     answer = await client.begin("session/prompt", prompt(session, "all"))
-    create = await client.service("terminal/create")
+    create = await client.next_service_request("terminal/create")
     asked = dict(create["params"])
-    assert there(asked.pop("cwd"))
+    assert exists(asked.pop("cwd"))
     assert asked == {
         "sessionId": session, "command": "make", "args": ["-n", "all"], "env": [{"name": "A", "value": "b"}],
         "outputByteLimit": 100,
     }  # fmt: skip
-    await client.done(create, terminalId="t-1")
-    waiting = await client.service("terminal/wait_for_exit")
-    shown = {"type": "terminal", "terminalId": "t-1"}
-    assert await client.until(lambda _: reported(client)[-1].get("content") == [shown])
-    await client.done(waiting, **ENDED)
-    await client.done(await client.service("terminal/output"), output="made\n", truncated=False, exitStatus=ENDED)
-    release = await client.service("terminal/release")
+    await client.respond(create, terminalId="t-1")
+    waiting = await client.next_service_request("terminal/wait_for_exit")
+    content = {"type": "terminal", "terminalId": "t-1"}
+    assert await client.until(lambda _: reported(client)[-1].get("content") == [content])
+    await client.respond(waiting, **ENDED)
+    await client.respond(await client.next_service_request("terminal/output"), output="made\n", truncated=False, exitStatus=ENDED)
+    release = await client.next_service_request("terminal/release")
     assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
-    await client.done(release)
+    await client.respond(release)
     await answer
-    # The call keeps its terminal; its output is told beside it.
+    # The terminal stays the content of the call; its output is sent as raw output.
     assert {key: reported(client)[-1].get(key) for key in ("status", "content", "rawOutput")} == {
         "status": "completed", "content": None, "rawOutput": {"output": "made\n"},
     }  # fmt: skip
 
 
-async def test_a_command_that_is_killed(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_killed_command_fails_its_call(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp(terminal=True)
-    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": {"command": "sleep 9", "kill_after": 0}})))
+    session = await scripted_session(
+        client, portico.gateway, write_scenario(calls({"terminal": {"command": "sleep 9", "kill_after": 0}}))
+    )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    waiting = await client.service("terminal/wait_for_exit")
-    await client.done(await client.service("terminal/kill"))
-    await client.done(waiting, exitCode=None, signal="SIGKILL")
-    await client.done(await client.service("terminal/output"), output="", truncated=False)
-    await client.done(await client.service("terminal/release"))
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    waiting = await client.next_service_request("terminal/wait_for_exit")
+    await client.respond(await client.next_service_request("terminal/kill"))
+    await client.respond(waiting, exitCode=None, signal="SIGKILL")
+    await client.respond(await client.next_service_request("terminal/output"), output="", truncated=False)
+    await client.respond(await client.next_service_request("terminal/release"))
     await answer
     assert reported(client)[-1]["status"] == "failed"
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"fs": {"writeTextFile": True}}, {"fs": {"readTextFile": False}}])
-async def test_what_is_not_offered_is_not_asked(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, capabilities: dict[str, Any]
+async def test_unsupported_services_are_not_requested(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, capabilities: dict[str, Any]
 ) -> None:
     client = await acp(**capabilities)
-    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
     await client.prompt(session)
-    assert client.services.empty()
+    assert client.service_requests.empty()
     assert client.text().count("the session's client does not support it") == 2
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_leave_comes_first(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, granted: bool) -> None:
+async def test_permission_is_requested_before_the_service(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, granted: bool
+) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, ask=True)))
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, ask=True)))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
-    assert client.services.empty()
+    question = await client.next_permission_request()
+    assert client.service_requests.empty()
     await client.answer(question, "allow_once" if granted else "reject_once")
     if granted:
-        await client.done(await client.service("fs/read_text_file"), content="text")
+        await client.respond(await client.next_service_request("fs/read_text_file"), content="text")
     await answer
     assert client.text().startswith("[text]" if granted else "[Tool call denied")
 
 
-async def test_the_clients_errors_reach_the_agent(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_errors_of_the_client_are_passed_to_the_agent(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"read_file": "b.txt"})))
+    session = await scripted_session(
+        client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"read_file": "b.txt"}))
+    )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.failed(await client.service("fs/read_text_file"), -32002, "no such buffer")
-    await client.done(await client.service("fs/read_text_file"), text="of another shape")
+    await client.respond_error(await client.next_service_request("fs/read_text_file"), -32002, "no such buffer")
+    await client.respond(await client.next_service_request("fs/read_text_file"), text="of another shape")
     await answer
     assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is invalid]"
 
 
-async def test_nothing_outside_the_folder_is_asked_for(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp(**EVERYTHING)
+async def test_paths_outside_the_folder_are_not_requested(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp(**ALL_SERVICES)
     outside = [
         {"read_file": "../../secret"},
         {"write_file": {"path": "/etc/x", "text": ""}},
         {"terminal": {"command": "ls", "cwd": "/"}},
     ]
-    session = await opened(client, portico.gateway, write_scenario(calls(*outside)))
+    session = await scripted_session(client, portico.gateway, write_scenario(calls(*outside)))
     await client.prompt(session)
-    assert client.services.empty()
+    assert client.service_requests.empty()
     assert client.text().count("is not in the working folder") == 3
 
 
-async def test_a_cancelled_prompt_takes_its_request_back(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_cancelled_prompt_cancels_its_service_request(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp(**FILES)
-    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    request = await client.service("fs/read_text_file")
+    request = await client.next_service_request("fs/read_text_file")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    # Before the prompt's answer, behind which nothing comes.
-    taken_back = next(n for n, message in enumerate(client.got) if message.get("method") == "$/cancel_request")
-    assert client.got[taken_back]["params"] == {"requestId": request["id"]}
-    assert "stopReason" in client.got[-1]["result"]
-    # The next prompt of the same agent is asked for anew, and a late answer to the first request is not taken for its own.
+    # The cancellation is sent before the response of the prompt, which is the last message.
+    cancellation = next(n for n, message in enumerate(client.received) if message.get("method") == "$/cancel_request")
+    assert client.received[cancellation]["params"] == {"requestId": request["id"]}
+    assert "stopReason" in client.received[-1]["result"]
+    # The next prompt sends a new request, and a late response to the first request is not used for it.
     answer = await client.begin("session/prompt", prompt(session, "again"))
-    again = await client.service("fs/read_text_file")
-    await client.done(request, content="too late")
-    await client.done(again, content="in time")
+    again = await client.next_service_request("fs/read_text_file")
+    await client.respond(request, content="too late")
+    await client.respond(again, content="in time")
     assert (await answer)["stopReason"] == "end_turn"
     assert client.text() == "[in time]"
 
 
-async def test_a_terminal_that_is_made_too_late_is_released(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_terminal_created_after_the_cancel_is_released(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    client = await acp(**EVERYTHING)
-    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
+    client = await acp(**ALL_SERVICES)
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    create = await client.service("terminal/create")
+    create = await client.next_service_request("terminal/create")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    await client.done(create, terminalId="t-1")
-    release = await client.service("terminal/release")
+    await client.respond(create, terminalId="t-1")
+    release = await client.next_service_request("terminal/release")
     assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
 
 
-async def test_a_terminal_is_released_when_something_goes_wrong_with_it(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_terminal_is_released_after_an_error(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    client = await acp(**EVERYTHING)
-    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "ls"})))
+    client = await acp(**ALL_SERVICES)
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "ls"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    await client.failed(await client.service("terminal/wait_for_exit"), -32603, "it broke")
-    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    await client.respond_error(await client.next_service_request("terminal/wait_for_exit"), -32603, "it broke")
+    assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
     await answer
     assert client.text() == "[it broke]"
 
 
-async def test_a_cancelled_command_is_released(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp(**EVERYTHING)
-    session = await opened(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
+async def test_terminal_of_a_cancelled_command_is_released(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp(**ALL_SERVICES)
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    await client.service("terminal/wait_for_exit")
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    await client.next_service_request("terminal/wait_for_exit")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
+    assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
 
 
-async def test_terminals_are_released_when_the_session_is_closed(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_terminal_is_released_when_the_session_is_closed(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    client = await acp(**EVERYTHING)
+    client = await acp(**ALL_SERVICES)
     steps = [{"tool_call": {"name": "editor", "client": {"terminal": "sleep 9"}}}]
-    session = await opened(client, portico.gateway, write_scenario(steps))
+    session = await scripted_session(client, portico.gateway, write_scenario(steps))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.done(await client.service("terminal/create"), terminalId="t-1")
-    waiting = await client.service("terminal/wait_for_exit")
+    await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
+    waiting = await client.next_service_request("terminal/wait_for_exit")
     await client.request("session/close", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert (await client.service("terminal/release"))["params"]["terminalId"] == "t-1"
-    # An answer that comes too late is nothing.
-    await client.done(waiting, **ENDED)
+    assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
+    # A late response is ignored.
+    await client.respond(waiting, **ENDED)
     assert await client.request("session/list")
 
 
-async def test_a_client_that_goes_does_not_hold_up_the_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_run_continues_when_the_client_disconnects_during_a_service_request(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client, connection = connect(portico.gateway)
-    await client.initialize(**EVERYTHING)
-    session = await opened(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
+    await client.initialize(**ALL_SERVICES)
+    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     await client.begin("session/prompt", prompt(session, "go"))
-    await client.service("fs/read_text_file")
+    await client.next_service_request("fs/read_text_file")
     await connection.close()
     other, connection = connect(portico.gateway)
     await other.initialize()
@@ -247,15 +261,17 @@ async def test_a_client_that_goes_does_not_hold_up_the_run(portico: RunningGatew
     await connection.close()
 
 
-async def test_only_the_client_that_speaks_is_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_services_are_requested_from_the_client_that_prompted(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     one, two = await acp(**FILES), await acp(**FILES)
-    session = await opened(one, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
+    session = await scripted_session(one, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
     await two.request("session/resume", {"sessionId": session, "cwd": ".", "mcpServers": []})
     for client, other in ((one, two), (two, one)):
         answer = await client.begin("session/prompt", prompt(session, "go"))
-        await client.done(await client.service("fs/read_text_file"), content="mine")
+        await client.respond(await client.next_service_request("fs/read_text_file"), content="mine")
         await answer
-        assert other.services.empty()
+        assert other.service_requests.empty()
 
 
 # -- an agent of the same protocol behind the gateway ------------------------------------------------------------------
@@ -270,42 +286,42 @@ async def small(tmp_path: Path) -> AsyncIterator[RunningGateway]:
 @pytest.fixture
 async def editor(small: RunningGateway) -> AsyncIterator[Client]:
     client, connection = connect(small.gateway, "small")
-    await client.initialize(**EVERYTHING)
+    await client.initialize(**ALL_SERVICES)
     yield client
     await connection.close()
 
 
-async def test_an_agents_edit_goes_to_the_editor(editor: Client, tmp_path: Path) -> None:
+async def test_edit_of_an_acp_agent_is_written_by_the_client(editor: Client, tmp_path: Path) -> None:
     session, file = await editor.new(), tmp_path / "work" / "new.txt"
     answer = await editor.begin("session/prompt", prompt(session, f"write {file}"))
-    question = await editor.question()
+    question = await editor.next_permission_request()
     diff = {"type": "diff", "path": str(file), "oldText": "", "newText": "written"}
     assert question["params"]["toolCall"]["content"] == [diff]
     await editor.answer(question, "allow_once")
-    write = await editor.service("fs/write_text_file")
+    write = await editor.next_service_request("fs/write_text_file")
     assert write["params"] == {"sessionId": session, "path": str(file), "content": "written\n"}
-    await editor.done(write)
+    await editor.respond(write)
     await answer
     assert editor.text() == "written"
     assert not file.exists()
 
 
-async def test_an_agents_command_runs_in_the_editors_terminal(editor: Client) -> None:
+async def test_command_of_an_acp_agent_runs_in_a_terminal_of_the_client(editor: Client) -> None:
     session = await editor.new()
     answer = await editor.begin("session/prompt", prompt(session, "run make all"))
-    await editor.answer(await editor.question(), "allow_once")
-    await editor.done(await editor.service("terminal/create"), terminalId="t-1")
-    waiting = await editor.service("terminal/wait_for_exit")
+    await editor.answer(await editor.next_permission_request(), "allow_once")
+    await editor.respond(await editor.next_service_request("terminal/create"), terminalId="t-1")
+    waiting = await editor.next_service_request("terminal/wait_for_exit")
     assert await editor.until(lambda _: reported(editor, "x1")[-1].get("content") == [{"type": "terminal", "terminalId": "t-1"}])
-    await editor.done(waiting, **ENDED)
-    await editor.done(await editor.service("terminal/output"), output="made\n", truncated=False)
-    await editor.done(await editor.service("terminal/release"))
+    await editor.respond(waiting, **ENDED)
+    await editor.respond(await editor.next_service_request("terminal/output"), output="made\n", truncated=False)
+    await editor.respond(await editor.next_service_request("terminal/release"))
     await answer
     assert reported(editor, "x1")[-1]["rawOutput"] == {"output": "made\n"}
 
 
-async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: RunningGateway, tmp_path: Path) -> None:
-    """The editor has the session open, but the run is not its own."""
+async def test_run_over_aap_reads_files_in_the_gateway(editor: Client, small: RunningGateway, tmp_path: Path) -> None:
+    """The editor has the session open, but the run belongs to another client."""
     (tmp_path / "work" / "a.txt").write_text("on disk")
     session = await editor.new()
     await editor.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
@@ -313,29 +329,29 @@ async def test_over_another_protocol_the_gateway_does_it(editor: Client, small: 
         f"/session/{session}", json={"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
     )
     assert "read: on disk" in answer.text
-    assert editor.services.empty()
+    assert editor.service_requests.empty()
 
 
-async def test_a_client_that_reads_slowly_is_not_asked_for_the_next_run(
+async def test_slow_client_gets_no_service_requests_of_the_next_run(
     editor: Client, small: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own run is over, though it has not heard of that yet."""
+    """The run of the slow client is over, though the client has not received its end yet."""
     (tmp_path / "work" / "a.txt").write_text("on disk")
     session = await small.gateway.sessions.get(ADMINISTRATOR, await editor.new())
     await editor.request("session/set_mode", {"sessionId": session.id, "modeId": "auto"})
-    reads, take = asyncio.Event(), editor.take
+    reading, take = asyncio.Event(), editor.receive
 
-    async def later(message: dict[str, Any]) -> None:
-        await reads.wait()
+    async def receive_later(message: dict[str, Any]) -> None:
+        await reading.wait()
         await take(message)
 
-    monkeypatch.setattr(editor, "take", later)
+    monkeypatch.setattr(editor, "receive", receive_later)
     seen = session.log.last
     answer = await editor.begin("session/prompt", prompt(session.id, "say hello"))
     while not isinstance((entries := await session.log.read(seen))[-1].event, SessionEnd):
         seen = entries[-1].seq
-    received_text = {"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
-    assert "read: on disk" in (await small.client.post(f"/session/{session.id}", json=received_text)).text
-    reads.set()
+    turn = {"messages": [{"role": "user", "content": f"read {tmp_path / 'work' / 'a.txt'}"}]}
+    assert "read: on disk" in (await small.client.post(f"/session/{session.id}", json=turn)).text
+    reading.set()
     assert (await answer)["stopReason"] == "end_turn"
-    assert editor.services.empty()
+    assert editor.service_requests.empty()

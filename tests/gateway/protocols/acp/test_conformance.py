@@ -1,5 +1,5 @@
-"""The requirements of the protocol's official test kit, on `echo` and `script`: over a connection in this process, over standard
-input and output, over a WebSocket, and over HTTP."""
+"""The requirements of the official test kit of the protocol, on `echo` and `script`: over a connection in this process, standard
+input and output, WebSocket and HTTP."""
 
 from __future__ import annotations
 
@@ -12,44 +12,46 @@ import pytest
 
 from tests.daemon import KEY, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
-from tests.gateway.protocols.acp.core_profile import EVERY
+from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
 from tests.gateway.protocols.acp.transports import config, on_http, on_stdio, on_websocket
 
 AGENTS = ("echo", "script")
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_REQUIREMENTS)
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
+async def test_requirement_over_a_connection_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
     async with run_gateway(config(tmp_path)) as running:
         client, connection = connect(running.gateway, agent)
         await client.initialize()
-        await EVERY[name](client)
+        await ALL_REQUIREMENTS[name](client)
         await connection.close()
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_over_standard_input_and_output(tmp_path: Path, agent: str) -> None:
+async def test_requirements_over_standard_input_and_output(tmp_path: Path, agent: str) -> None:
     async with on_stdio(tmp_path, agent) as (client, process):
         await client.initialize()
-        for check in EVERY.values():
+        for check in ALL_REQUIREMENTS.values():
             await check(client)
         assert process.stdin is not None
-        # It ends when its input does.
+        # The process ends at the end of its input.
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("on", [on_websocket, on_http])
-async def test_over_the_network(tmp_path: Path, agent: str, on: Callable[..., AbstractAsyncContextManager[Client]]) -> None:
+async def test_requirements_over_websocket_and_http(
+    tmp_path: Path, agent: str, on: Callable[..., AbstractAsyncContextManager[Client]]
+) -> None:
     async with run_gateway(config(tmp_path)) as running, on(running.url, agent, KEY) as client:
         await client.initialize()
-        for check in EVERY.values():
+        for check in ALL_REQUIREMENTS.values():
             await check(client)
 
 
-async def test_what_is_no_message(tmp_path: Path) -> None:
+async def test_invalid_messages_are_answered_with_errors(tmp_path: Path) -> None:
     async with on_stdio(tmp_path, "echo") as (client, process):
         assert process.stdin is not None
         for line, code in (
@@ -60,16 +62,16 @@ async def test_what_is_no_message(tmp_path: Path) -> None:
             (b"\xff\xfe", -32700),
         ):
             process.stdin.write(line + b"\n")
-            before = len(client.got)
+            before = len(client.received)
             await client.until(lambda got, n=before: len(got) > n)
-            assert (client.got[-1]["id"], client.got[-1]["error"]["code"]) == (None, code)
+            assert (client.received[-1]["id"], client.received[-1]["error"]["code"]) == (None, code)
         with pytest.raises(Exception, match="initialize"):
             await client.new()
         await client.initialize()
         assert await client.new()
 
 
-async def test_sessions_are_there_at_the_next_start(tmp_path: Path) -> None:
+async def test_sessions_can_be_loaded_by_the_next_process(tmp_path: Path) -> None:
     async with on_stdio(tmp_path, "script") as (client, _):
         await client.initialize()
         session = await client.new()
@@ -83,8 +85,8 @@ async def test_sessions_are_there_at_the_next_start(tmp_path: Path) -> None:
         assert client.text(session) == "Hello, you said: one"
 
 
-async def test_any_folder_of_the_user(tmp_path: Path) -> None:
-    """An agent without a folder of its own, started by its user: the folder that the editor names."""
+async def test_stdio_agent_without_a_folder_accepts_any_folder(tmp_path: Path) -> None:
+    """An agent without a configured folder, started by its user, works in the folder that the editor requests."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     async with on_stdio(tmp_path, "echo") as (client, _):

@@ -1,4 +1,4 @@
-"""Additional directories of a session: which are taken, what the agent is told of them, and how long they are kept."""
+"""Additional directories of a session: validation, what is passed to the agent, and storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.errors import BadRequest
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario
 from tests.gateway.requests import send_turn
 
 STEPS: list[Any] = [{"text": "<{additional_directories}>"}]
@@ -24,7 +24,7 @@ Make = Callable[..., list[str]]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Folders below the agent's own."""
+    """Creates folders below the folder of the agent."""
 
     def folders(*names: str) -> list[str]:
         made = [tmp_path / "scenes" / name for name in names]
@@ -41,7 +41,7 @@ def session_body(session: str, *directories: Any, cwd: str = ".") -> dict[str, A
 
 
 async def new(client: Client, portico: RunningGateway, write_scenario: WriteScenario, *directories: str) -> str:
-    """A session with these directories, whose agent says which it has."""
+    """A session with these directories, whose agent answers with the directories that it has."""
     session = await client.new(additionalDirectories=list(directories))
     found = (await portico.client.get(f"/session/{session}")).json()["agent"]["options"]
     scenario = {
@@ -53,8 +53,8 @@ async def new(client: Client, portico: RunningGateway, write_scenario: WriteScen
 
 
 async def reported(client: Client, session: str) -> list[str]:
-    """What the agent has, by its own word."""
-    since = len(client.got)
+    """The directories that the agent reports."""
+    since = len(client.received)
     await client.prompt(session, "which?")
     return client.text(session, since=since).strip("<>").split()
 
@@ -64,13 +64,13 @@ async def listed(client: Client, session: str) -> list[str]:
     return list(found.get("additionalDirectories", []))
 
 
-async def test_the_agent_is_given_them_and_the_list_shows_them(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+async def test_directories_are_passed_to_the_agent_and_listed(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make
 ) -> None:
     one, two = make("one", "two")
     (Path(one).parent / "way-in").symlink_to(two)
     client = await acp()
-    # In the client's order, each once, by its real path.
+    # In the order of the client, without duplicates, as real paths.
     session = await new(client, portico, write_scenario, two, one, two + "/", str(Path(one).parent / "way-in"), one + "/../one")
     assert await listed(client, session) == [two, one]
     assert await reported(client, session) == [two, one]
@@ -80,7 +80,7 @@ async def test_the_agent_is_given_them_and_the_list_shows_them(
     assert "additionalDirectories" not in info
 
 
-async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make, tmp_path: Path) -> None:
+async def test_invalid_directory_is_refused_with_its_index(acp: ConnectClient, make: Make, tmp_path: Path) -> None:
     (good,) = make("good")
     (tmp_path / "outside").mkdir()
     (tmp_path / "scenes" / "file").write_text("x")
@@ -99,14 +99,14 @@ async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make,
         str(tmp_path / "scenes" / "file"): "create it first",
         good + "\0": "cannot be a folder",
     }
-    for path, why in bad.items():
+    for path, message in bad.items():
         for params in ({"additionalDirectories": [good, path]},):
-            with pytest.raises(RpcFailed, match=why) as refused:
+            with pytest.raises(RpcFailed, match=message) as refused:
                 await client.new(**params)
             assert (refused.value.code, refused.value.message.startswith("additionalDirectories[1]: ")) == (-32602, True)
-    for odd in (1, None, ["x"], {"path": good}):
+    for invalid in (1, None, ["x"], {"path": good}):
         with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: must be a path, as a string") as refused:
-            await client.new(additionalDirectories=[good, odd])
+            await client.new(additionalDirectories=[good, invalid])
         assert refused.value.code == -32602
     with pytest.raises(RpcFailed, match="additionalDirectories"):
         await client.new(additionalDirectories=good)
@@ -117,8 +117,8 @@ async def test_what_cannot_be_one_is_refused_by_its_place(acp: Open, make: Make,
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-async def test_who_opens_a_session_gives_the_complete_list(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make, method: str
+async def test_load_and_resume_replace_the_directories(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make, method: str
 ) -> None:
     one, two, three = make("one", "two", "three")
     client = await acp()
@@ -129,7 +129,9 @@ async def test_who_opens_a_session_gives_the_complete_list(
     assert await reported(client, session) == [] == await listed(client, session)
 
 
-async def test_a_bad_list_changes_nothing(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
+async def test_invalid_directories_leave_the_session_unchanged(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     client = await acp()
     session = await new(client, portico, write_scenario, one)
@@ -139,11 +141,13 @@ async def test_a_bad_list_changes_nothing(acp: Open, portico: RunningGateway, wr
                 await client.request(method, session_body(session, *bad))
             assert refused.value.code == -32602
     assert len((await client.request("session/list"))["sessions"]) == 1
-    # It is open on this connection still, with what it had.
+    # The session is still open on this connection, with its previous directories.
     assert await reported(client, session) == [one] == await listed(client, session)
 
 
-async def test_a_fork_has_its_own(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
+async def test_fork_has_its_own_directories(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     client = await acp()
     session = await new(client, portico, write_scenario, one)
@@ -153,7 +157,9 @@ async def test_a_fork_has_its_own(acp: Open, portico: RunningGateway, write_scen
         assert await reported(client, made) == has == await listed(client, made)
 
 
-async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, write_scenario: WriteScenario, make: Make) -> None:
+async def test_directories_are_kept_over_a_restart_and_used_over_aap(
+    tmp_path: Path, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     config = gateway_config(tmp_path)
     async with run_gateway(config) as portico:
@@ -164,7 +170,7 @@ async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, write
     async with run_gateway(config) as portico:
         answer = await send_turn(portico.client, session, "which?")
         assert answer["messages"][-1]["content"] == f"<{one}\n{two}>"
-        # Other settings leave them as they are.
+        # A change of other settings keeps them.
         settings = {"agent": {"options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "and now?"}]}
         answer = (await portico.client.post(f"/session/{session}", json=settings)).json()
         client, connection = connect(portico.gateway)
@@ -173,7 +179,9 @@ async def test_they_are_there_after_a_restart_and_over_aap(tmp_path: Path, write
         await connection.close()
 
 
-async def test_one_that_is_gone_is_named(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, make: Make) -> None:
+async def test_deleted_directory_is_named_in_the_error(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make
+) -> None:
     one, two = make("one", "two")
     client = await acp()
     session = await new(client, portico, write_scenario, one, two)
@@ -189,7 +197,7 @@ async def test_one_that_is_gone_is_named(acp: Open, portico: RunningGateway, wri
     assert await reported(client, session) == [one]
 
 
-async def test_an_agent_that_takes_none(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
+async def test_agent_without_support_refuses_directories(acp: ConnectClient, portico: RunningGateway, tmp_path: Path) -> None:
     client = await acp("echo")
     can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     assert "additionalDirectories" not in can
@@ -208,25 +216,25 @@ async def test_an_agent_that_takes_none(acp: Open, portico: RunningGateway, tmp_
     assert len((await client.request("session/list"))["sessions"]) == 1
 
 
-@pytest.mark.parametrize("takes", [True, False])
-async def test_an_acp_agent_is_asked_whether_it_takes_them(tmp_path: Path, takes: bool) -> None:
+@pytest.mark.parametrize("supported", [True, False])
+async def test_acp_agents_own_capability_decides_about_directories(tmp_path: Path, supported: bool) -> None:
     agent = small_agent(tmp_path)
-    agent["env"]["ACP_AGENT_FLAGS"] = "folders" if takes else ""
+    agent["env"]["ACP_AGENT_FLAGS"] = "folders" if supported else ""
     more = tmp_path / "work" / "more"
     more.mkdir()
     (more / "file.txt").write_text("content")
     async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as portico:
         client, connection = connect(portico.gateway, "small")
-        # The very first client is told what is so.
+        # The first client already gets the capability that the agent declares.
         can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
-        assert ("additionalDirectories" in can) is takes
-        if takes:
+        assert ("additionalDirectories" in can) is supported
+        if supported:
             session = await client.new(additionalDirectories=[str(more)])
             await client.prompt(session, "folders")
             assert client.text(session) == f"new {more}"
             await client.request("session/close", {"sessionId": session})
             await client.request("session/resume", session_body(session, str(more)))
-            since = len(client.got)
+            since = len(client.received)
             await client.prompt(session, "folders")
             assert client.text(session, since=since) == f"resume {more}"
         else:
@@ -235,8 +243,8 @@ async def test_an_acp_agent_is_asked_whether_it_takes_them(tmp_path: Path, takes
         await connection.close()
 
 
-def test_confinement_goes_by_the_configuration(tmp_path: Path) -> None:
-    """Alone in an editor's process, an agent without a folder of its own may be given any; one with a folder stays in it."""
+def test_directories_must_be_below_the_configured_folder(tmp_path: Path) -> None:
+    """With `any_directory`, an agent without a configured folder accepts any; an agent with a folder accepts those below it."""
     (tmp_path / "own" / "below").mkdir(parents=True)
     (tmp_path / "other").mkdir()
     settings = parse({"agents": {"free": {"driver": "script"}, "bound": {"driver": "script", "cwd": str(tmp_path / "own")}}})

@@ -1,6 +1,6 @@
-"""Golden messages: all that a client gets in one conversation, message by message, in `golden/*.jsonl`.
+"""Golden messages: all messages that a client receives in one conversation, in `golden/*.jsonl`.
 
-`python -m tests.gateway.protocols.acp.test_golden` writes them anew; read the difference before it is kept.
+`python -m tests.gateway.protocols.acp.test_golden` writes the files again; review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.gateway.protocols.acp.requirements import load
 from tests.gateway.protocols.acp.transports import config
 
 GOLDEN = Path(__file__).parent / "golden"
-Talk = Callable[[Client], Awaitable[None]]
+Conversation = Callable[[Client], Awaitable[None]]
 
 
 async def work(client: Client) -> None:
@@ -34,7 +34,7 @@ async def work(client: Client) -> None:
 
 
 async def refusal(client: Client) -> None:
-    """Both are rejected, and a prompt is cancelled."""
+    """Both calls are rejected, and a prompt is cancelled."""
     client.choose = lambda params: "reject_once"
     session = await client.new()
     await client.prompt(session, "do the work")
@@ -52,37 +52,37 @@ async def settings(client: Client) -> None:
     await client.request("session/resume", load(session))
 
 
-TALKS: dict[str, Talk] = {"work": work, "refusal": refusal, "settings": settings}
+CONVERSATIONS: dict[str, Conversation] = {"work": work, "refusal": refusal, "settings": settings}
 
 
-async def messages(talk: Talk, folder: Path) -> list[str]:
-    """What the client gets, with names instead of what differs from run to run."""
+async def messages(conversation: Conversation, folder: Path) -> list[str]:
+    """The messages that the client receives, with placeholders for values that differ between runs."""
     async with run_gateway(config(folder)) as running:
         client, connection = connect(running.gateway)
         await client.initialize()
-        await talk(client)
+        await conversation(client)
         await connection.close()
-    return [_plain(message, folder) for message in client.got]
+    return [_normalized(message, folder) for message in client.received]
 
 
-def _plain(message: dict[str, Any], folder: Path) -> str:
+def _normalized(message: dict[str, Any], folder: Path) -> str:
     line = json.dumps(message, ensure_ascii=False).replace(str(folder), "/folder")
     line = re.sub(r"sess_[0-9a-f]{32}", "SESSION", line)
     line = re.sub(r'"messageId": "[0-9a-f]{8}-(\d+)"', r'"messageId": "m-\1"', line)
     return re.sub(r'"updatedAt": "[^"]+"', '"updatedAt": "TIME"', line)
 
 
-@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("name", CONVERSATIONS)
 async def test_golden_messages(tmp_path: Path, name: str) -> None:
-    found = await messages(TALKS[name], tmp_path)
+    found = await messages(CONVERSATIONS[name], tmp_path)
     assert found == (GOLDEN / f"{name}.jsonl").read_text().splitlines()
 
 
 def write() -> None:
-    """Write the golden files anew."""
-    for name, talk in TALKS.items():
+    """Write the golden files again."""
+    for name, conversation in CONVERSATIONS.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = asyncio.run(messages(talk, Path(folder)))
+            found = asyncio.run(messages(conversation, Path(folder)))
         (GOLDEN / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in found))
         sys.stdout.write(f"{name}: {len(found)} messages\n")
 

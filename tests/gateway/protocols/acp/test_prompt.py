@@ -1,4 +1,4 @@
-"""A prompt over the Agent Client Protocol: what comes while it is answered, and the answer."""
+"""A prompt over the Agent Client Protocol: its updates, permission requests, cancellation and response."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import pytest
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 
 
-async def test_echo(acp: Open) -> None:
+async def test_echo_returns_the_prompt(acp: ConnectClient) -> None:
     client = await acp("echo")
     session = await client.new()
-    assert await client.prompt(session, "say it back") == {"stopReason": "end_turn"}
-    assert client.text(session) == "say it back"
+    assert await client.prompt(session, "repeat this") == {"stopReason": "end_turn"}
+    assert client.text(session) == "repeat this"
 
 
-async def test_text_thinking_usage(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_text_thinking_and_usage_are_sent(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     usage = {"input_tokens": 120, "output_tokens": 18, "cache_read": 100, "cache_write": 3}
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario([{"thinking": "let me see"}, {"text": "Hello."}, {"usage": usage}])
     )
     answer = await client.prompt(session, "hi")
@@ -41,21 +43,23 @@ async def test_text_thinking_usage(acp: Open, portico: RunningGateway, write_sce
     assert client.updates()[-1]["title"] == "hi"
 
 
-async def test_how_full_the_context_is(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_context_use_is_sent_as_usage_update(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario([{"line": '{"kind": "context_use", "used": 1200, "size": 200000}'}])
     )
     await client.prompt(session)
     assert client.updates()[0] == {"sessionUpdate": "usage_update", "used": 1200, "size": 200000}
 
 
-async def test_a_tool_that_asks_is_allowed(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_allowed_tool_call_runs(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
     call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}, "result": "written"}
-    session = await opened(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     asked = question["params"]
     assert [option["kind"] for option in asked["options"]] == ["allow_once", "allow_always", "reject_once", "reject_always"]
     assert asked["toolCall"]["toolCallId"] == "n1"
@@ -70,10 +74,12 @@ async def test_a_tool_that_asks_is_allowed(acp: Open, portico: RunningGateway, w
 
 
 @pytest.mark.parametrize("option", ["reject_once", "reject_always", "no such option"])
-async def test_a_tool_that_is_rejected(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, option: str) -> None:
+async def test_rejected_tool_call_fails(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, option: str
+) -> None:
     client = await acp()
     call = {"name": "shell", "input": {"command": "rm x"}, "write_file": {"path": "ran", "text": ""}}
-    session = await opened(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
     client.choose = lambda params: option
     assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
     assert [u["status"] for u in client.updates() if u["sessionUpdate"] == "tool_call_update"] == ["failed"]
@@ -83,10 +89,12 @@ async def test_a_tool_that_is_rejected(acp: Open, portico: RunningGateway, write
     assert ("shell" in names) == (option != "reject_always")
 
 
-async def test_always_becomes_the_sessions_trust(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_allow_always_sets_trust_of_the_tool_in_the_session(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     steps = [{"tool_call": {"name": "shell", "input": {"command": f"c{n}"}}} for n in range(3)]
-    session = await opened(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
     questions: list[Any] = []
     client.choose = lambda params: questions.append(params) or "allow_always"  # type: ignore[func-returns-value]
     await client.prompt(session, "one")
@@ -98,83 +106,89 @@ async def test_always_becomes_the_sessions_trust(acp: Open, portico: RunningGate
     }  # fmt: skip
 
 
-async def test_trust_does_not_answer_what_is_asked_in_spite_of_it(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_trust_does_not_answer_an_explicit_permission_request(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    """As codex asks about a patch outside of its folders; and "always" is no answer to the next such question either."""
+    """codex asks so about a patch outside of its folders. `allow_always` does not answer the next such request either."""
     client = await acp()
     step = {"tool_call": {"name": "shell", "ask": True, "result": "ran"}}
-    session = await opened(client, portico.gateway, write_scenario([step, {"text": "{last_result}"}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([step, {"text": "{last_result}"}]))
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     for choice, n in (("allow_always", 1), ("reject_once", 2)):
         client.choose = lambda params, choice=choice: choice  # type: ignore[misc]
         await client.prompt(session, "go")
-        assert sum(m.get("method") == "session/request_permission" for m in client.got) == n
+        assert sum(m.get("method") == "session/request_permission" for m in client.received) == n
     assert client.text().startswith("ran") and "denied" in client.text()
 
 
-async def test_a_rule_that_asks_is_not_answered_by_trust(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_trust_does_not_override_a_policy_rule_that_asks(tmp_path: Path, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path)
     config["agents"]["script"]["policy"] = [{"tool": "shell", "when": {"command": "rm *"}, "decide": "ask"}]
     steps = [{"tool_call": {"name": "shell", "input": {"command": command}}} for command in ("rm x", "ls", "rm y")]
     async with run_gateway(config) as portico:
         client, connection = connect(portico.gateway)
         await client.initialize()
-        session = await opened(client, portico.gateway, write_scenario(steps))
+        session = await scripted_session(client, portico.gateway, write_scenario(steps))
         client.choose = lambda params: "allow_always"
         for n in (1, 2):
             await client.prompt(session, "go")
-            asked = [m["params"]["toolCall"]["title"] for m in client.got if m.get("method") == "session/request_permission"]
+            asked = [m["params"]["toolCall"]["title"] for m in client.received if m.get("method") == "session/request_permission"]
             assert asked == ["rm x", "rm y"] * n
         await connection.close()
 
 
-async def test_cancel_in_text(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_while_text_is_sent(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "One moment."}, {"hang": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "One moment."}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "One moment.")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert client.got[-1]["result"]["stopReason"] == "cancelled"
-    # The session is of use, and what comes next is the next prompt's.
-    before = len(client.got)
+    assert client.received[-1]["result"]["stopReason"] == "cancelled"
+    # The session accepts another prompt, and later updates belong to that prompt.
+    before = len(client.received)
     again = await client.begin("session/prompt", prompt(session, "again"))
     await client.until(lambda _: client.text(since=before) == "One moment.")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await again)["stopReason"] == "cancelled"
 
 
-async def test_cancel_while_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_while_a_permission_is_pending(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"tool_call": {"name": "shell"}}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": {"name": "shell"}}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     await client.notify("session/cancel", {"sessionId": session})
     await client.answer(question, None)
     assert (await answer)["stopReason"] == "cancelled"
-    assert client.got[-1].get("result", {}).get("stopReason") == "cancelled"
+    assert client.received[-1].get("result", {}).get("stopReason") == "cancelled"
 
 
-async def test_cancel_at_once(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_right_after_the_prompt(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_a_request_that_is_cancelled(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancel_request_notification_cancels_the_prompt(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"), request_id="the prompt")
     await client.notify("$/cancel_request", {"requestId": "the prompt"})
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_a_second_prompt_is_refused(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_second_prompt_during_a_run_is_refused(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     with pytest.raises(RpcFailed, match="at work on a prompt") as refused:
@@ -187,27 +201,31 @@ async def test_a_second_prompt_is_refused(acp: Open, portico: RunningGateway, wr
 @pytest.mark.parametrize(
     ("step", "reason"), [({"stop": "max_tokens"}, "max_tokens"), ({"stop": "refusal"}, "refusal"), ({"text": "."}, "end_turn")]
 )
-async def test_stop_reasons(acp: Open, portico: RunningGateway, write_scenario: WriteScenario, step: Any, reason: str) -> None:
+async def test_stop_reason_of_the_agent_is_returned(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, step: Any, reason: str
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([step]))
+    session = await scripted_session(client, portico.gateway, write_scenario([step]))
     assert (await client.prompt(session))["stopReason"] == reason
 
 
-async def test_a_failure_is_an_error(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_failed_turn_is_answered_with_an_error(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     steps = [{"stop": {"reason": "error", "message": "429:\nthe model is overloaded"}}]
-    session = await opened(client, portico.gateway, write_scenario(steps))
+    session = await scripted_session(client, portico.gateway, write_scenario(steps))
     with pytest.raises(RpcFailed, match="429: the model is overloaded") as failed:
         await client.prompt(session)
     assert failed.value.code == -32603
 
 
-async def test_a_crash_is_an_error_and_the_session_goes_on(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_session_accepts_prompts_after_a_crash(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
     turns = ({"when": "crash", "steps": [{"exit": {"signal": "SIGKILL"}}]}, [{"text": "back"}])
-    session = await opened(client, portico.gateway, write_scenario(*turns))
+    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
     with pytest.raises(RpcFailed, match="ended in the middle"):
         await client.prompt(session, "crash")
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"

@@ -1,4 +1,4 @@
-"""What a client is told of a session beside its runs: its slash commands and its title."""
+"""Session updates outside of runs: slash commands, title and compactions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import SessionMetadataRecord
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, connect
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
-from tests.gateway.protocols.acp.test_sessions import load
+from tests.gateway.protocols.acp.client import Client, connect, load
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 
-SHOUT = {"name": "shout", "description": "Says it louder.", "hint": "what"}
-SHOWN = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what"}}
+SHOUT = {"name": "shout", "description": "Repeats it louder.", "hint": "what"}
+SHOUT_COMMAND = {"name": "shout", "description": "Repeats it louder.", "input": {"hint": "what"}}
 HUSH = {"name": "hush", "description": ""}
 
 
-def lists(client: Client, session: str | None = None, since: int = 0) -> list[list[dict[str, Any]]]:
-    """The lists of commands that the client was told."""
+def command_lists(client: Client, session: str | None = None, since: int = 0) -> list[list[dict[str, Any]]]:
+    """The lists of commands that the client received."""
     found = [u for u in client.updates(session, since) if u["sessionUpdate"] == "available_commands_update"]
     return [update["availableCommands"] for update in found]
 
@@ -34,130 +33,130 @@ def titles(client: Client, since: int = 0) -> list[str | None]:
     return [u.get("title") for u in client.updates(since=since) if u["sessionUpdate"] == "session_info_update"]
 
 
-async def listed(client: Client) -> list[str | None]:
+async def listed_titles(client: Client) -> list[str | None]:
     return [one.get("title") for one in (await client.request("session/list", {}))["sessions"]]
 
 
 @asynccontextmanager
-async def client_of(gateway: Gateway, agent: str) -> AsyncIterator[Client]:
+async def connected(gateway: Gateway, agent: str) -> AsyncIterator[Client]:
     client, connection = connect(gateway, agent)
     await client.initialize()
     yield client
     await connection.close()
 
 
-async def test_commands_are_told_when_they_change_and_again_to_who_opens_the_session(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_commands_are_sent_when_they_change_and_when_a_session_is_loaded(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
     both = {"commands": [{"name": "hush"}, SHOUT]}
     loud = {"when": "^/shout .", "steps": [{"text": "LOUD"}]}
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario(loud, [{"commands": [{"name": "hush"}]}, both, both, {"text": "ok"}])
     )
-    assert lists(client) == []
+    assert command_lists(client) == []
     await client.prompt(session, "one")
-    assert lists(client) == [[HUSH], [HUSH, SHOWN]]
-    since = len(client.got)
+    assert command_lists(client) == [[HUSH], [HUSH, SHOUT_COMMAND]]
+    since = len(client.received)
     await client.prompt(session, "/shout it")
-    assert (client.text(since=since), lists(client, since=since)) == ("LOUD", [])
+    assert (client.text(since=since), command_lists(client, since=since)) == ("LOUD", [])
     for method in ("session/load", "session/resume"):
         other = await acp()
         await other.request(method, load(session))
-        assert other.got[-1].get("method") is None
-        await other.until(lambda _, other=other: lists(other))
-        assert lists(other) == [[HUSH, SHOWN]]
-    # The first prompt's agent is gone: a fresh one tells its commands, which are others.
+        assert other.received[-1].get("method") is None
+        await other.until(lambda _, other=other: command_lists(other))
+        assert command_lists(other) == [[HUSH, SHOUT_COMMAND]]
+    # The agent of the first prompt is gone. A new one sends its own commands.
     found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     async with found.lock:
         await found.sleep()
-    since = len(client.got)
+    since = len(client.received)
     await client.prompt(session, "two")
-    assert lists(client, since=since) == [[HUSH], [HUSH, SHOWN]]
+    assert command_lists(client, since=since) == [[HUSH], [HUSH, SHOUT_COMMAND]]
 
 
-async def test_they_are_known_after_a_restart(tmp_path: Path) -> None:
+async def test_commands_and_title_are_kept_over_a_restart(tmp_path: Path) -> None:
     (tmp_path / "scene.json").write_text(json.dumps({"turns": [{"steps": [{"commands": [SHOUT]}, {"title": " A\n name "}]}]}))
     agents = {"script": {"driver": "script", "cwd": str(tmp_path), "options": {"scenario": "scene.json"}}}
-    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running, connected(running.gateway, "script") as client:
         session = await client.new()
         await client.prompt(session, "go")
         assert titles(client) == ["A name", "A name"]
-    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running, client_of(running.gateway, "script") as client:
-        assert await listed(client) == ["A name"]
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running, connected(running.gateway, "script") as client:
+        assert await listed_titles(client) == ["A name"]
         await client.request("session/resume", load(session))
-        await client.until(lambda _: lists(client))
-        assert lists(client) == [[SHOWN]]
+        await client.until(lambda _: command_lists(client))
+        assert command_lists(client) == [[SHOUT_COMMAND]]
         await client.request("session/delete", {"sessionId": session})
         assert await running.gateway.store.session_metadata.get(session) == SessionMetadataRecord()
 
 
-async def test_the_agents_title_wins_over_the_first_prompt(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_title_of_the_agent_replaces_the_first_prompt(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
     turns = ([{"text": "."}], [{"title": "About {prompt}"}, {"title": "About {prompt}"}], [{"text": "."}], [{"title": ""}])
-    session = await opened(client, portico.gateway, write_scenario(*turns))
+    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
     for text, reported, kept in (
         ("one", ["one"], "one"),
         ("two", ["About two", "About two"], "About two"),
         ("three", ["About two"], "About two"),
         ("four", ["one", "one"], "one"),
     ):
-        since = len(client.got)
+        since = len(client.received)
         await client.prompt(session, text)
-        assert (titles(client, since), (await listed(client))[0]) == (reported, kept)
+        assert (titles(client, since), (await listed_titles(client))[0]) == (reported, kept)
 
 
-async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_first_prompt(tmp_path: Path) -> None:
+async def test_commands_of_an_acp_agent_are_sent_before_the_first_prompt(tmp_path: Path) -> None:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands_later"
-    shown = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what to say"}}
+    expected = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what to say"}}
     async with (
         run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running,
-        client_of(running.gateway, "small") as client,
+        connected(running.gateway, "small") as client,
     ):
         session = await client.new()
-        # Behind the answer: before that the client does not know the session.
-        assert "result" in client.got[-1]
-        await client.until(lambda _: lists(client, session))
-        assert lists(client) == [[shown]]
-        since = len(client.got)
+        # After the response: before it, the client does not know the session.
+        assert "result" in client.received[-1]
+        await client.until(lambda _: command_lists(client, session))
+        assert command_lists(client) == [[expected]]
+        since = len(client.received)
         await client.prompt(session, "/shout hello")
-        assert (client.text(since=since), lists(client, since=since)) == ("HELLO", [])
-        # A plan and a title of such an agent, too.
+        assert (client.text(since=since), command_lists(client, since=since)) == ("HELLO", [])
+        # The agent's plan and title are sent as well.
         await client.prompt(session, "plan")
         (plan,) = [u for u in client.updates(session) if u["sessionUpdate"] == "plan"]
         assert plan["entries"] == [{"content": "think", "priority": "high", "status": "pending"}]
-        assert lists(client) == [[shown], [{"name": "help", "description": "Helps."}]]
+        assert command_lists(client) == [[expected], [{"name": "help", "description": "Helps."}]]
         assert titles(client)[-2:] == ["A plan", "A plan"]
-        # What comes between two runs is told with the next.
+        # Updates between two runs are sent with the next run.
         await client.prompt(session, "late")
         await client.prompt(session, "say on")
-        assert [command["name"] for command in lists(client)[-1]] == ["whisper"]
+        assert [command["name"] for command in command_lists(client)[-1]] == ["whisper"]
 
 
 @pytest.mark.parametrize("session", [{}, {"compaction": None}, {"compaction": {}}])
-async def test_compactions_are_told_to_a_client_that_takes_them(
+async def test_compactions_are_sent_to_a_client_that_supports_them(
     portico: RunningGateway, write_scenario: WriteScenario, session: dict[str, Any]
 ) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize(session=session)
     bare = json.dumps({"kind": "compacted"})
-    steps = [{"compact": "What was said."}, {"text": "."}, {"line": bare}]
-    session_id = await opened(client, portico.gateway, write_scenario(steps))
+    steps = [{"compact": "A summary."}, {"text": "."}, {"line": bare}]
+    session_id = await scripted_session(client, portico.gateway, write_scenario(steps))
     await client.prompt(session_id, "go")
     await connection.close()
     reported = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
     assert [update.get("summary") for update in reported] == (
-        [[{"type": "text", "text": "What was said."}], None] if session.get("compaction") == {} else []
+        [[{"type": "text", "text": "A summary."}], None] if session.get("compaction") == {} else []
     )
     assert len({update["compactionId"] for update in reported}) == len(reported)
 
 
 @pytest.fixture
 def claude(tmp_path: Path) -> dict[str, Any]:
-    """An entry for a program that tells its models and commands as the claude CLI does, and takes no prompt."""
+    """The configuration of a program that lists models and commands as the claude CLI does, and accepts no prompt."""
     commands = [{"name": "cost", "description": "Tokens.", "argumentHint": ""}, {"name": "__inner", "description": "no"}]
     commands += [{"name": "review", "description": "Looks.", "argumentHint": "[what]", "builtin": True}]
     answer = {"type": "control_response", "response": {"request_id": "init", "response": {"commands": commands}}}
@@ -170,26 +169,29 @@ def claude(tmp_path: Path) -> dict[str, Any]:
     return {"driver": "claude", "program": str(program)}
 
 
-async def test_commands_are_told_while_the_option_for_them_is_on(tmp_path: Path, claude: dict[str, Any]) -> None:
-    shown = [{"name": "cost", "description": "Tokens."}, {"name": "review", "description": "Looks.", "input": {"hint": "[what]"}}]
+async def test_commands_are_sent_while_the_slash_commands_option_is_on(tmp_path: Path, claude: dict[str, Any]) -> None:
+    expected = [
+        {"name": "cost", "description": "Tokens."},
+        {"name": "review", "description": "Looks.", "input": {"hint": "[what]"}},
+    ]
     on = {**claude, "options": {"slash_commands": "on"}}
     for _ in range(2):
-        # The second time they are known from the file.
+        # The second gateway reads them from discovery.json.
         config = gateway_config(tmp_path, agents={"claude": claude, "always": on})
         async with run_gateway(config) as running:
-            async with client_of(running.gateway, "claude") as client:
+            async with connected(running.gateway, "claude") as client:
                 session = await client.new()
-                for value, reported in (("on", shown), ("off", []), ("on", shown)):
-                    since = len(client.got)
+                for value, reported in (("on", expected), ("off", []), ("on", expected)):
+                    since = len(client.received)
                     choice = {"sessionId": session, "configId": "slash_commands", "value": value}
                     await client.request("session/set_config_option", choice)
-                    assert lists(client, since=since) == [reported]
-                assert len(lists(client)) == 3
+                    assert command_lists(client, since=since) == [reported]
+                assert len(command_lists(client)) == 3
                 forked = await client.request("session/fork", {"sessionId": session, "cwd": ".", "mcpServers": []})
-                await client.until(lambda _: lists(client, forked["sessionId"]))  # noqa: B023
-            async with client_of(running.gateway, "always") as client:
+                await client.until(lambda _: command_lists(client, forked["sessionId"]))  # noqa: B023
+            async with connected(running.gateway, "always") as client:
                 session = await client.new()
-                await client.until(lambda _: lists(client, session))  # noqa: B023
-                assert lists(client) == [shown]
+                await client.until(lambda _: command_lists(client, session))  # noqa: B023
+                assert command_lists(client) == [expected]
         kept = json.loads((tmp_path / "data" / "discovery.json").read_text())
         assert any(probe["commands"] for key, probe in kept.items() if key.startswith("claude|"))

@@ -1,4 +1,4 @@
-"""Sessions over the Agent Client Protocol: loaded, resumed, listed, closed, deleted, forked."""
+"""Sessions over the Agent Client Protocol: load, resume, list, close, delete and fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, prompt
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 from tests.gateway.requests import create_session, get_history
 
 STEPS: list[Any] = [
@@ -22,17 +22,19 @@ STEPS: list[Any] = [
 ]
 
 
-async def test_load_replays_all_before_its_answer(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_load_replays_the_history_before_its_response(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
-    session = await opened(first, portico.gateway, write_scenario(STEPS))
+    session = await scripted_session(first, portico.gateway, write_scenario(STEPS))
     first.choose = lambda params: "allow_once"
     for text in ("one", "two"):
         await first.prompt(session, text)
     second = await acp()
-    since = len(second.got)
+    since = len(second.received)
     answer = await second.request("session/load", load(session))
-    # The answer is the last message; all of the history stands before it.
-    assert second.got[-1].get("result") == answer
+    # The response is the last message, after the whole history.
+    assert second.received[-1].get("result") == answer
     turn = [
         "user_message_chunk",
         "agent_thought_chunk",
@@ -46,14 +48,14 @@ async def test_load_replays_all_before_its_answer(acp: Open, portico: RunningGat
     assert second.text() == "I look.Found 3 hits." * 2
     results = [u for u in second.updates() if u["sessionUpdate"] == "tool_call_update"]
     assert [(u["status"], u["content"][0]["content"]["text"]) for u in results] == [("completed", "3 hits")] * 2
-    # And it goes on.
+    # The loaded session accepts a prompt.
     second.choose = lambda params: "allow_once"
     assert (await second.prompt(session, "three"))["stopReason"] == "end_turn"
 
 
-async def test_resume_replays_nothing(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_resume_replays_nothing(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     first = await acp()
-    session = await opened(first, portico.gateway, write_scenario([{"text": "turn {turn}"}]))
+    session = await scripted_session(first, portico.gateway, write_scenario([{"text": "turn {turn}"}]))
     await first.prompt(session)
     second = await acp()
     answer = await second.request("session/resume", load(session))
@@ -63,64 +65,72 @@ async def test_resume_replays_nothing(acp: Open, portico: RunningGateway, write_
     assert second.text() == "turn 2"
 
 
-async def test_load_in_the_middle_of_a_run(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_load_during_a_run_replays_it_and_repeats_the_permission_request(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
     turns = ([{"text": "first"}], [{"text": "so far"}, {"tool_call": {"id": "c", "name": "shell"}}, {"text": " and on"}])
-    session = await opened(first, portico.gateway, write_scenario(*turns))
+    session = await scripted_session(first, portico.gateway, write_scenario(*turns))
     await first.prompt(session, "one")
     answer = await first.begin("session/prompt", prompt(session, "two"))
-    question = await first.question()
+    question = await first.next_permission_request()
     second = await acp()
-    since = len(second.got)
+    since = len(second.received)
     await second.request("session/load", load(session))
     assert kinds(second.updates(since=since)) == [
         "user_message_chunk", "agent_message_chunk", "user_message_chunk", "agent_message_chunk", "tool_call",
     ]  # fmt: skip
     assert second.text(kind="user_message_chunk") == "onetwo"
-    # What is open is asked here too; whoever answers first decides, and the other is told.
-    same = await second.question()
+    # The pending permission is requested here too. The first answer counts; the other request is cancelled.
+    same = await second.next_permission_request()
     assert same["params"]["toolCall"]["toolCallId"] == "c"
     await second.answer(same, "allow_once")
     assert (await answer)["stopReason"] == "end_turn"
-    assert [m["params"]["requestId"] for m in first.got if m.get("method") == "$/cancel_request"] == [question["id"]]
+    assert [m["params"]["requestId"] for m in first.received if m.get("method") == "$/cancel_request"] == [question["id"]]
     await first.answer(question, "reject_once")
     await second.until(lambda _: second.text().endswith(" and on"))
     first.choose = lambda params: "reject_once"
     assert (await first.prompt(session, "three"))["stopReason"] == "end_turn"
 
 
-async def test_a_question_is_taken_back_at_once(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_permission_request_is_cancelled_as_soon_as_another_client_answers(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
-    session = await opened(first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "takes": 600}}]))
+    session = await scripted_session(
+        first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "takes": 600}}])
+    )
     answer = await first.begin("session/prompt", prompt(session, "go"))
-    question = await first.question()
+    question = await first.next_permission_request()
     second = await acp()
     await second.request("session/resume", load(session))
-    await second.answer(await second.question(), "allow_once")
-    # The tool is at work now, and says nothing for ten minutes.
-    taken_back = await first.until(lambda got: [m for m in got if m.get("method") == "$/cancel_request"])
-    assert taken_back[0]["params"] == {"requestId": question["id"]}
+    await second.answer(await second.next_permission_request(), "allow_once")
+    # The tool runs now and has no output for ten minutes.
+    cancellations = await first.until(lambda got: [m for m in got if m.get("method") == "$/cancel_request"])
+    assert cancellations[0]["params"] == {"requestId": question["id"]}
     await first.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
 
 
-async def test_resume_asks_what_is_open(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_resume_repeats_the_pending_permission_request(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     first = await acp()
-    session = await opened(
+    session = await scripted_session(
         first, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell", "input": {"command": "ls"}}}])
     )
     answer = await first.begin("session/prompt", prompt(session, "go"))
-    await first.question()
+    await first.next_permission_request()
     second = await acp()
     await second.request("session/resume", load(session))
-    question = await second.question()
+    question = await second.next_permission_request()
     assert second.updates() == []
     assert question["params"]["toolCall"]["title"] == "ls"
     await second.answer(question, "reject_once")
     assert (await answer)["stopReason"] == "end_turn"
 
 
-async def test_list(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
+async def test_list_returns_titles_and_folders_newest_first(acp: ConnectClient, portico: RunningGateway, tmp_path: Path) -> None:
     client = await acp("echo")
     assert (await client.request("session/list"))["sessions"] == []
     sessions = [await client.new() for _ in range(3)]
@@ -136,7 +146,7 @@ async def test_list(acp: Open, portico: RunningGateway, tmp_path: Path) -> None:
     assert len((await client.request("session/list", {"cwd": found[0]["cwd"]}))["sessions"]) == 4
 
 
-async def test_list_by_pages(acp: Open, portico: RunningGateway) -> None:
+async def test_list_is_paginated(acp: ConnectClient, portico: RunningGateway) -> None:
     client = await acp("echo")
     made = [await client.new() for _ in range(101)]
     found: list[str] = []
@@ -152,9 +162,13 @@ async def test_list_by_pages(acp: Open, portico: RunningGateway) -> None:
         await client.request("session/list", {"cursor": "nonsense"})
 
 
-async def test_close_cancels_and_frees(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_close_cancels_the_prompt_and_stops_the_agent(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}], [{"text": "back"}]))
+    session = await scripted_session(
+        client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}], [{"text": "back"}])
+    )
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     await client.request("session/close", {"sessionId": session})
@@ -167,9 +181,11 @@ async def test_close_cancels_and_frees(acp: Open, portico: RunningGateway, write
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
 
 
-async def test_delete(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_delete_cancels_the_prompt_and_removes_the_session(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"hang": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     assert await client.request("session/delete", {"sessionId": session}) == {}
     assert (await answer)["stopReason"] == "cancelled"
@@ -180,9 +196,9 @@ async def test_delete(acp: Open, portico: RunningGateway, write_scenario: WriteS
     assert gone.value.code == -32002
 
 
-async def test_fork(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_fork_copies_the_history(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "{turn}: "}, {"remember": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "{turn}: "}, {"remember": True}]))
     await client.prompt(session, "one")
     forked = (await client.request("session/fork", load(session)))["sessionId"]
     assert forked != session
@@ -193,7 +209,7 @@ async def test_fork(acp: Open, portico: RunningGateway, write_scenario: WriteSce
     assert [m["content"] for m in await get_history(portico.client, session) if m["role"] == "user"] == ["one", "three"]
 
 
-async def test_the_folder(acp: Open, tmp_path: Path) -> None:
+async def test_folder_must_be_below_the_agents_folder(acp: ConnectClient, tmp_path: Path) -> None:
     client = await acp()
     (tmp_path / "scenes" / "below").mkdir()
     session = await client.new(str(tmp_path / "scenes" / "below"))
@@ -206,13 +222,13 @@ async def test_the_folder(acp: Open, tmp_path: Path) -> None:
         await client.request("session/load", load(session, str(tmp_path / "scenes")))
 
 
-async def test_a_client_that_goes_leaves_its_run(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+async def test_run_continues_after_its_client_disconnects(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize()
     steps = [{"text": "begun"}, {"delay": 0.3}, {"text": ", done"}]
-    session = await opened(client, portico.gateway, write_scenario(steps))
+    session = await scripted_session(client, portico.gateway, write_scenario(steps))
     await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "begun")
     await connection.close()

@@ -13,15 +13,17 @@ import pytest
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 from tests.gateway.requests import create_session, get_session
 
 
-def of(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+def of_kind(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [update for update in updates if update["sessionUpdate"] == kind]
 
 
-async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_modes_set_the_trust_of_the_tools(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     session = answer["sessionId"]
@@ -37,59 +39,63 @@ async def test_modes_are_the_trust_of_the_tools(acp: Open, portico: RunningGatew
     assert set((await trust()).values()) == {False}
     await client.request("session/set_mode", {"sessionId": session, "modeId": "edit"})
     assert await trust() == {"lookup": True, "write_note": True, "shell": False}
-    assert of(client.updates(session), "current_mode_update") == [
+    assert of_kind(client.updates(session), "current_mode_update") == [
         {"sessionUpdate": "current_mode_update", "currentModeId": "edit"}
     ]
-    assert of(client.updates(session), "config_option_update")[-1]["configOptions"][0]["currentValue"] == "edit"
+    assert of_kind(client.updates(session), "config_option_update")[-1]["configOptions"][0]["currentValue"] == "edit"
     options = {"sessionId": session, "configId": "permissions", "value": "auto"}
     complete = (await client.request("session/set_config_option", options))["configOptions"]
     assert complete[0]["currentValue"] == "auto"
     assert set((await trust()).values()) == {True}
 
 
-async def test_in_auto_nothing_is_asked(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_auto_mode_requests_no_permission(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario([{"tool_call": {"name": "shell", "result": "ran"}}, {"text": "{last_result}"}])
     )
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     await client.prompt(session)
     assert client.text(session) == "ran"
-    assert client.asked.empty()
-    assert of(client.updates(session), "tool_call")[0]["status"] == "in_progress"
+    assert client.permission_requests.empty()
+    assert of_kind(client.updates(session), "tool_call")[0]["status"] == "in_progress"
 
 
-async def test_a_mode_that_changes_in_the_middle_of_a_run(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_mode_changed_during_a_run_applies_to_later_calls(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
     steps = [{"tool_call": {"name": "shell", "id": f"c{n}"}} for n in range(2)]
-    session = await opened(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     await client.answer(question, "allow_once")
     assert (await answer)["stopReason"] == "end_turn"
-    # The agent's process asked about the second one too; it was trusted by then.
-    assert client.asked.empty()
+    # The agent asked about the second call too, which was trusted by then.
+    assert client.permission_requests.empty()
 
 
-async def test_settings_of_elsewhere_are_told(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_settings_changed_over_aap_are_sent_to_the_client(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "."}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "."}]))
     tools = [{"name": "shell", "trust": True}]
     body = {"agent": {"tools": tools, "options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "x"}]}
     assert (await portico.client.post(f"/session/{session}", json=body)).status_code == 200
-    await client.until(lambda _: of(client.updates(session), "session_info_update"))
-    assert of(client.updates(session), "current_mode_update")[-1]["currentModeId"] == "auto"
-    reported = {o["id"]: o["currentValue"] for o in of(client.updates(session), "config_option_update")[-1]["configOptions"]}
+    await client.until(lambda _: of_kind(client.updates(session), "session_info_update"))
+    assert of_kind(client.updates(session), "current_mode_update")[-1]["currentModeId"] == "auto"
+    reported = {o["id"]: o["currentValue"] for o in of_kind(client.updates(session), "config_option_update")[-1]["configOptions"]}
     assert reported == {"permissions": "auto", "pace": "fast"}
 
 
-async def test_options(acp: Open, portico: RunningGateway) -> None:
+async def test_config_options_list_choices_and_can_be_set(acp: ConnectClient, portico: RunningGateway) -> None:
     client = await acp()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
-    # Choices only: a text cannot be chosen from a list, and a secret is nobody's to see.
+    # Only options with choices: a text cannot be chosen from a list, and secrets are not sent.
     assert [option["id"] for option in answer["configOptions"]] == ["permissions", "pace"]
     change = {"sessionId": answer["sessionId"], "configId": "pace"}
     complete = (await client.request("session/set_config_option", {**change, "value": "fast"}))["configOptions"]
@@ -103,7 +109,7 @@ async def test_options(acp: Open, portico: RunningGateway) -> None:
 
 @pytest.fixture
 async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """Connects clients to the small ACP agent behind a gateway; `locked` is the same without a login."""
+    """Connects clients to the small ACP agent behind a gateway. The agent `locked` is the same without a login."""
     monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 60.0)
     agents = {"small": small_agent(tmp_path)}
     login = small_agent(tmp_path)
@@ -122,7 +128,7 @@ async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await connection.close()
 
 
-async def test_models(small: Any) -> None:
+async def test_models_can_be_listed_and_set(small: Any) -> None:
     client = await small()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     [model] = [option for option in answer["configOptions"] if option.get("category") == "model"]
@@ -130,21 +136,21 @@ async def test_models(small: Any) -> None:
     assert model["currentValue"] == "default"
     assert set(names) > {"default", "small"}
     assert await client.request("session/set_model", {"sessionId": answer["sessionId"], "modelId": names[-1]}) == {}
-    reported = of(client.updates(), "config_option_update")[-1]["configOptions"]
+    reported = of_kind(client.updates(), "config_option_update")[-1]["configOptions"]
     assert next(o for o in reported if o["id"] == "model")["currentValue"] == names[-1]
     back = {"sessionId": answer["sessionId"], "configId": "model", "value": "default"}
     complete = (await client.request("session/set_config_option", back))["configOptions"]
     assert next(o for o in complete if o["id"] == "model")["currentValue"] == "default"
-    # So the TypeScript package 0.4.5 sends it.
+    # The TypeScript package 0.4.5 sends it this way.
     assert await client.request("session/set_mode", {"sessionId": answer["sessionId"], "modelId": names[-1]}) == {}
-    reported = of(client.updates(), "config_option_update")[-1]["configOptions"]
+    reported = of_kind(client.updates(), "config_option_update")[-1]["configOptions"]
     assert next(o for o in reported if o["id"] == "model")["currentValue"] == names[-1]
     for method in ("session/set_model", "session/set_mode"):
         with pytest.raises(RpcFailed, match="no-such"):
             await client.request(method, {"sessionId": answer["sessionId"], "modelId": "no-such"})
 
 
-async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) -> None:
+async def test_modes_and_config_options_of_an_acp_agent_can_be_set(small: Any) -> None:
     client = await small()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     options = {option["id"]: option for option in answer["configOptions"]}
@@ -163,8 +169,8 @@ async def test_what_an_agent_behind_the_gateway_lets_its_client_set(small: Any) 
         await client.request("session/set_config_option", {**back, "value": "maybe"})
 
 
-async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its models, settings and commands are told when it has answered, whenever that is."""
+async def test_discovery_results_of_a_slow_program_are_sent_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its models, settings and commands are sent once the program has answered."""
     monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 0.0)
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands"
@@ -173,23 +179,23 @@ async def test_a_slow_program_is_heard_later(tmp_path: Path, monkeypatch: pytest
         await client.initialize()
         answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
         assert "model" not in [option["id"] for option in answer["configOptions"]]
-        assert not of(client.updates(), "available_commands_update")
-        await client.until(lambda _: of(client.updates(), "available_commands_update"))
-        [reported] = of(client.updates(), "config_option_update")
+        assert not of_kind(client.updates(), "available_commands_update")
+        await client.until(lambda _: of_kind(client.updates(), "available_commands_update"))
+        [reported] = of_kind(client.updates(), "config_option_update")
         assert {"model", "mode", "config.loud"} <= {option["id"] for option in reported["configOptions"]}
-        [reported] = of(client.updates(), "available_commands_update")
+        [reported] = of_kind(client.updates(), "available_commands_update")
         assert [command["name"] for command in reported["availableCommands"]] == ["shout"]
         await connection.close()
 
 
-async def test_a_session_that_cannot_be_forked(small: Any) -> None:
+async def test_fork_is_refused_where_the_agent_cannot_fork(small: Any) -> None:
     client = await small()
     assert "fork" not in (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
     with pytest.raises(RpcFailed, match="cannot be forked"):
         await client.request("session/fork", {"sessionId": await client.new(), "cwd": ".", "mcpServers": []})
 
 
-async def test_login(small: Any) -> None:
+async def test_session_needs_the_login_of_the_cli(small: Any) -> None:
     client = await small("locked")
     answer = await client.initialize()
     assert [method["id"] for method in answer["authMethods"]] == ["login"]
@@ -199,7 +205,7 @@ async def test_login(small: Any) -> None:
         assert refused.value.code == -32000
 
 
-async def test_logout_is_of_the_connection(small: Any) -> None:
+async def test_logout_affects_only_its_connection(small: Any) -> None:
     client, other = await small(), await small()
     answer = await client.initialize()
     assert answer["agentCapabilities"]["auth"] == {"logout": {}}
@@ -214,14 +220,14 @@ async def test_logout_is_of_the_connection(small: Any) -> None:
     assert await client.new()
 
 
-async def test_servers_that_an_agent_does_not_use_are_left_out(acp: Open) -> None:
+async def test_agent_without_mcp_support_ignores_mcp_servers(acp: ConnectClient) -> None:
     client = await acp("echo")
     server = {"name": "files", "command": sys.executable, "args": [], "env": [{"name": "T", "value": "tok-123456"}]}
     session = await client.new(mcpServers=[server])
     assert (await client.prompt(session, "hi"))["stopReason"] == "end_turn"
 
 
-async def test_servers_go_to_the_agent(small: Any, tmp_path: Path) -> None:
+async def test_mcp_servers_are_passed_to_the_agent_and_not_stored_in_plain_text(small: Any, tmp_path: Path) -> None:
     client = await small()
     can = (await client.initialize())["agentCapabilities"]["mcpCapabilities"]
     assert can == {"http": True, "sse": True, "acp": False}
@@ -229,14 +235,14 @@ async def test_servers_go_to_the_agent(small: Any, tmp_path: Path) -> None:
     session = await client.new(mcpServers=[server])
     await client.prompt(session, "servers")
     assert client.text(session) == "files /bin/files -x TOKEN=tok-5up3r"
-    # At rest it is nowhere but where the agent has said it.
+    # It is stored only in the output of the agent.
     stored = b"".join(file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
     assert b"tok-5up3r" not in stored.replace(b"TOKEN=tok-5up3r", b"")
     with pytest.raises(RpcFailed, match=r"mcpServers\[0\]"):
         await client.new(mcpServers=[{"type": "acp", "name": "x", "serverId": "1"}])
 
 
-async def test_100_sessions_at_once(tmp_path: Path) -> None:
+async def test_100_sessions_are_prompted_at_once(tmp_path: Path) -> None:
     limits = {"live_agents": 100}
     async with run_gateway(gateway_config(tmp_path, limits=limits)) as running:
         client, connection = connect(running.gateway, "echo")
@@ -249,9 +255,9 @@ async def test_100_sessions_at_once(tmp_path: Path) -> None:
         await connection.close()
 
 
-async def test_an_agent_that_there_is_not(portico: RunningGateway) -> None:
+async def test_connection_to_an_unknown_agent_is_refused(portico: RunningGateway) -> None:
     from gateway.errors import BadRequest
 
-    with pytest.raises(BadRequest, match="no agent 'nobody'"):
-        connect(portico.gateway, "nobody")
+    with pytest.raises(BadRequest, match="no agent 'no-such-agent'"):
+        connect(portico.gateway, "no-such-agent")
     await create_session(portico.client, "echo", "x")

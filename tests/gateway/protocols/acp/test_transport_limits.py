@@ -1,4 +1,4 @@
-"""Clients that ask for too much, or take nothing."""
+"""Clients that send too much or read nothing: invalid, oversized and numerous messages, and slow readers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from websockets.asyncio.client import connect
 
 from gateway.protocols.acp.transport import http, http_streams, websocket
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
+from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
 @pytest.mark.parametrize("text", ["{nonsense", DEEP, '{"a": NaN}', '{"a": Infinity}', '"\\ud800"', "\x00"])
-async def test_what_is_no_json_is_said_and_costs_nothing(portico: RunningGateway, text: str) -> None:
+async def test_invalid_json_is_refused_and_the_connection_stays_open(portico: RunningGateway, text: str) -> None:
     async with socket_to(portico) as socket:
         await socket.send(text)
         refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
@@ -28,15 +28,15 @@ async def test_what_is_no_json_is_said_and_costs_nothing(portico: RunningGateway
         assert "result" in await asked(socket, rpc("session/list", {}))
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=BEARER) as client:
-        mine = await initialized(client, url)
-        headers = {**mine, "Content-Type": "application/json"}
+        connection_header = await initialized(client, url)
+        headers = {**connection_header, "Content-Type": "application/json"}
         refused = await client.post(url, content=text.encode(), headers=headers)
         assert (refused.status_code, "not JSON" in refused.json()["error"]) == (400, True)
-        assert (await client.post(url, json=rpc("session/list", {}), headers=mine)).status_code == 202
+        assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 202
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '{"id": 1.5, "method": "x"}', '{"method": 3}', "{}"])
-async def test_json_that_is_no_message_is_refused_and_costs_nothing(portico: RunningGateway, text: str) -> None:
+async def test_json_that_is_not_a_message_is_refused_and_the_connection_stays_open(portico: RunningGateway, text: str) -> None:
     async with socket_to(portico) as socket:
         await socket.send(text)
         refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
@@ -44,20 +44,20 @@ async def test_json_that_is_no_message_is_refused_and_costs_nothing(portico: Run
         assert "result" in await asked(socket, rpc("session/list", {}))
 
 
-async def test_a_message_over_several_lines_is_one(portico: RunningGateway) -> None:
+async def test_message_over_several_lines_is_accepted(portico: RunningGateway) -> None:
     async with socket_to(portico) as socket:
         await socket.send(json.dumps(rpc("session/list", {}), indent=2))
         assert "result" in await answer_to(socket, 1)
 
 
-async def test_a_message_larger_than_a_body_may_be(tmp_path: Path) -> None:
+async def test_message_larger_than_max_body_is_refused(tmp_path: Path) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"max_body": 100_000})) as portico:
         large = rpc("session/prompt", {"sessionId": "s", "prompt": [{"type": "text", "text": "x" * 100_000}]})
         async with socket_to(portico) as socket:
             await socket.send(json.dumps(large))
             await asyncio.wait_for(socket.wait_closed(), 60)
             assert socket.close_code == 1009
-        # Packed it is small.
+        # Compressed, the message is small.
         async with socket_to(portico, compression="deflate") as socket:
             await socket.send(json.dumps(large))
             await asyncio.wait_for(socket.wait_closed(), 60)
@@ -69,22 +69,24 @@ async def test_a_message_larger_than_a_body_may_be(tmp_path: Path) -> None:
             assert "result" in await asked(socket, rpc("session/list", {}))
 
 
-async def test_an_http_client_that_reads_nothing_is_let_go(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_http_client_that_does_not_read_is_disconnected(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_streams, "MAX_BUFFERED_BYTES", 200_000)
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
-        mine = await initialized(client, url)
-        async with client.stream("GET", url, headers={**mine, **STREAM}) as own:
-            await client.post(url, json=rpc("session/new", {"cwd": ".", "mcpServers": []}), headers=mine)
+        connection_header = await initialized(client, url)
+        async with client.stream("GET", url, headers={**connection_header, **STREAM}) as own:
+            await client.post(url, json=rpc("session/new", {"cwd": ".", "mcpServers": []}), headers=connection_header)
             lines = own.aiter_lines()
             line = await anext(line async for line in lines if line.startswith("data"))
             session = json.loads(line[5:])["result"]["sessionId"]
-            words = {"sessionId": session, "prompt": [{"type": "text", "text": "word " * 50_000}]}
-            await client.post(url, json=rpc("session/prompt", words, 2), headers={**mine, "Acp-Session-Id": session})
-            # The stream that is read ends as well: the client sees that its connection is over.
+            params = {"sessionId": session, "prompt": [{"type": "text", "text": "word " * 50_000}]}
+            await client.post(
+                url, json=rpc("session/prompt", params, 2), headers={**connection_header, "Acp-Session-Id": session}
+            )
+            # The other stream ends as well, so that the client sees the end of the connection.
             assert [line async for line in lines if line.startswith("data")] == []
-        assert (await client.post(url, json=rpc("session/list", {}), headers=mine)).status_code == 404
+        assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 404
     async with socket_to(portico, max_size=None) as socket:
         await socket.send(json.dumps(rpc("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []})))
         replayed = 0
@@ -96,35 +98,35 @@ async def test_an_http_client_that_reads_nothing_is_let_go(portico: RunningGatew
         assert replayed > 400_000
 
 
-async def test_a_websocket_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_websocket_client_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.daemon.PING_INTERVAL", 2.0)
     monkeypatch.setattr("gateway.server.daemon.PONG_TIMEOUT", 2.0)
     monkeypatch.setattr("gateway.server.connection_limits.WEBSOCKET_ABORT_DELAY", 0.1)
     async with run_gateway(gateway_config(tmp_path)) as portico:
         async with socket_to(portico, max_size=None) as first:
             session = (await asked(first, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]
-            words = {"sessionId": session, "prompt": [{"type": "text", "text": "word " * 1_000_000}]}
-            assert (await asked(first, rpc("session/prompt", words, 2)))["result"]["stopReason"] == "end_turn"
+            params = {"sessionId": session, "prompt": [{"type": "text", "text": "word " * 1_000_000}]}
+            assert (await asked(first, rpc("session/prompt", params, 2)))["result"]["stopReason"] == "end_turn"
         loading = rpc("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []}, 3)
-        # Packed, the words would go into the kernel's buffers.
-        how: Any = {"additional_headers": BEARER, "proxy": None, "compression": None, "ping_interval": None}
-        deaf = await connect(f"ws{portico.url[4:]}/acp/echo", sock=_small_socket(portico), **how)
-        await asked(deaf, INITIALIZE)
-        deaf.transport.pause_reading()
-        await deaf.send(json.dumps(loading))
-        # The other clients of the session do not wait for it.
+        # Compressed, the text would fit into the buffers of the kernel.
+        options: Any = {"additional_headers": BEARER, "proxy": None, "compression": None, "ping_interval": None}
+        slow_reader = await connect(f"ws{portico.url[4:]}/acp/echo", sock=_small_socket(portico), **options)
+        await asked(slow_reader, INITIALIZE)
+        slow_reader.transport.pause_reading()
+        await slow_reader.send(json.dumps(loading))
+        # The other clients of the session are not delayed.
         async with socket_to(portico, max_size=None) as other:
             assert "result" in await asked(other, loading)
             more = {"sessionId": session, "prompt": [{"type": "text", "text": "more"}]}
             assert (await asked(other, rpc("session/prompt", more, 4)))["result"]["stopReason"] == "end_turn"
         async with asyncio.timeout(60):
-            while _sockets_open(portico):  # noqa: ASYNC110 nothing tells of it
+            while _sockets_open(portico):  # noqa: ASYNC110 there is no event for it
                 await asyncio.sleep(0.05)
-        deaf.transport.abort()
+        slow_reader.transport.abort()
 
 
 def _small_socket(portico: RunningGateway) -> sockets.socket:
-    """Connected, with hardly a buffer."""
+    """A connected socket with a small receive buffer."""
     small = sockets.socket()
     small.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
     small.connect(("127.0.0.1", int(portico.url.rpartition(":")[2])))
@@ -132,15 +134,15 @@ def _small_socket(portico: RunningGateway) -> sockets.socket:
 
 
 def _sockets_open(portico: RunningGateway) -> int:
-    """How many WebSockets the gateway has a handler for."""
-    return len(_owner(portico, websocket.WebSockets)._open)
+    """The number of WebSockets that the gateway handles."""
+    return len(_find_owner(portico, websocket.WebSockets)._open)
 
 
-def _owner(portico: RunningGateway, kind: type) -> Any:
-    return next(owner for end in portico.gateway.close_last if isinstance(owner := getattr(end, "__self__", None), kind))
+def _find_owner(portico: RunningGateway, owner_type: type) -> Any:
+    return next(owner for end in portico.gateway.close_last if isinstance(owner := getattr(end, "__self__", None), owner_type))
 
 
-async def test_a_forgotten_connection_goes_by_itself(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_without_requests_or_readers_times_out(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     monkeypatch.setattr(http, "CLIENT_TIMEOUT", 0.5)
     url = f"{portico.url}/acp/echo"
@@ -149,37 +151,37 @@ async def test_a_forgotten_connection_goes_by_itself(portico: RunningGateway, mo
         async with client.stream("GET", url, headers={**read, **STREAM}) as own:
             assert own.status_code == 200
             async with asyncio.timeout(60):
-                # DELETE would end it, and any request would keep it: what is left is to look inside.
-                while len(_clients(portico)) > 1:  # noqa: ASYNC110 nothing tells of it
+                # A DELETE would end the connection and any other request would keep it, so the test reads internal state.
+                while len(_clients(portico)) > 1:  # noqa: ASYNC110 there is no event for it
                     await asyncio.sleep(0.05)
             assert (await client.post(url, json=rpc("session/list", {}), headers=read)).status_code == 202
             assert (await client.post(url, json=rpc("session/list", {}), headers=unread)).status_code == 404
 
 
 def _clients(portico: RunningGateway) -> Any:
-    return _owner(portico, http.HttpClients)._clients
+    return _find_owner(portico, http.HttpClients)._clients
 
 
-async def test_many_connections(portico: RunningGateway) -> None:
-    """Two hundred editors, fifty at once, half of them over each transport."""
+async def test_many_connections_over_both_transports(portico: RunningGateway) -> None:
+    """200 clients, 50 at once, half of them over each transport."""
     turns = asyncio.Semaphore(8)
 
     async def over_socket(n: int) -> None:
         async with socket_to(portico) as socket:
             session = (await asked(socket, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]
-            words = {"sessionId": session, "prompt": [{"type": "text", "text": f"editor {n}"}]}
+            params = {"sessionId": session, "prompt": [{"type": "text", "text": f"editor {n}"}]}
             async with turns:
-                assert (await asked(socket, rpc("session/prompt", words, 2)))["result"]["stopReason"] == "end_turn"
+                assert (await asked(socket, rpc("session/prompt", params, 2)))["result"]["stopReason"] == "end_turn"
 
     async def over_http(n: int, client: httpx.AsyncClient) -> None:
         url = f"{portico.url}/acp/echo"
-        mine = await initialized(client, url)
-        async with client.stream("GET", url, headers={**mine, **STREAM}) as own:
-            await client.post(url, json=rpc("session/list", {}), headers=mine)
+        connection_header = await initialized(client, url)
+        async with client.stream("GET", url, headers={**connection_header, **STREAM}) as own:
+            await client.post(url, json=rpc("session/list", {}), headers=connection_header)
             async for line in own.aiter_lines():
                 if line.startswith("data"):
                     break
-        assert (await client.delete(url, headers=mine)).status_code == 202
+        assert (await client.delete(url, headers=connection_header)).status_code == 202
 
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(headers=BEARER, timeout=60, limits=limits, verify=False) as client, asyncio.timeout(120):
@@ -189,7 +191,7 @@ async def test_many_connections(portico: RunningGateway) -> None:
     assert len((await portico.client.get("/sessions")).json()["sessions"]) == 100
 
 
-async def test_a_flood_of_requests_is_answered_one_and_all(portico: RunningGateway) -> None:
+async def test_every_request_of_a_burst_is_answered(portico: RunningGateway) -> None:
     async with socket_to(portico) as socket:
 
         async def flood() -> None:

@@ -1,4 +1,4 @@
-"""Both transports of the daemon, with the official Python client as it is."""
+"""Both transports of the daemon with the unmodified official Python client."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from acp.ws import create_websocket_stream
 
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
-from tests.gateway.protocols.acp.wire import BEARER
+from tests.gateway.protocols.acp.raw_connections import BEARER
 
 
 class Client:
-    """The client's side as an editor has it: it keeps what comes, and grants everything once."""
+    """The client side of an editor: it keeps the updates and allows each permission request once."""
 
     def __init__(self) -> None:
         self.updates: list[Any] = []
-        self.asked: list[Any] = []
-        self.heard = asyncio.Event()
+        self.permission_requests: list[Any] = []
+        self.text_received = asyncio.Event()
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         self.updates.append(update)
         if update.session_update == "agent_message_chunk":
-            self.heard.set()
+            self.text_received.set()
 
     async def request_permission(self, options: list[Any], session_id: str, tool_call: Any, **_: Any) -> Any:
-        self.asked.append(tool_call)
+        self.permission_requests.append(tool_call)
         once = next(option for option in options if option.kind == "allow_once")
         return {"outcome": {"outcome": "selected", "optionId": once.option_id}}
 
-    def received_text(self, kind: str = "agent_message_chunk") -> str:
+    def text(self, kind: str = "agent_message_chunk") -> str:
         return "".join(update.content.text for update in self.updates if update.session_update == kind)
 
 
@@ -62,42 +62,44 @@ def transport(request: pytest.FixtureRequest) -> str:
     return found
 
 
-async def test_a_conversation(transport: str, portico: RunningGateway) -> None:
+async def test_official_client_prompts_and_lists_a_session(transport: str, portico: RunningGateway) -> None:
     async with over(transport, portico, "echo") as (agent, client):
         session = await agent.new_session(cwd=".", mcp_servers=[])
         for text in ("one", "two"):
             answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(text)])
             assert answer.stop_reason == "end_turn"
-        assert client.received_text() == "onetwo"
+        assert client.text() == "onetwo"
         listed = await agent.list_sessions()
         assert [found.session_id for found in listed.sessions] == [session.session_id]
 
 
-async def test_a_loaded_session_goes_on(transport: str, portico: RunningGateway) -> None:
+async def test_official_client_continues_a_loaded_session(transport: str, portico: RunningGateway) -> None:
     async with over(transport, portico, "echo") as (agent, _):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await agent.prompt(session_id=session, prompt=[text_block("before")])
     async with over(transport, portico, "echo") as (agent, client):
         await agent.load_session(cwd=".", session_id=session, mcp_servers=[])
-        assert (client.received_text("user_message_chunk"), client.received_text()) == ("before", "before")
+        assert (client.text("user_message_chunk"), client.text()) == ("before", "before")
         client.updates.clear()
         await agent.prompt(session_id=session, prompt=[text_block("after")])
-        assert client.received_text() == "after"
+        assert client.text() == "after"
 
 
-async def test_cancel(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_official_client_cancels_a_prompt(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     scenario = write_scenario([{"text": "at work"}, {"hang": True}])
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await set_options(portico.gateway, session, scenario=scenario)
         prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("go")]))
         async with asyncio.timeout(60):
-            await client.heard.wait()
+            await client.text_received.wait()
             await agent.cancel(session_id=session)
             assert (await prompt).stop_reason == "cancelled"
 
 
-async def test_a_permission_is_asked_for(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_official_client_answers_a_permission_request(
+    transport: str, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     call = {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}
     scenario = write_scenario([{"tool_call": call}, {"text": "{last_result}"}])
     async with over(transport, portico, "script") as (agent, client):
@@ -105,15 +107,15 @@ async def test_a_permission_is_asked_for(transport: str, portico: RunningGateway
         await set_options(portico.gateway, session, scenario=scenario)
         answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
         assert answer.stop_reason == "end_turn"
-        assert len(client.asked) == 1
-        assert client.received_text() == "written"
+        assert len(client.permission_requests) == 1
+        assert client.text() == "written"
 
 
-async def test_a_hundred_sessions_over_one_websocket(portico: RunningGateway) -> None:
+async def test_hundred_sessions_over_one_websocket(portico: RunningGateway) -> None:
     async with over("ws", portico, "echo") as (agent, client):
         sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(100)]
         assert len(set(sessions)) == 100
         for some in (sessions[n : n + 10] for n in range(0, 100, 10)):
-            asked = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
-            assert {answer.stop_reason for answer in await asyncio.gather(*asked)} == {"end_turn"}
-        assert all(session in client.received_text() for session in sessions)
+            prompts = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
+            assert {answer.stop_reason for answer in await asyncio.gather(*prompts)} == {"end_turn"}
+        assert all(session in client.text() for session in sessions)

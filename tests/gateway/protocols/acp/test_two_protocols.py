@@ -6,11 +6,11 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, kinds, load, prompt
-from tests.gateway.protocols.acp.conftest import Open, WriteScenario, opened
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 from tests.gateway.requests import create_session, get_session, send_turn
 
 
-async def test_sessions_of_other_agents(acp: Open, portico: RunningGateway) -> None:
+async def test_session_of_another_agent_cannot_be_loaded(acp: ConnectClient, portico: RunningGateway) -> None:
     client = await acp("echo")
     other = (await create_session(portico.client, "script", "hello"))["sessionId"]
     with pytest.raises(RpcFailed, match="belongs to agent 'script'") as refused:
@@ -18,28 +18,32 @@ async def test_sessions_of_other_agents(acp: Open, portico: RunningGateway) -> N
     assert refused.value.code == -32002
 
 
-async def test_one_session_two_protocols(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_turns_over_aap_are_sent_to_the_acp_client(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "turn {turn}: "}, {"remember": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "turn {turn}: "}, {"remember": True}]))
     await client.prompt(session, "over ACP")
     assert session in (await portico.client.get("/sessions")).json()["sessions"]
-    # What is said over AAP is shown here too, the user's words first.
-    since = len(client.got)
+    # A turn over AAP is sent to the ACP client too, the user message first.
+    since = len(client.received)
     answer = await send_turn(portico.client, session, "over AAP")
     assert answer["messages"][-1]["content"] == 'turn 2: ["over ACP"]'
     await client.until(lambda _: "session_info_update" in kinds(client.updates(since=since)))
     assert kinds(client.updates(since=since))[0] == "user_message_chunk"
     assert client.text(kind="user_message_chunk", since=since) == "over AAP"
     assert client.text(since=since) == 'turn 2: ["over ACP"]'
-    since = len(client.got)
+    since = len(client.received)
     await client.prompt(session, "back")
     assert "user_message_chunk" not in kinds(client.updates(since=since))
     assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
 
 
-async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_session_deleted_over_aap_fails_its_prompt(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     assert (await portico.client.delete(f"/session/{session}")).status_code == 204
@@ -50,40 +54,44 @@ async def test_a_session_that_is_deleted_elsewhere(acp: Open, portico: RunningGa
     assert refused.value.code == -32002
 
 
-async def test_a_permission_is_answered_over_aap(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_permission_request_is_cancelled_when_answered_over_aap(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     client = await acp()
-    session = await opened(
+    session = await scripted_session(
         client, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     )
     answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.question()
+    question = await client.next_permission_request()
     assert (await get_session(portico.client, session))["state"] == "waiting"
     await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "c", "granted": False, "reason": "no"})
     assert (await answer)["stopReason"] == "end_turn"
     assert "no" in client.text()
-    taken_back = next(m for m in client.got if m.get("method") == "$/cancel_request")
-    assert taken_back["params"] == {"requestId": question["id"]}
-    assert client.got.index(taken_back) < len(client.got) - 1
-    # A late answer is nothing.
+    cancellation = next(m for m in client.received if m.get("method") == "$/cancel_request")
+    assert cancellation["params"] == {"requestId": question["id"]}
+    assert client.received.index(cancellation) < len(client.received) - 1
+    # A late answer is ignored.
     await client.answer(question, "allow_once")
     assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
 
 
-async def test_a_permission_of_aap_is_answered_here(acp: Open, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_permission_of_an_aap_turn_can_be_answered_over_acp(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     grants = [{"name": "shell", "trust": False}]
     scenario = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     first = await create_session(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)
     assert first["stopReason"] == "tool_use"
     client = await acp()
     await client.request("session/load", load(first["sessionId"]))
-    await client.answer(await client.question(), "allow_once")
+    await client.answer(await client.next_permission_request(), "allow_once")
     await client.until(lambda _: "session_info_update" in kinds(client.updates()))
     assert client.text() == "done"
     assert (await get_session(portico.client, first["sessionId"]))["state"] == "idle"
 
 
-async def test_tools_of_the_application_are_not_this_clients(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario
+async def test_prompt_is_refused_while_an_application_tool_is_pending(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     tool = {"name": "get_weather", "description": "d", "inputSchema": {"type": "object"}}
     scenario = write_scenario([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{last_result}"}])

@@ -1,4 +1,4 @@
-"""What agents do as session updates, and content both ways; without a gateway."""
+"""Events as session updates, and content of prompts and messages, without a gateway."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def updates_of(*events: OutputEvent, asks: bool = False) -> list[dict[str, Any]]
         (CODEX, "Bash", "other"),
     ],
 )
-def test_kinds(info: DriverInfo, name: str, kind: str) -> None:
+def test_tool_kind_of_each_driver(info: DriverInfo, name: str, kind: str) -> None:
     assert info.tool_kind(name) == kind
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "detail", "title"),
+    ("name", "value", "detail", "title"),
     [
         ("Bash", {"command": "ls -l\n| head"}, None, "ls -l | head"),
         ("Bash", {"command": "ls"}, "List the files", "List the files"),
@@ -84,20 +84,20 @@ def test_kinds(info: DriverInfo, name: str, kind: str) -> None:
         ("odd", ["a list"], None, "odd"),
     ],
 )
-def test_titles(name: str, given: Any, detail: str | None, title: str) -> None:
-    assert title_of(CLAUDE, name, given, detail) == title
+def test_title_of_a_tool_call(name: str, value: Any, detail: str | None, title: str) -> None:
+    assert title_of(CLAUDE, name, value, detail) == title
 
 
-def test_places_and_diffs() -> None:
-    def places(given: Any) -> list[tuple[str, int | None]]:
-        return [(place.path, place.line) for place in locations_of(CLAUDE, given, "/work")]
+def test_locations_and_diffs_of_tool_inputs() -> None:
+    def locations(value: Any) -> list[tuple[str, int | None]]:
+        return [(location.path, location.line) for location in locations_of(CLAUDE, value, "/work")]
 
-    def diffs(given: Any) -> list[tuple[str, str | None, str]]:
-        return [(diff.path, diff.old_text, diff.new_text) for diff in diffs_of(CLAUDE, given, "/work")]
+    def diffs(value: Any) -> list[tuple[str, str | None, str]]:
+        return [(diff.path, diff.old_text, diff.new_text) for diff in diffs_of(CLAUDE, value, "/work")]
 
-    assert places({"file_path": "a.py", "offset": 12}) == [("/work/a.py", 12)]
-    assert places({"changes": [{"path": "/x/a"}, {"path": "b"}]}) == [("/x/a", None), ("/work/b", None)]
-    assert places("text") == places({"file_path": 7, "offset": True}) == []
+    assert locations({"file_path": "a.py", "offset": 12}) == [("/work/a.py", 12)]
+    assert locations({"changes": [{"path": "/x/a"}, {"path": "b"}]}) == [("/x/a", None), ("/work/b", None)]
+    assert locations("text") == locations({"file_path": 7, "offset": True}) == []
     assert diffs({"file_path": "/a", "old_string": "one", "new_string": "two"}) == [("/a", "one", "two")]
     assert diffs({"file_path": "/a", "content": "all"}) == [("/a", None, "all")]
     edits = [{"old_string": "1", "new_string": "2"}, {"old_string": "3", "new_string": "4"}]
@@ -109,7 +109,7 @@ def test_places_and_diffs() -> None:
     assert diffs({"file_path": "/a", "new_string": 7}) == diffs(None) == []
 
 
-def test_a_plan_that_the_agent_tells_apart_from_its_calls() -> None:
+def test_plan_event_becomes_a_plan_update() -> None:
     entries = (PlanEntry(content="a", priority="high", status="completed"), PlanEntry(content="b"))
     (update,) = updates_of(PlanEvent(entries=entries))
     assert update == {"sessionUpdate": "plan", "entries": [
@@ -117,7 +117,7 @@ def test_a_plan_that_the_agent_tells_apart_from_its_calls() -> None:
     ]}  # fmt: skip
 
 
-def test_plans() -> None:
+def test_plan_from_tool_calls() -> None:
     plan = Plan(CLAUDE.plan_tools)
     todos = [{"content": "a", "status": "in_progress"}, {"content": "b", "status": "pending"}]
     found = plan.called("TodoWrite", {"todos": todos}) or []
@@ -134,7 +134,7 @@ def test_plans() -> None:
     assert steps.called("Bash", {"command": "ls"}) is None
 
 
-def test_messages_have_ids_of_their_own() -> None:
+def test_each_message_has_its_own_id() -> None:
     found = updates_of(
         Thinking(text="a"), AgentToken(text="b"), AgentToken(text="c"), MessageEnd(), AgentToken(text="d"),
         ToolCall(id="1", name="Bash", status="started"), AgentToken(text="e"),
@@ -143,17 +143,17 @@ def test_messages_have_ids_of_their_own() -> None:
     assert ids == ["m-1", "m-2", "m-2", "m-3", "m-4"]
 
 
-def test_a_call_with_its_result() -> None:
-    given = {"file_path": "/work/a", "old_string": "x", "new_string": "y"}
+def test_diff_of_a_call_is_not_replaced_by_its_result() -> None:
+    value = {"file_path": "/work/a", "old_string": "x", "new_string": "y"}
     started, ended = updates_of(
-        ToolCall(id="1", name="Edit", status="started", input=given, parent_id="0"),
+        ToolCall(id="1", name="Edit", status="started", input=value, parent_id="0"),
         ToolResult(tool_call_id="1", output="ok"),
         ToolCall(id="1", name="Edit", status="completed"),
     )
     assert started["_meta"] == {"parentToolCallId": "0"}
     assert started["status"] == "in_progress"
     assert started["content"][0]["type"] == "diff"
-    # The diff stays what is shown.
+    # The diff stays the content of the call.
     assert "content" not in ended
     assert (ended["status"], ended["rawOutput"]) == ("completed", {"output": "ok"})
 
@@ -169,7 +169,7 @@ def test_a_call_with_its_result() -> None:
         (3, "3", {"output": 3}),
     ],
 )
-def test_an_output_is_told_once_and_what_is_no_text_as_an_object(output: Any, text: str, raw: Any) -> None:
+def test_raw_output_is_sent_only_for_output_that_is_not_text(output: Any, text: str, raw: Any) -> None:
     _, ended = updates_of(
         ToolCall(id="1", name="x", status="started", input={}), ToolResult(tool_call_id="1", output=output)
     )  # fmt: skip
@@ -177,7 +177,7 @@ def test_an_output_is_told_once_and_what_is_no_text_as_an_object(output: Any, te
     assert ended.get("rawOutput") == raw
 
 
-def test_a_call_that_fails_says_why() -> None:
+def test_failed_call_has_its_output_as_content() -> None:
     output = [{"type": "text", "text": "no"}, {"type": "image", "url": "data:image/png;base64,aGk="}]
     started, ended = updates_of(
         ToolCall(id="1", name="Edit", status="started", input={"file_path": "a", "content": "b"}),
@@ -189,12 +189,12 @@ def test_a_call_that_fails_says_why() -> None:
     assert [item["content"]["type"] for item in ended["content"]] == ["text", "image"]
 
 
-def test_a_call_without_a_result_ends() -> None:
+def test_call_without_a_result_is_completed() -> None:
     found = updates_of(ToolCall(id="1", name="app", status="started"), ToolCall(id="1", name="app", status="completed"))
     assert [update["status"] for update in found] == ["in_progress", "completed"]
 
 
-def test_a_history() -> None:
+def test_history_becomes_session_updates() -> None:
     updates = Updates("m", "/work", CLAUDE, lambda name: False)
     picture = ImageBlock(url="data:image/png;base64,aGk=")
     history = [
@@ -219,7 +219,7 @@ def test_a_history() -> None:
     assert found[2]["content"] == {"type": "resource_link", "name": "image", "uri": "https://x/y.png"}
 
 
-def test_content_in() -> None:
+def test_prompt_content_becomes_a_user_message() -> None:
     picture = ImageContentBlock(type="image", mime_type="image/png", data="aGk=")
     assert user_message([TextContentBlock(type="text", text="hi")], INFO).content == "hi"
     assert user_message([picture], INFO).content == (ImageBlock(url="data:image/png;base64,aGk="),)

@@ -1,4 +1,4 @@
-"""A client over each transport: standard input and output of `portico acp AGENT`, a daemon's WebSocket, its streamable HTTP."""
+"""A client over each transport: standard input and output of `portico acp`, WebSocket and streamable HTTP of a daemon."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def on_stdio(
     settings: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
-    """A client of `portico acp AGENT`, with these settings or those of `config`."""
+    """A client of `portico acp AGENT` and its process, configured with `settings` or else with `config(folder)`."""
     path = write_config(folder, dict(config(folder) if settings is None else settings))
     command = forked_command("gateway", "acp", "--config", str(path), *more, agent)
     process = await asyncio.create_subprocess_exec(
@@ -56,8 +56,8 @@ async def on_stdio(
 
     async def read() -> None:
         while line := await stdout.readline():
-            # Whatever is not a message of JSON-RPC fails here.
-            await client.take(json.loads(line.decode("utf-8", "strict")))
+            # A line that is not a JSON-RPC message raises here.
+            await client.receive(json.loads(line.decode("utf-8", "strict")))
 
     client = Client(send)
     reading = asyncio.create_task(read())
@@ -84,7 +84,7 @@ async def on_websocket(url: str, agent: str, key: str) -> AsyncIterator[Client]:
 
         async def read() -> None:
             async for frame in socket:
-                await client.take(json.loads(frame))
+                await client.receive(json.loads(frame))
 
         client = Client(send)
         reading = asyncio.create_task(read())
@@ -96,7 +96,7 @@ async def on_websocket(url: str, agent: str, key: str) -> AsyncIterator[Client]:
 
 
 class _Streams:
-    """A connection over streamable HTTP: a POST for each message, a stream for the connection and one for each session."""
+    """A connection over streamable HTTP: one POST for each message, one stream for the connection and one for each session."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http, self._url = http, url
@@ -113,7 +113,7 @@ class _Streams:
         if answer.status_code == 200 and not self._connection:
             self._connection = {"Acp-Connection-Id": answer.headers["acp-connection-id"]}
             await self._read(None)
-            return await self.client.take(answer.json())
+            return await self.client.receive(answer.json())
         assert answer.status_code == 202, answer.text
 
     def _headers(self, session: Any) -> dict[str, str]:
@@ -128,17 +128,17 @@ class _Streams:
     async def _take(self, response: httpx.Response) -> None:
         async for line in response.aiter_lines():
             if line.startswith("data:"):
-                await self.client.take(json.loads(line[5:]))
+                await self.client.receive(json.loads(line[5:]))
 
     async def end(self) -> None:
-        """End the connection; what was wrong with a message is raised here."""
+        """End the connection. Raises the error of an invalid message."""
         await self._http.delete(self._url, headers=self._connection)
         await asyncio.gather(*self._reading.values())
 
 
 @asynccontextmanager
 async def on_http(url: str, agent: str, key: str) -> AsyncIterator[Client]:
-    """A client of the daemon at `url`, with as many connections as it has sessions."""
+    """A client of the daemon at `url`; it may open any number of connections, as each session has a stream."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60, limits=limits, verify=False) as http:
         streams = _Streams(http, f"{url}/acp/{agent}")

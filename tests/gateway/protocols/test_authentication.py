@@ -1,4 +1,4 @@
-"""Everything but `/meta`, `/healthz` and `/readyz` asks for the key, before it looks at anything else."""
+"""Every endpoint except `/meta`, `/healthz` and `/readyz` checks the API key before the rest of the request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.gateway.aap_client import BASE_URLS
 from tests.gateway.requests import expect_error, session_body
 
 JSON = {"Content-Type": "application/json"}
-OF_V2: list[tuple[str, str, dict[str, Any]]] = [
+V2_ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions", {}),
     ("PUT", "/session", {"json": session_body("echo")}),
     ("PUT", "/session", {"content": b"{", "headers": JSON}),
@@ -24,7 +24,7 @@ OF_V2: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/session/sess_x/events?after=junk", {}),
     ("GET", "/session/sess_x/history?type=junk", {}),
 ]
-OF_V3: list[tuple[str, str, dict[str, Any]]] = [
+V3_ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions", {}),
     ("POST", "/sessions", {"json": {}}),
     ("POST", "/sessions", {"json": {"agent": {"name": "echo"}}}),
@@ -36,10 +36,10 @@ OF_V3: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions/sess_x/events?after=junk", {}),
 ]
 ENDPOINTS = [
-    *OF_V2[:-1],
-    *[(method, "/aap/v1" + path, request) for method, path, request in OF_V2[:-1]],
-    *[(method, "/aap/v2" + path, request) for method, path, request in OF_V2],
-    *[(method, "/aap/v3" + path, request) for method, path, request in OF_V3],
+    *V2_ENDPOINTS[:-1],
+    *[(method, "/aap/v1" + path, request) for method, path, request in V2_ENDPOINTS[:-1]],
+    *[(method, "/aap/v2" + path, request) for method, path, request in V2_ENDPOINTS],
+    *[(method, "/aap/v3" + path, request) for method, path, request in V3_ENDPOINTS],
     ("POST", "/v1/execute", {"json": {"driver": "echo", "task": "x"}}),
     ("GET", "/v1/drivers", {}),
     ("GET", "/metrics", {}),
@@ -49,7 +49,7 @@ ENDPOINTS = [
 WRONG = [None, "Bearer wrong-key", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY} {KEY}"]
 
 
-async def test_without_the_key_nothing_is_answered(portico: RunningGateway) -> None:
+async def test_every_endpoint_refuses_a_missing_or_wrong_key(portico: RunningGateway) -> None:
     for authorization, (method, path, request) in itertools.product(WRONG, ENDPOINTS):
         portico.client.headers.pop("Authorization", None)
         if authorization is not None:
@@ -61,24 +61,24 @@ async def test_without_the_key_nothing_is_answered(portico: RunningGateway) -> N
         assert KEY not in answer.text
 
 
-async def test_every_endpoint_in_the_list_of_endpoints_asks(portico: RunningGateway) -> None:
-    described = (await portico.client.get("/openapi.json")).json()["paths"]
-    named = {
+async def test_every_documented_endpoint_is_covered(portico: RunningGateway) -> None:
+    documented = (await portico.client.get("/openapi.json")).json()["paths"]
+    tested = {
         (method, path.split("?")[0].replace("sess_x", "{session_id}").replace("/echo", "/{agent}"))
         for method, path, _ in ENDPOINTS
     }
-    offered = {(method.upper(), path) for path, methods in described.items() for method in methods}
-    assert offered - named == {("GET", "/healthz"), ("GET", "/readyz"), *(("GET", f"{base.url}/meta") for base in BASE_URLS)}
-    assert named - offered == {("GET", "/openapi.json")}
+    operations = {(method.upper(), path) for path, methods in documented.items() for method in methods}
+    assert operations - tested == {("GET", "/healthz"), ("GET", "/readyz"), *(("GET", f"{base.url}/meta") for base in BASE_URLS)}
+    assert tested - operations == {("GET", "/openapi.json")}
 
 
-async def test_the_scheme_may_be_written_in_any_case(portico: RunningGateway) -> None:
+async def test_authorization_scheme_is_case_insensitive(portico: RunningGateway) -> None:
     for scheme in ("Bearer", "bearer", "BEARER"):
         answer = await portico.client.get("/sessions", headers={"Authorization": f"{scheme} {KEY}"})
         assert answer.status_code == 200
 
 
-async def test_a_refused_request_runs_nothing(portico: RunningGateway) -> None:
+async def test_refused_request_starts_no_run(portico: RunningGateway) -> None:
     headers = {"Authorization": "Bearer wrong-key"}
     await expect_error(portico.client.put("/session", json=session_body("echo"), headers=headers), 401)
     await expect_error(portico.client.post("/v1/execute", json={"driver": "echo", "task": "x"}, headers=headers), 401)

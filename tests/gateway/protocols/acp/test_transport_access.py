@@ -1,4 +1,4 @@
-"""The transports behind the front door: who comes in, and who has to go."""
+"""Host, Origin and key checks of both transports, and the end of connections whose key is removed."""
 
 from __future__ import annotations
 
@@ -15,88 +15,88 @@ from websockets.exceptions import InvalidStatus
 from gateway.protocols.acp.transport import http, websocket
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.protocols.acp.wire import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
+from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
 
 UI = "http://ui.example:3000"
 
 
 @pytest.mark.parametrize(
-    ("headers", "status", "says"),
+    ("headers", "status", "expected"),
     [
         ({"Host": "evil.example"}, 403, "not 'evil.example'"),
         ({"Origin": "http://evil.example"}, 403, "origin"),
-        ({"Authorization": "Bearer nobody"}, 401, "key"),
+        ({"Authorization": "Bearer wrong-key"}, 401, "key"),
         ({"Authorization": ""}, 401, "key"),
     ],
 )
-async def test_the_walls_stand_before_both_transports(
-    portico: RunningGateway, headers: dict[str, str], status: int, says: str
+async def test_host_origin_and_key_are_checked_on_both_transports(
+    portico: RunningGateway, headers: dict[str, str], status: int, expected: str
 ) -> None:
     async with httpx.AsyncClient(headers={**BEARER, **headers}) as client:
         url = f"{portico.url}/acp/echo"
         for answer in (await client.post(url, json=INITIALIZE), await client.get(url, headers=STREAM), await client.delete(url)):
-            assert (answer.status_code, says in answer.json()["error"]) == (status, True)
+            assert (answer.status_code, expected in answer.json()["error"]) == (status, True)
     port = int(portico.url.rpartition(":")[2])
-    wanted = {**BEARER, **headers}
-    # The address is what is connected to, the URL's name is the Host header.
-    place = f"ws://{wanted.pop('Host', '127.0.0.1')}:{port}/acp/echo"
+    handshake_headers = {**BEARER, **headers}
+    # The host of the URL becomes the Host header; the connection goes to `host`.
+    ws_url = f"ws://{handshake_headers.pop('Host', '127.0.0.1')}:{port}/acp/echo"
     with pytest.raises(InvalidStatus) as refused:
-        await connect(place, host="127.0.0.1", port=port, additional_headers=wanted, proxy=None)
+        await connect(ws_url, host="127.0.0.1", port=port, additional_headers=handshake_headers, proxy=None)
     assert refused.value.response.status_code == status
-    assert says in json.loads(refused.value.response.body)["error"]
+    assert expected in json.loads(refused.value.response.body)["error"]
 
 
-async def test_a_page_of_an_allowed_origin_may_use_both(tmp_path: Path) -> None:
+async def test_page_of_an_allowed_origin_may_use_both_transports(tmp_path: Path) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"origins": [UI]})) as portico, httpx.AsyncClient() as client:
         url = f"{portico.url}/acp/echo"
-        wanted = "authorization,content-type,acp-connection-id,acp-session-id"
+        requested = "authorization,content-type,acp-connection-id,acp-session-id"
         for method in ("POST", "GET", "DELETE"):
-            asks = {"Origin": UI, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": wanted}
-            allowed = await client.options(url, headers=asks)
+            preflight = {"Origin": UI, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": requested}
+            allowed = await client.options(url, headers=preflight)
             assert allowed.status_code == 200, allowed.text
-            assert set(wanted.split(",")) <= set(allowed.headers["access-control-allow-headers"].lower().split(", ")) or (
-                allowed.headers["access-control-allow-headers"] == wanted
+            assert set(requested.split(",")) <= set(allowed.headers["access-control-allow-headers"].lower().split(", ")) or (
+                allowed.headers["access-control-allow-headers"] == requested
             )
         answer = await client.post(url, json=INITIALIZE, headers={**BEARER, "Origin": UI})
         assert answer.headers["access-control-allow-origin"] == UI
         assert "acp-connection-id" in answer.headers["access-control-expose-headers"].lower().split(", ")
         subprotocol: Any = f"bearer.{KEY}"
-        place = f"ws{portico.url[4:]}/acp/echo"
-        async with connect(place, origin=UI, subprotocols=[subprotocol], proxy=None) as socket:  # type: ignore[arg-type]
+        ws_url = f"ws{portico.url[4:]}/acp/echo"
+        async with connect(ws_url, origin=UI, subprotocols=[subprotocol], proxy=None) as socket:  # type: ignore[arg-type]
             assert socket.subprotocol == subprotocol
             assert (await asked(socket, INITIALIZE))["result"]["protocolVersion"] == 1
 
 
 @pytest.fixture
 def named(portico: RunningGateway) -> tuple[NamedKeys, str]:
-    """The keys of the gateway, and one of the name `laptop`."""
+    """The named keys of the gateway, and a key with the name `laptop`."""
     keys = NamedKeys(portico.gateway.settings.data_dir)
     return keys, keys.add("laptop")
 
 
-async def test_a_quiet_websocket_ends_too(
+async def test_idle_websocket_is_closed_after_its_key_is_removed(
     portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "KEY_CHECK_INTERVAL", 0.05)
     keys, key = named
-    async with socket_to(portico, key=key) as mine:
-        assert "result" in await asked(mine, rpc("session/list", {}))
+    async with socket_to(portico, key=key) as socket:
+        assert "result" in await asked(socket, rpc("session/list", {}))
         keys.remove("laptop")
-        await asyncio.wait_for(mine.wait_closed(), 60)
-        assert mine.close_code == 1008
+        await asyncio.wait_for(socket.wait_closed(), 60)
+        assert socket.close_code == 1008
 
 
-async def test_a_key_that_is_taken_back_ends_its_streams(
+async def test_http_stream_ends_after_its_key_is_removed(
     portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     keys, key = named
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=20) as client:
-        mine = await initialized(client, url)
-        async with client.stream("GET", url, headers={**mine, **STREAM}) as stream:
+        connection_header = await initialized(client, url)
+        async with client.stream("GET", url, headers={**connection_header, **STREAM}) as stream:
             assert stream.status_code == 200
             keys.remove("laptop")
-            # Nothing is said on it: it ends by itself.
+            # The gateway ends the idle stream.
             assert [line async for line in stream.aiter_lines() if line.startswith("data")] == []
-        assert (await client.post(url, json=rpc("session/list", {}), headers=mine)).status_code == 401
+        assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 401

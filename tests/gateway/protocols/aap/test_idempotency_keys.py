@@ -1,4 +1,4 @@
-"""`Idempotency-Key` on create and turn: the same answer again, and nothing runs twice."""
+"""`Idempotency-Key` of session creations and turns: a repeated request returns the same response and runs nothing again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ async def sessions(client: httpx.AsyncClient) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["none", "delta", "message"])
-async def test_a_create_again_is_the_same_answer(portico: RunningGateway, write_scenario: WriteScenario, mode: str) -> None:
+async def test_repeated_creation_returns_the_same_response(
+    portico: RunningGateway, write_scenario: WriteScenario, mode: str
+) -> None:
     steps = [{"text": {"text": "some words", "chunk": 2}}, {"delay": 0.3}, {"text": "more"}]
     body = session_body(options={"scenario": write_scenario(steps)}, stream=mode)
     answers = await asyncio.gather(*(put(portico.client, body) for _ in range(3)))
@@ -50,7 +52,7 @@ async def test_a_create_again_is_the_same_answer(portico: RunningGateway, write_
 
 
 @pytest.mark.parametrize("mode", ["none", "delta", "message"])
-async def test_a_turn_again_is_the_same_answer(
+async def test_repeated_turn_returns_the_same_response(
     portico: RunningGateway, write_scenario: WriteScenario, mode: str, tmp_path: Path
 ) -> None:
     steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": ""}}, {"delay": 0.4}, {"text": "end"}]
@@ -65,16 +67,16 @@ async def test_a_turn_again_is_the_same_answer(
     assert len(await get_history(portico.client, session)) == 4
 
 
-async def test_a_retry_may_go_on_where_it_was(portico: RunningGateway) -> None:
+async def test_retry_with_last_event_id_gets_the_remaining_events(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo"))["sessionId"]
     whole = parse_events((await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).text)
-    for place, event in enumerate(whole):
+    for index, event in enumerate(whole):
         headers = KEYED | {"Last-Event-ID": event[0]}
         rest = await portico.client.post(f"/session/{session}", json=TURN, headers=headers)
-        assert parse_events(rest.text) == whole[place + 1 :]
+        assert parse_events(rest.text) == whole[index + 1 :]
 
 
-async def test_another_body_under_the_key_is_refused(portico: RunningGateway) -> None:
+async def test_same_key_with_another_body_is_refused(portico: RunningGateway) -> None:
     body = session_body("echo", "one")
     session = (await put(portico.client, body)).json()["sessionId"]
     for other in (session_body("echo", "two"), body | {"stream": "delta"}, session_body("script", "one")):
@@ -87,7 +89,7 @@ async def test_another_body_under_the_key_is_refused(portico: RunningGateway) ->
     assert len(await get_history(portico.client, session)) == 4
 
 
-async def test_keys_are_of_one_operation_and_one_caller(portico: RunningGateway, tmp_path: Path) -> None:
+async def test_keys_are_separate_for_each_operation_and_caller(portico: RunningGateway, tmp_path: Path) -> None:
     keys = NamedKeys(tmp_path / "data")
     for key in (keys.add("one"), keys.add("two")):
         portico.client.headers["Authorization"] = f"Bearer {key}"
@@ -97,7 +99,7 @@ async def test_keys_are_of_one_operation_and_one_caller(portico: RunningGateway,
         assert len(await get_history(portico.client, session)) == 4
 
 
-async def test_a_refusal_is_not_remembered(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_refused_request_can_be_repeated_under_its_key(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     await expect_error(put(portico.client, session_body("echo", options={"no": "such"})), 400)
     await expect_error(put(portico.client, session_body("script", options={"scenario": "none.json"})), 503)
     assert (await put(portico.client, session_body("echo"))).status_code == 201
@@ -111,7 +113,7 @@ async def test_a_refusal_is_not_remembered(portico: RunningGateway, write_scenar
     assert "y" in (await portico.client.post(f"/session/{session}", json=TURN, headers=KEYED)).text
 
 
-async def test_answers_to_calls_under_a_key(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_repeated_tool_result_returns_the_same_response(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     fields = {"tools": [{"name": "look", "description": "", "inputSchema": {}}]}
     name = write_scenario([{"app_tool": {"name": "look", "id": "a"}}, {"text": "saw {last_result}"}])
     session = (await create_session(portico.client, options={"scenario": name}, **fields))["sessionId"]
@@ -121,20 +123,22 @@ async def test_answers_to_calls_under_a_key(portico: RunningGateway, write_scena
     assert answers[0].json()["messages"] == [{"role": "assistant", "content": "saw it"}]
 
 
-async def test_a_session_that_was_deleted_is_not_made_again(portico: RunningGateway) -> None:
+async def test_repeated_creation_of_a_deleted_session_is_refused(portico: RunningGateway) -> None:
     session = (await put(portico.client, session_body("echo"))).json()["sessionId"]
     await portico.client.delete(f"/session/{session}")
     await expect_error(put(portico.client, session_body("echo")), 404)
     assert not await sessions(portico.client)
 
 
-async def test_what_is_stored_of_a_key_tells_nothing(portico: RunningGateway, tmp_path: Path) -> None:
-    headers = {"Idempotency-Key": "a-very-telling-key"}
+async def test_key_is_not_stored_in_plain_text(portico: RunningGateway, tmp_path: Path) -> None:
+    headers = {"Idempotency-Key": "a-very-secret-key"}
     await portico.client.put("/session", json=session_body("echo"), headers=headers)
-    assert not any(b"telling" in file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
+    assert not any(b"very-secret" in file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
 
 
-async def test_after_a_restart_nothing_runs_twice(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+async def test_repeated_requests_after_a_restart_do_not_run_again(
+    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     hang = [{"text": "begin"}, {"write_file": {"path": "hangs", "text": "x"}}, {"hang": {"ignore_term": True}}]
     name = write_scenario([{"text": "one"}], hang)
     write_config(tmp_path, gateway_config(tmp_path))

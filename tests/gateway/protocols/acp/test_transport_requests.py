@@ -1,4 +1,4 @@
-"""Both transports of the daemon, with bare requests for what no client does."""
+"""Both transports of the daemon, with raw requests that no client library sends."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
-from tests.gateway.protocols.acp.wire import BEARER, initialized, rpc
+from tests.gateway.protocols.acp.raw_connections import BEARER, initialized, rpc
 from tests.gateway.requests import wait_until
 
 JSON = {**BEARER, "Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "status", "says"),
+    ("body", "headers", "status", "expected"),
     [
         (b"{", {}, 400, "not JSON"),
         (b"[]", {}, 501, "no batches"),
@@ -33,94 +33,98 @@ JSON = {**BEARER, "Content-Type": "application/json"}
         (json.dumps({"method": "initialize", "params": {}}).encode(), {}, 400, "id"),
         (json.dumps(rpc("session/new", {})).encode(), {"Acp-Connection-Id": "gone"}, 404, "no such connection"),
         (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
-        (b"{}", {"Authorization": "Bearer nobody"}, 401, "key"),
+        (b"{}", {"Authorization": "Bearer wrong-key"}, 401, "key"),
     ],
 )
-async def test_what_is_refused(portico: RunningGateway, body: bytes, headers: dict[str, str], status: int, says: str) -> None:
+async def test_invalid_http_requests_are_refused(
+    portico: RunningGateway, body: bytes, headers: dict[str, str], status: int, expected: str
+) -> None:
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
     assert answer.status_code == status
-    assert says in answer.json()["error"]
+    assert expected in answer.json()["error"]
 
 
-async def test_headers_of_sessions(portico: RunningGateway) -> None:
+async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -> None:
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=JSON) as client:
-        mine = await initialized(client, url)
+        connection_header = await initialized(client, url)
         prompt = rpc("session/prompt", {"sessionId": "a", "prompt": []}, 2)
-        missing = await client.post(url, json=prompt, headers=mine)
+        missing = await client.post(url, json=prompt, headers=connection_header)
         assert (missing.status_code, "Acp-Session-Id: missing" in missing.text) == (400, True)
-        other = await client.post(url, json=prompt, headers={**mine, "Acp-Session-Id": "b"})
+        other = await client.post(url, json=prompt, headers={**connection_header, "Acp-Session-Id": "b"})
         assert (other.status_code, "params.sessionId" in other.text) == (400, True)
-        unknown = await client.post(url, json=prompt, headers={**mine, "Acp-Session-Id": "a"})
+        unknown = await client.post(url, json=prompt, headers={**connection_header, "Acp-Session-Id": "a"})
         assert unknown.status_code == 202
-        assert (await client.get(url, headers={**mine, "Accept": "application/json"})).status_code == 406
+        assert (await client.get(url, headers={**connection_header, "Accept": "application/json"})).status_code == 406
         assert (await client.get(url, headers={"Accept": "text/event-stream"})).status_code == 400
-        assert (await client.put(url, headers=mine)).status_code == 405
-        async with client.stream("GET", url, headers={**mine, "Accept": "text/event-stream"}) as first:
+        assert (await client.put(url, headers=connection_header)).status_code == 405
+        async with client.stream("GET", url, headers={**connection_header, "Accept": "text/event-stream"}) as first:
             assert first.status_code == 200
-            again = await client.get(url, headers={**mine, "Accept": "text/event-stream"})
+            again = await client.get(url, headers={**connection_header, "Accept": "text/event-stream"})
             assert again.status_code == 409
             async for line in first.aiter_lines():
                 if line.startswith("data:"):
                     break
             assert json.loads(line[5:])["error"]["code"] == -32002
-        assert (await client.delete(url, headers=mine)).status_code == 202
-        assert (await client.delete(url, headers=mine)).status_code == 404
+        assert (await client.delete(url, headers=connection_header)).status_code == 202
+        assert (await client.delete(url, headers=connection_header)).status_code == 404
 
 
-async def test_a_connection_is_for_its_own_agent(portico: RunningGateway) -> None:
+async def test_connection_is_unknown_at_another_agents_path(portico: RunningGateway) -> None:
     async with httpx.AsyncClient(headers=JSON) as client:
-        mine = await initialized(client, f"{portico.url}/acp/echo")
-        answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=mine)
+        connection_header = await initialized(client, f"{portico.url}/acp/echo")
+        answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=connection_header)
         assert answer.status_code == 404
-        assert (await client.post(f"{portico.url}/acp/nobody", json=rpc("initialize", {}))).status_code == 400
+        assert (await client.post(f"{portico.url}/acp/no-such-agent", json=rpc("initialize", {}))).status_code == 400
 
 
-@pytest.mark.parametrize(("path", "headers", "status"), [("echo", {}, 401), ("nobody", BEARER, 400)])
-async def test_a_websocket_is_refused_in_words(portico: RunningGateway, path: str, headers: dict[str, str], status: int) -> None:
+@pytest.mark.parametrize(("path", "headers", "status"), [("echo", {}, 401), ("no-such-agent", BEARER, 400)])
+async def test_refused_websocket_gets_a_status_and_an_error_text(
+    portico: RunningGateway, path: str, headers: dict[str, str], status: int
+) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
     assert refused.value.response.status_code == status
     assert json.loads(refused.value.response.body)["error"]
 
 
-async def test_each_websocket_is_logged_and_counted_once_when_it_is_over(
+async def test_websocket_is_logged_and_counted_once_when_it_closes(
     portico: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "gateway.server.access_log")
     caplog.handler.setFormatter(TextFormatter(Redactor()))
 
-    async def over(request: str, received_text: str, route: str, status: int) -> None:
+    async def check_logged(request: str, outcome: str, route: str, status: int) -> None:
         await wait_until(lambda: f"[{request} -]" in caplog.text)
         (line,) = [line for line in caplog.text.splitlines() if f"[{request} " in line]
-        assert f"INFO gateway.server.access_log [{request} -]: GET /{received_text} in " in line
+        assert f"INFO gateway.server.access_log [{request} -]: GET /{outcome} in " in line
         labels = {"method": "GET", "route": route, "status": str(status)}
         assert portico.gateway.metrics.registry.get_sample_value("portico_http_requests_total", labels) == 1
 
-    def opened(path: str, request: str, **headers: str) -> Any:
+    def open_socket(path: str, request: str, **headers: str) -> Any:
         named = {**headers, "X-Request-Id": request}
         return connect(f"ws{portico.url[4:]}/{path}", additional_headers=named, proxy=None)
 
-    async with opened("acp/echo?x=1", "whole", **BEARER) as socket:
+    async with open_socket("acp/echo?x=1", "whole", **BEARER) as socket:
         assert socket.response.headers["X-Request-Id"] == "whole"
         await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})))
         await socket.recv()
         assert caplog.text == ""
-    await over("whole", "acp/echo: 101", "/acp/{agent}", 101)
+    await check_logged("whole", "acp/echo: 101", "/acp/{agent}", 101)
     assert "cut off" not in caplog.text
     for path, headers, route, status in (
         ("acp/echo", {}, "/acp/{agent}", 401),
-        ("acp/nobody", BEARER, "/acp/{agent}", 400),
+        ("acp/no-such-agent", BEARER, "/acp/{agent}", 400),
         ("none", BEARER, "unmatched", 403),
     ):
         with pytest.raises(InvalidStatus) as refused:
-            await opened(path, f"refused-{status}", **headers)
+            await open_socket(path, f"refused-{status}", **headers)
         assert refused.value.response.status_code == status
-        await over(f"refused-{status}", f"{path}: {status}", route, status)
+        await check_logged(f"refused-{status}", f"{path}: {status}", route, status)
 
 
-async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(portico: RunningGateway) -> None:
+async def test_websocket_accepts_the_key_as_a_subprotocol_and_binary_frames(portico: RunningGateway) -> None:
     subprotocol: Any = f"bearer.{KEY}"
     async with connect(f"ws{portico.url[4:]}/acp/echo", subprotocols=[subprotocol], proxy=None) as socket:
         await socket.send(json.dumps(rpc("initialize", {"protocolVersion": 1})).encode() + b"\n")
@@ -131,12 +135,12 @@ async def test_a_page_gives_its_key_as_a_subprotocol_and_lines_in_binary_frames(
         assert json.loads(await socket.recv())["id"] == 2
 
 
-async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None:
+async def test_gateway_shutdown_closes_streams_and_websockets(tmp_path: Path) -> None:
     async with run_gateway(gateway_config(tmp_path)) as portico, httpx.AsyncClient(headers=JSON, timeout=20) as client:
         url = f"{portico.url}/acp/echo"
-        mine = await initialized(client, url)
+        connection_header = await initialized(client, url)
         streaming = await client.send(
-            client.build_request("GET", url, headers={**mine, "Accept": "text/event-stream"}), stream=True
+            client.build_request("GET", url, headers={**connection_header, "Accept": "text/event-stream"}), stream=True
         )
         socket = await connect(f"ws{portico.url[4:]}/acp/echo", additional_headers=BEARER, proxy=None)
         await portico.gateway.stop_runs()
@@ -146,9 +150,9 @@ async def test_a_gateway_that_goes_down_ends_its_streams(tmp_path: Path) -> None
         assert socket.close_code == 1001
 
 
-@pytest.mark.parametrize("at", ["its next message", "the next event"])
-async def test_a_socket_is_closed_when_its_key_is_taken_back(
-    portico: RunningGateway, write_scenario: WriteScenario, at: str
+@pytest.mark.parametrize("trigger", ["its next message", "the next event"])
+async def test_websocket_is_closed_after_its_key_is_removed(
+    portico: RunningGateway, write_scenario: WriteScenario, trigger: str
 ) -> None:
     keys = NamedKeys(portico.gateway.settings.data_dir)
     headers = {"Authorization": f"Bearer {keys.add('phone')}"}
@@ -167,10 +171,10 @@ async def test_a_socket_is_closed_when_its_key_is_taken_back(
         while "first" not in str(await socket.recv()):
             pass
         keys.remove("phone")
-        if at == "its next message":
+        if trigger == "its next message":
             await ask(4, "session/list", {})
         with pytest.raises(ConnectionClosed) as closed:
-            while "secret" not in str(heard := await socket.recv()) and '"id":4' not in str(heard):
+            while "secret" not in str(frame := await socket.recv()) and '"id":4' not in str(frame):
                 pass
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
         assert "this API key is unknown" in closed.value.rcvd.reason

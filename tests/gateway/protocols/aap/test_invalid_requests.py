@@ -1,4 +1,4 @@
-"""Requests that are wrong: each is refused with `{"error": text}`, the text says where, and nothing has changed."""
+"""Invalid requests: each is refused with `{"error": text}`, the text names the field, and nothing changes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BAD_CREATIONS: list[tuple[Any, str]] = [
 
 @pytest.fixture
 async def session(portico: RunningGateway) -> AsyncIterator[str]:
-    """A session of `echo`; a refused request must leave it, and the list of sessions, as they are."""
+    """A session of `echo`. After the test, the session and the list of sessions must be unchanged."""
     found = (await create_session(portico.client, "echo"))["sessionId"]
     before = await get_history(portico.client, found)
     yield found
@@ -61,21 +61,21 @@ async def session(portico: RunningGateway) -> AsyncIterator[str]:
     assert not await portico.gateway.store.runs.unfinished()
 
 
-async def test_a_bad_creation_names_the_place(aap: AapClient, session: str) -> None:
-    # Version 3 creates without a turn: a history need not end with the user, and `stream` is the turns'.
-    turnless = ("messages: the last message", "stream: ")
-    cases = [case for case in BAD_CREATIONS if case[1] not in turnless and case[0] != session_body() | {"messages": []}]
+async def test_error_of_an_invalid_creation_names_the_field(aap: AapClient, session: str) -> None:
+    # Version 3 creates a session without a turn: a history need not end with a user message, and `stream` is a field of turns.
+    only_with_a_turn = ("messages: the last message", "stream: ")
+    cases = [case for case in BAD_CREATIONS if case[1] not in only_with_a_turn and case[0] != session_body() | {"messages": []}]
     method, path = ("POST", "/sessions") if aap.is_version_3 else ("PUT", "/session")
-    for body, place in cases if aap.is_version_3 else BAD_CREATIONS:
+    for body, field in cases if aap.is_version_3 else BAD_CREATIONS:
         request = aap.http.request(method, aap.base.url + path, content=json.dumps(body), headers=JSON)
         text = await expect_error(request, 400)
-        assert place in text, (body, text)
+        assert field in text, (body, text)
         assert SECRET not in text, (body, text)
 
 
-async def test_a_bad_turn_names_the_place(aap: AapClient, session: str) -> None:
+async def test_error_of_an_invalid_turn_names_the_field(aap: AapClient, session: str) -> None:
     answer = {"role": "tool", "toolCallId": "x", "content": "y"}
-    for messages, place in (
+    for messages, field in (
         ([], "messages: empty"),
         ([user_message(), answer], "messages: a user message stands alone"),
         ([answer, user_message()], "messages: a user message stands alone"),
@@ -88,18 +88,18 @@ async def test_a_bad_turn_names_the_place(aap: AapClient, session: str) -> None:
         (None, "messages"),
     ):
         text = await expect_error(aap.post(session, {"messages": messages}), 400)
-        assert place in text, (messages, text)
+        assert field in text, (messages, text)
         assert SECRET not in text
 
 
-async def test_a_blank_user_message_is_refused(aap: AapClient, session: str) -> None:
+async def test_blank_user_message_is_refused(aap: AapClient, session: str) -> None:
     for blank in ("", "  \n\t", [], [{"type": "text", "text": " "}], [{"type": "thinking", "thinking": "x"}]):
         if not aap.is_version_3:
             assert "blank" in await expect_error(aap.put(session_body("echo", user_message(blank))), 400)
         assert "blank" in await expect_error(aap.post(session, {"messages": [user_message(blank)]}), 400)
 
 
-async def test_an_image_alone_is_no_blank_message(portico: RunningGateway) -> None:
+async def test_message_with_only_an_image_is_accepted(portico: RunningGateway) -> None:
     picture = user_message([{"type": "image", "url": "https://example.org/cat.png"}])
     assert (await create_session(portico.client, "script", picture, options={"pace": "fast"}))["stopReason"] == "end_turn"
 
@@ -142,7 +142,7 @@ async def test_another_content_type_is_refused(portico: RunningGateway, session:
         assert SECRET not in text
 
 
-async def test_an_unknown_path_says_where_the_list_is(portico: RunningGateway) -> None:
+async def test_error_at_an_unknown_path_names_openapi_json(portico: RunningGateway) -> None:
     for method, path, status in (
         ("GET", "/", 404),
         ("GET", "/nothing", 404),
@@ -160,7 +160,7 @@ async def test_an_unknown_path_says_where_the_list_is(portico: RunningGateway) -
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_body_over_the_limit_is_refused(tmp_path: Path, announced: bool) -> None:
+async def test_body_over_the_limit_is_refused(tmp_path: Path, announced: bool) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
             yield b" " * 1000
@@ -172,9 +172,7 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path, announced: bool)
         assert (await create_session(portico.client, "echo", "x" * 9000))["messages"][0]["content"] == "x" * 9000
 
 
-async def test_a_failure_of_the_gateway_is_told_without_its_details(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_internal_error_is_reported_without_its_details(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: Any) -> None:
         raise RuntimeError(SECRET)
 

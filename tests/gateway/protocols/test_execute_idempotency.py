@@ -1,4 +1,4 @@
-"""`idempotency_key`: a task runs once, and whoever asks with its key gets the same stream from its start."""
+"""`idempotency_key` of `POST /v1/execute`: a task runs once, and each request with its key gets the whole stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, parse_output_events, read_pid, wait_until
 
 WriteScenario = Callable[..., str]
-EVENTS = [{"events": 3000}, {"stderr": "never shown"}, {"text": "end"}]
+EVENTS = [{"events": 3000}, {"stderr": "not sent"}, {"text": "end"}]
 TASK = {"driver": "script", "task": "do it", "idempotency_key": "job-1"}
 
 
@@ -31,19 +31,21 @@ def play(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: py
 
 @pytest.fixture
 async def started(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The markers of all processes that are started."""
+    """The markers of the processes that the gateway starts."""
     marks: list[str] = []
-    note = portico.gateway.store.processes.started
+    record = portico.gateway.store.processes.started
 
-    async def noting(marker: str, pid: int, created: float) -> None:
+    async def collect(marker: str, pid: int, created: float) -> None:
         marks.append(marker)
-        await note(marker, pid, created)
+        await record(marker, pid, created)
 
-    monkeypatch.setattr(portico.gateway.store.processes, "started", noting)
+    monkeypatch.setattr(portico.gateway.store.processes, "started", collect)
     return marks
 
 
-async def test_two_at_the_same_time_run_once(portico: RunningGateway, play: Callable[..., None], started: list[str]) -> None:
+async def test_concurrent_requests_with_one_key_run_once(
+    portico: RunningGateway, play: Callable[..., None], started: list[str]
+) -> None:
     play({"text": "begin"}, {"delay": 0.3}, *EVENTS)
     answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=TASK) for _ in range(4)))
     assert len({answer.text for answer in answers}) == 1
@@ -54,7 +56,7 @@ async def test_two_at_the_same_time_run_once(portico: RunningGateway, play: Call
     assert len(started) == 1
 
 
-async def test_who_asks_later_gets_it_from_its_start(
+async def test_later_request_gets_the_stream_from_its_start(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
     play({"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 0.5}, {"text": "end"})
@@ -67,7 +69,7 @@ async def test_who_asks_later_gets_it_from_its_start(
     assert len(started) == 1
 
 
-async def test_a_client_that_drops_off_does_not_stop_the_run(
+async def test_disconnect_does_not_stop_the_run(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
     play({"text": "begin"}, {"delay": 0.3}, *EVENTS, {"write_file": {"path": "ended", "text": "x"}})
@@ -79,24 +81,24 @@ async def test_a_client_that_drops_off_does_not_stop_the_run(
     assert found[-1]["exit_code"] == 0
 
 
-async def test_who_names_the_last_event_gets_the_rest_with_numbers(portico: RunningGateway, play: Callable[..., None]) -> None:
+async def test_last_event_id_returns_the_remaining_frames_with_ids(portico: RunningGateway, play: Callable[..., None]) -> None:
     play({"text": "begin"}, {"events": 20}, {"text": "end"})
     plain = (await portico.client.post("/v1/execute", json=TASK)).text
 
-    async def behind(number: str) -> list[str]:
-        answer = await portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": number})
+    async def after(event_id: str) -> list[str]:
+        answer = await portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": event_id})
         assert answer.status_code == 200, answer.text
         return answer.text.split("\n\n")[:-1]
 
-    whole = await behind("0")
+    whole = await after("0")
     assert [block.split("\n")[0] for block in whole] == plain.split("\n\n")[:-1]
-    for place, block in enumerate(whole):
-        assert await behind(block.split("\nid: ")[1]) == whole[place + 1 :]
+    for index, block in enumerate(whole):
+        assert await after(block.split("\nid: ")[1]) == whole[index + 1 :]
     await expect_error(portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": "x"}), 400)
 
 
 @pytest.mark.parametrize("change", [{"task": "do that"}, {"driver": "echo"}, {"model": "other"}])
-async def test_another_request_under_the_key_is_refused(
+async def test_same_key_with_another_request_is_refused(
     portico: RunningGateway, started: list[str], change: dict[str, str]
 ) -> None:
     await execute(portico.client, **TASK, model="m")
@@ -105,13 +107,13 @@ async def test_another_request_under_the_key_is_refused(
     assert len(started) == 1
 
 
-async def test_keys_are_apart(portico: RunningGateway, started: list[str]) -> None:
+async def test_different_keys_run_separately(portico: RunningGateway, started: list[str]) -> None:
     for key in ("job-1", "job-2", "JOB-1", "job-1 ", "x" * 1024, None, None):
         assert (await execute(portico.client, "hi", "echo", **({"idempotency_key": key} if key else {})))[0]["text"] == "hi"
     assert len(started) == 7
 
 
-async def test_a_task_that_could_not_start_may_be_tried_again(
+async def test_task_that_could_not_start_can_be_retried(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = portico.gateway.agents.get("script").settings.options
@@ -121,7 +123,7 @@ async def test_a_task_that_could_not_start_may_be_tried_again(
     assert (await execute(portico.client, **TASK))[-1]["exit_code"] == 0
 
 
-async def test_the_way_of_asking_is_not_part_of_the_request(portico: RunningGateway, started: list[str]) -> None:
+async def test_key_in_body_or_header_is_the_same_request(portico: RunningGateway, started: list[str]) -> None:
     key = portico.client.headers.pop("Authorization").removeprefix("Bearer ")
     answers = [
         await portico.client.post("/v1/execute", json=TASK | {"auth_token": key}),
@@ -131,31 +133,32 @@ async def test_the_way_of_asking_is_not_part_of_the_request(portico: RunningGate
     assert len(started) == 1
 
 
-async def _ask(client: httpx.AsyncClient) -> str:
+async def _execute(client: httpx.AsyncClient) -> str:
     answer = await client.post("/v1/execute", json=TASK)
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-async def test_the_stream_outlives_the_daemon(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+async def test_stream_is_kept_over_a_restart(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
     _with_scenario(tmp_path, write_scenario(EVENTS))
     await daemon.start()
     async with daemon.client() as client:
-        first = await _ask(client)
+        first = await _execute(client)
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
-        assert await _ask(client) == first
+        assert await _execute(client) == first
         assert not agent_processes(daemon.pid)
         await expect_error(client.post("/v1/execute", json=TASK | {"task": "other"}), 409)
 
 
-async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(
+async def test_stream_of_a_killed_daemon_ends_with_an_error(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    left = {"seconds": 300, "new_session": True, "pid_file": "stray"}
+    stray_process = {"seconds": 300, "new_session": True, "pid_file": "stray"}
     _with_scenario(
-        tmp_path, write_scenario([{"text": "begin"}, {"events": 500}, {"spawn": left}, {"text": "hanging"}, {"hang": True}])
+        tmp_path,
+        write_scenario([{"text": "begin"}, {"events": 500}, {"spawn": stray_process}, {"text": "hanging"}, {"hang": True}]),
     )
     await daemon.start()
     async with daemon.client() as client, client.stream("POST", "/v1/execute", json=TASK) as answer:
@@ -172,8 +175,8 @@ async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(
     assert not is_alive(agent.pid)
     assert not is_alive(stray)
     async with daemon.client() as client:
-        again = await _ask(client)
-        assert await _ask(client) == again
+        again = await _execute(client)
+        assert await _execute(client) == again
     found = parse_output_events(again)
     assert again.startswith(received.rsplit("\n\n", 1)[0])
     assert [frame["kind"] for frame in found[-3:]] == ["agent_token", "error", "session_end"]
@@ -181,11 +184,11 @@ async def test_a_daemon_killed_in_mid_run_leaves_a_stream_with_an_end(
     assert found[-1]["exit_code"] != 0
 
 
-async def test_a_stream_whose_end_was_not_stored_has_one_all_the_same(portico: RunningGateway) -> None:
-    """Killed after the run was marked as ended, before its last events were written."""
+async def test_stream_without_a_stored_end_ends_with_an_error(portico: RunningGateway) -> None:
+    """The daemon was killed after it marked the run as ended and before it wrote the last events."""
     store = portico.gateway.store
-    ask = IdempotencyKey.of(None, "execute", "job-1", ["echo", "x", None])
-    await store.runs.start(RunRecord("run", "exec", "ended", "end_turn", 1), key=ask.record("exec", 1))
+    key = IdempotencyKey.of(None, "execute", "job-1", ["echo", "x", None])
+    await store.runs.start(RunRecord("run", "exec", "ended", "end_turn", 1), key=key.record("exec", 1))
     await store.events.append(EventRow("exec", 1, 1, b'{"kind":"agent_token","text":"x"}'))
     for _ in range(2):
         found = await execute(portico.client, "x", "echo", idempotency_key="job-1")

@@ -1,4 +1,4 @@
-"""Bare connections over both transports, for what no client does."""
+"""Raw WebSocket and HTTP connections, for requests that no client library sends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INITIALIZE = rpc("initialize", {"protocolVersion": 1}, 0)
 
 @asynccontextmanager
 async def socket_to(portico: RunningGateway, agent: str = "echo", key: str = KEY, **more: Any) -> AsyncIterator[ClientConnection]:
-    """An initialized WebSocket."""
+    """A WebSocket connection, after `initialize`."""
     url = f"ws{portico.url[4:]}/acp/{agent}"
     headers = {"Authorization": f"Bearer {key}"}
     async with connect(url, additional_headers=headers, proxy=None, close_timeout=1, **more) as socket:
@@ -49,6 +49,7 @@ async def answer_to(socket: ClientConnection, number: int) -> dict[str, Any]:
 
 
 async def initialized(client: httpx.AsyncClient, url: str) -> dict[str, str]:
+    """Open a connection over HTTP; return the header that names it."""
     answer = await client.post(url, json=INITIALIZE)
     assert answer.status_code == 200, answer.text
     assert answer.json()["result"]["protocolVersion"] == 1

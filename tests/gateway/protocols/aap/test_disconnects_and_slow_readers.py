@@ -1,4 +1,4 @@
-"""Clients that go away or read slowly: nothing is lost, and the daemon does not grow."""
+"""Clients that disconnect or read slowly: no event is lost, and the daemon's memory does not grow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ WriteScenario = Callable[..., str]
 TEXT = "".join(f"event {n} " for n in range(5000))
 
 
-async def test_a_client_that_goes_away_loses_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_disconnected_stream_client_finds_the_whole_turn_in_the_history(
+    aap: AapClient, write_scenario: WriteScenario
+) -> None:
     steps = [{"text": "begun "}, {"delay": 0.2}, {"events": 5000}, {"delay": 0.2}, {"thinking": "so"}, {"text": "end"}]
     session = (await aap.create_session(options={"scenario": write_scenario({"when": "go", "steps": steps}, [{"text": "a"}])}))[
         "sessionId"
@@ -33,22 +35,24 @@ async def test_a_client_that_goes_away_loses_nothing(aap: AapClient, write_scena
         assert (await aap.send_turn(session, "next"))["stopReason"] == "end_turn"
 
 
-async def test_a_client_of_none_that_goes_away_loses_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_disconnected_json_client_finds_the_whole_turn_in_the_history(
+    aap: AapClient, write_scenario: WriteScenario
+) -> None:
     name = write_scenario({"when": "go", "steps": [{"delay": 0.3}, {"text": "whole"}]}, [{"text": "a"}])
     session = (await aap.create_session(options={"scenario": name}))["sessionId"]
     request = asyncio.create_task(aap.post(session, {"messages": [user_message("go")]}))
-    await wait_until(lambda: _runs(aap, session))
+    await wait_until(lambda: _is_running(aap, session))
     request.cancel()
     await asyncio.wait([request])
     found = await aap.wait_until_idle(session)
     assert found["history"]["full"][2:] == [user_message("go"), {"role": "assistant", "content": "whole"}]
 
 
-async def _runs(aap: AapClient, session: str) -> bool:
+async def _is_running(aap: AapClient, session: str) -> bool:
     return bool((await aap.get_session(session))["state"] == "running")
 
 
-async def test_ten_thousand_events_come_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_ten_thousand_events_are_sent_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
     name = write_scenario({"when": "go", "steps": [{"events": {"count": 10_000, "text": "{n} "}}]}, [{"text": "a"}])
     session = (await aap.create_session(options={"scenario": name}))["sessionId"]
     events = (await aap.stream_turn(session, user_message("go"), stream="delta"))[1:]
@@ -57,15 +61,15 @@ async def test_ten_thousand_events_come_in_order(aap: AapClient, write_scenario:
     assert (await aap.get_history(session))[-1]["content"] == "".join(f"{n} " for n in range(10_000))
 
 
-async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: Daemon, write_scenario: WriteScenario) -> None:
-    """150 MB for a client that reads nothing until the agent has said everything, and then in tiny bites."""
+async def test_slow_reader_gets_all_events_without_memory_growth(daemon: Daemon, write_scenario: WriteScenario) -> None:
+    """Sends 150 MB to a client that reads nothing until the agent has written all its output, and then reads small chunks."""
     await daemon.start()
     steps = [{"events": {"count": 500, "text": "{n} " + "x" * 10_000}}, {"message_end": True}] * 30
     name = write_scenario({"when": "go", "steps": steps}, [{"text": "a"}])
     async with daemon.client() as client:
         session = (await create_session(client, options={"scenario": name}))["sessionId"]
-        memory = psutil.Process(daemon.pid)
-        before = memory.memory_info().rss
+        process = psutil.Process(daemon.pid)
+        before = process.memory_info().rss
         body = json.dumps({"messages": [user_message("go")], "stream": "delta"}).encode()
         host, port = daemon.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
@@ -75,8 +79,8 @@ async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: D
             + body
         )
         (agent,) = agent_processes(daemon.pid)
-        await wait_until(lambda: _all_said(agent, memory), 60)
-        grown = memory.memory_info().rss - before
+        await wait_until(lambda: _output_written(agent, process), 60)
+        grown = process.memory_info().rss - before
         received = bytearray()
         while chunk := await reader.read(3000 if len(received) < 3_000_000 else 1_000_000):
             received += chunk
@@ -90,8 +94,8 @@ async def test_a_client_that_reads_slowly_gets_all_and_costs_no_memory(daemon: D
     assert await daemon.stop() == 0
 
 
-def _all_said(agent: psutil.Process, memory: psutil.Process) -> bool:
-    return memory.memory_info().rss > 0 and agent.io_counters().write_chars > 150_000_000
+def _output_written(agent: psutil.Process, process: psutil.Process) -> bool:
+    return process.memory_info().rss > 0 and agent.io_counters().write_chars > 150_000_000
 
 
 def _unchunk(data: bytes) -> bytes:

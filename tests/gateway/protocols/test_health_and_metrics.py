@@ -1,4 +1,4 @@
-"""Health, readiness and figures, asked of gateways at work."""
+"""`/healthz`, `/readyz` and `/metrics` of a running gateway."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ WriteScenario = Callable[..., str]
 USAGE = {"usage": {"input_tokens": 7, "output_tokens": 5, "cache_read": 3, "cache_write": 2}}
 
 
-async def figures(client: httpx.AsyncClient) -> dict[str, float]:
-    """Every sample of `/metrics`, by its name and labels as they are written."""
+async def read_metrics(client: httpx.AsyncClient) -> dict[str, float]:
+    """Every sample of `/metrics`, by its name without `portico_` and its labels."""
     answer = await client.get("/metrics")
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=")
@@ -46,12 +46,12 @@ async def figures(client: httpx.AsyncClient) -> dict[str, float]:
     return found
 
 
-async def test_a_turn_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_turns_events_and_tokens(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "ok"}, USAGE])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     await send_turn(portico.client, session, "again")
     await execute(portico.client, driver="echo")
-    found = await figures(portico.client)
+    found = await read_metrics(portico.client)
     assert found['turns_total{agent="script",stop_reason="end_turn"}'] == 2
     assert found['turns_total{agent="echo",stop_reason="end_turn"}'] == 1
     assert found['events_total{agent="script",kind="agent_token"}'] == 2
@@ -70,14 +70,14 @@ async def test_a_turn_is_counted(portico: RunningGateway, write_scenario: WriteS
     assert found["live_agents"] == 1
     assert found["running_turns"] == 0
 
-    async def quiet() -> bool:
-        now = await figures(portico.client)
+    async def streams_closed() -> bool:
+        now = await read_metrics(portico.client)
         return (now["open_streams"], now["store_unwritten_bytes"]) == (0, 0)
 
-    await wait_until(quiet)
+    await wait_until(streams_closed)
 
 
-async def test_what_is_under_way_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_running_turns_and_open_streams(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario([{"text": "x"}, {"hang": True}])
     options = {"scenario": name}
     async with portico.client.stream(
@@ -86,36 +86,36 @@ async def test_what_is_under_way_is_counted(portico: RunningGateway, write_scena
         lines = answer.aiter_lines()
         while await anext(lines) != "event: text_delta":
             pass
-        found = await figures(portico.client)
+        found = await read_metrics(portico.client)
         assert (found["running_turns"], found["open_streams"], found["live_agents"]) == (1, 1, 1)
     await wait_until(lambda: portico.gateway.metrics.registry.get_sample_value("portico_open_streams") == 0)
 
 
-async def test_a_session_that_waits_is_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_a_session_with_pending_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     tool = {"name": "ask", "description": "Asks.", "inputSchema": {"type": "object"}}
     name = write_scenario([{"app_tool": {"name": "ask"}}])
     answer = await create_session(portico.client, options={"scenario": name}, tools=[tool])
     assert answer["stopReason"] == "tool_use"
-    found = await figures(portico.client)
+    found = await read_metrics(portico.client)
     assert found["waiting_sessions"] == 1
     assert found["running_turns"] == 0
     assert found['turns_total{agent="script",stop_reason="tool_use"}'] == 1
-    # Given up: its run is cancelled, which is no turn of its own.
+    # The user message cancels the suspended run. The cancellation does not count as a turn.
     assert (await send_turn(portico.client, answer["sessionId"], "x"))["stopReason"] == "tool_use"
-    found = await figures(portico.client)
+    found = await read_metrics(portico.client)
     assert found['events_total{agent="script",kind="session_end"}'] == 1
     assert found['turn_seconds_count{agent="script"}'] == found['turns_total{agent="script",stop_reason="tool_use"}'] == 2
     assert 'turns_total{agent="script",stop_reason="cancelled"}' not in found
 
 
-async def test_starts_restarts_and_crashes_are_told_apart(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_distinguish_starts_restarts_and_crashes(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     name = write_scenario(
         {"when": "crash", "steps": [{"exit": 3}]}, {"when": "fail", "steps": [{"stop": {"reason": "error"}}]}, [{"text": "ok"}]
     )
     options = {"scenario": name}
     session = (await create_session(portico.client, options=options))["sessionId"]
     await send_turn(portico.client, session, "fail")
-    assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 0
+    assert (await read_metrics(portico.client))['agent_crashes_total{agent="script"}'] == 0
     await send_turn(portico.client, session, "crash")
     assert (await send_turn(portico.client, session, "x"))["stopReason"] == "end_turn"
     await create_session(
@@ -123,7 +123,7 @@ async def test_starts_restarts_and_crashes_are_told_apart(portico: RunningGatewa
     )
     refused = await portico.client.put("/session", json=session_body(options={"scenario": "none.json"}))
     assert refused.status_code == 503
-    found = await figures(portico.client)
+    found = await read_metrics(portico.client)
     assert found['agent_crashes_total{agent="script"}'] == 1
     assert found['agent_restarts_total{agent="script"}'] == 1
     starts = {
@@ -132,7 +132,7 @@ async def test_starts_restarts_and_crashes_are_told_apart(portico: RunningGatewa
     assert starts == {"new": 1, "resumed": None, "seeded": 2, "failed": 1}
 
 
-async def test_an_agent_that_is_killed_has_crashed(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_metrics_count_a_killed_agent_as_crashed(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     options = {"scenario": write_scenario([{"text": "x"}, {"hang": True}])}
     before = {agent.pid for agent in agent_processes(os.getpid())}
     task = asyncio.create_task(create_session(portico.client, options=options))
@@ -145,28 +145,28 @@ async def test_an_agent_that_is_killed_has_crashed(portico: RunningGateway, writ
     os.kill(agent.pid, signal.SIGKILL)
     session = (await task)["sessionId"]
     await wait_until_idle(portico.client, session)
-    assert (await figures(portico.client))['agent_crashes_total{agent="script"}'] == 1
+    assert (await read_metrics(portico.client))['agent_crashes_total{agent="script"}'] == 1
 
 
-async def test_what_clients_invent_is_not_a_label(portico: RunningGateway) -> None:
+async def test_unknown_methods_and_paths_are_not_metric_labels(portico: RunningGateway) -> None:
     for n in range(3):
         await portico.client.request("PROPFIND", f"/nothing/{n}")
-    found = await figures(portico.client)
-    odd = {name: value for name, value in found.items() if 'route="unmatched"' in name and "created" not in name}
-    assert odd == {'http_requests_total{method="other",route="unmatched",status="404"}': 3}
+    found = await read_metrics(portico.client)
+    unmatched = {name: value for name, value in found.items() if 'route="unmatched"' in name and "created" not in name}
+    assert unmatched == {'http_requests_total{method="other",route="unmatched",status="404"}': 3}
 
 
-async def test_the_figures_are_behind_the_key_unless_the_configuration_opens_them(tmp_path: Path) -> None:
+async def test_metrics_require_the_key_unless_open_metrics_is_set(tmp_path: Path) -> None:
     async with (
         run_gateway(gateway_config(tmp_path, server={"open_metrics": True})) as running,
-        httpx.AsyncClient(base_url=running.url) as anybody,
+        httpx.AsyncClient(base_url=running.url) as client,
     ):
-        assert (await anybody.get("/metrics")).status_code == 200
-    async with run_gateway(gateway_config(tmp_path)) as running, httpx.AsyncClient(base_url=running.url) as anybody:
-        assert (await anybody.get("/metrics")).status_code == 401
+        assert (await client.get("/metrics")).status_code == 200
+    async with run_gateway(gateway_config(tmp_path)) as running, httpx.AsyncClient(base_url=running.url) as client:
+        assert (await client.get("/metrics")).status_code == 401
 
 
-def test_each_gateway_has_figures_of_its_own() -> None:
+def test_each_gateway_has_its_own_metrics() -> None:
     one, other = Metrics(), Metrics()
     one.for_agent("echo").turn("end_turn")
     labels = {"agent": "echo", "stop_reason": "end_turn"}
@@ -174,14 +174,16 @@ def test_each_gateway_has_figures_of_its_own() -> None:
     assert other.registry.get_sample_value("portico_turns_total", labels) is None
 
 
-async def test_every_figure_is_documented(portico: RunningGateway) -> None:
+async def test_every_metric_is_documented(portico: RunningGateway) -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     documented = set(re.findall(r"^\| `(portico_\w+)", page, re.MULTILINE))
-    offered = {family.name for family in portico.gateway.metrics.registry.collect() if family.name.startswith("portico_")}
-    assert {name.removesuffix("_total") for name in documented} == offered
+    registered = {family.name for family in portico.gateway.metrics.registry.collect() if family.name.startswith("portico_")}
+    assert {name.removesuffix("_total") for name in documented} == registered
 
 
-async def test_it_is_ready_while_the_store_takes_writes(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readyz_reports_ready_while_the_store_can_be_written(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
@@ -197,7 +199,9 @@ async def test_it_is_ready_while_the_store_takes_writes(portico: RunningGateway,
     assert (await portico.client.get("/readyz")).status_code == 200
 
 
-async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readyz_reports_not_ready_while_the_store_is_locked(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     monkeypatch.setattr(health, "WRITE_TIMEOUT", 0.2)
     with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
@@ -208,7 +212,7 @@ async def test_a_store_that_is_held_by_somebody_is_not_ready(portico: RunningGat
     assert (await portico.client.get("/healthz")).status_code == 200
 
 
-async def test_it_is_not_ready_while_it_goes_down(portico: RunningGateway) -> None:
+async def test_readyz_reports_not_ready_during_shutdown(portico: RunningGateway) -> None:
     await portico.gateway.stop_runs()
     answer = await portico.client.get("/readyz")
     assert (answer.status_code, answer.json()["reasons"]) == (503, ["the gateway is shutting down"])

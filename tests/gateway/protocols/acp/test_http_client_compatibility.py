@@ -1,6 +1,7 @@
-"""What the streamable HTTP has to do so that both official clients work with it as they are: each rule with bare requests.
+"""Behaviour of the streamable HTTP transport that the unmodified official clients need, tested with raw requests.
 
-The clients differ from each other and from the draft (measured: npm 2.4.0, PyPI 0.12.1), so each rule says whose need it is.
+The clients differ from each other and from the draft (measured: npm 2.4.0, PyPI 0.12.1), so each test names the client that
+needs the behaviour.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import pytest
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import load, prompt
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
-from tests.gateway.protocols.acp.wire import INITIALIZE, STREAM, rpc
+from tests.gateway.protocols.acp.raw_connections import INITIALIZE, STREAM, rpc
 
 Json = dict[str, Any]
 ASK = [{"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}}, {"text": "done"}]
 
 
 class Http:
-    """One connection, request by request."""
+    """One connection, with raw requests."""
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url
@@ -42,13 +43,13 @@ class Http:
         return answer
 
     async def ask(self, method: str, params: Json, session: str | None = None, status: int = 202) -> int:
-        """Send a request; its id."""
+        """Send a request; return its id."""
         self._last += 1
         await self.post(rpc(method, params, self._last), session, status)
         return self._last
 
     async def get(self, session: str | None = None) -> httpx.Response:
-        """A stream's response, to be closed."""
+        """The response of a stream, which the caller must close."""
         request = self._client.build_request("GET", self._url, headers={**STREAM, **self._headers(session)})
         return await self._client.send(request, stream=True)
 
@@ -73,7 +74,7 @@ async def _messages(response: httpx.Response) -> AsyncIterator[Json]:
 
 
 async def until(stream: AsyncIterator[Json], request_id: int) -> list[Json]:
-    """What comes up to the answer to this request, and that."""
+    """The messages up to and including the response to this request."""
     found = []
     async with asyncio.timeout(60):
         async for message in stream:
@@ -85,7 +86,7 @@ async def until(stream: AsyncIterator[Json], request_id: int) -> list[Json]:
 
 @pytest.fixture
 async def connect(portico: RunningGateway) -> AsyncIterator[Callable[..., Any]]:
-    """Makes a connection."""
+    """Opens connections to an agent, by default `echo`."""
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=30, verify=False) as client:
 
         async def made(agent: str = "echo") -> Http:
@@ -102,71 +103,73 @@ async def new(http: Http) -> str:
     return str(answers[-1]["result"]["sessionId"])
 
 
-async def spoken(http: Http, text: str) -> str:
-    """A session in which this has been said."""
+async def prompted_session(http: Http, text: str) -> str:
+    """A new session with one prompt."""
     session = await new(http)
     async with http.reading(session) as stream:
         await until(stream, await http.ask("session/prompt", prompt(session, text), session))
     return session
 
 
-def received_text(messages: list[Json]) -> list[str]:
+def texts(messages: list[Json]) -> list[str]:
     return [m["params"]["update"]["content"]["text"] for m in messages if "content" in m.get("params", {}).get("update", {})]
 
 
-async def test_an_answer_is_taken_without_a_session_header(
+async def test_response_is_accepted_without_a_session_header(
     connect: Any, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    """The Python client sends none with its answers."""
+    """The Python client sends no session header with its responses."""
     http = await connect("script")
     session = await new(http)
     await set_options(portico.gateway, session, scenario=write_scenario(ASK))
     async with http.reading(session) as stream:
-        asked = await http.ask("session/prompt", prompt(session, "go"), session)
-        question = await anext(m async for m in stream if m.get("method") == "session/request_permission")
-        once = next(o["optionId"] for o in question["params"]["options"] if o["kind"] == "allow_once")
+        request_id = await http.ask("session/prompt", prompt(session, "go"), session)
+        permission = await anext(m async for m in stream if m.get("method") == "session/request_permission")
+        once = next(o["optionId"] for o in permission["params"]["options"] if o["kind"] == "allow_once")
         outcome = {"outcome": {"outcome": "selected", "optionId": once}}
-        await http.post({"jsonrpc": "2.0", "id": question["id"], "result": outcome})
-        assert (await until(stream, asked))[-1]["result"]["stopReason"] == "end_turn"
+        await http.post({"jsonrpc": "2.0", "id": permission["id"], "result": outcome})
+        assert (await until(stream, request_id))[-1]["result"]["stopReason"] == "end_turn"
 
 
-async def test_a_question_is_taken_back_behind_it(connect: Any, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    """On another stream that could be read before the question, which would stand for ever."""
+async def test_permission_request_and_its_cancellation_share_a_stream(
+    connect: Any, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    """On another stream the cancellation could be read before the request, which would then stay open."""
     http = await connect("script")
     session = await new(http)
     await set_options(portico.gateway, session, scenario=write_scenario(ASK))
     async with http.reading(session) as stream:
-        asked = await http.ask("session/prompt", prompt(session, "go"), session)
-        question = await anext(m async for m in stream if m.get("method") == "session/request_permission")
+        request_id = await http.ask("session/prompt", prompt(session, "go"), session)
+        permission = await anext(m async for m in stream if m.get("method") == "session/request_permission")
         await http.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}, session)
-        reported = await until(stream, asked)
-    assert [m["params"] for m in reported if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
+        reported = await until(stream, request_id)
+    assert [m["params"] for m in reported if m.get("method") == "$/cancel_request"] == [{"requestId": permission["id"]}]
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/delete"])
-async def test_b_a_session_is_opened_and_deleted_without_its_header(connect: Any, method: str) -> None:
-    """The Python client sends none with these. A header that says something else is a mistake of the client's."""
-    session = await spoken(await connect(), "hello")
+async def test_session_is_loaded_and_deleted_without_its_header(connect: Any, method: str) -> None:
+    """The Python client sends no session header with these requests. A header with another session is refused."""
+    session = await prompted_session(await connect(), "hello")
     http = await connect()
     async with http.reading() as own:
         assert "result" in (await until(own, await http.ask(method, load(session))))[-1]
     await http.ask(method, load(session), session="another", status=400)
 
 
-async def test_c_a_sessions_stream_is_opened_before_the_session(connect: Any) -> None:
-    """The TypeScript client opens it first, and ends its connection at a 404: also where there is no such session."""
-    session = await spoken(await connect(), "hello")
+async def test_session_stream_may_be_opened_before_the_session(connect: Any) -> None:
+    """The TypeScript client opens the stream first and ends its connection at a 404, even if the session does not exist."""
+    session = await prompted_session(await connect(), "hello")
     http = await connect()
-    for there, name in ((True, session), (False, "no-such-session")):
+    for exists, name in ((True, session), (False, "no-such-session")):
         async with http.reading(name) as stream:
             answer = (await until(stream, await http.ask("session/load", load(name), name)))[-1]
-            assert ("result" in answer) is there
-            assert there or answer["error"]["code"] == -32002
+            assert ("result" in answer) is exists
+            assert exists or answer["error"]["code"] == -32002
 
 
 @pytest.mark.parametrize("method", ["session/prompt", "session/set_mode", "session/close", "session/load", "session/resume"])
-async def test_d_what_is_wrong_with_a_session_is_no_status(connect: Any, method: str) -> None:
-    """The TypeScript client takes 401, 403, 404 and 410 for the end of its connection."""
+async def test_session_errors_are_responses_and_not_http_statuses(connect: Any, method: str) -> None:
+    """The TypeScript client treats 401, 403, 404 and 410 as the end of its connection."""
     http = await connect()
     params = {**load("no-such-session"), "prompt": [], "modeId": "ask"}
     async with http.reading("no-such-session") as stream:
@@ -174,64 +177,62 @@ async def test_d_what_is_wrong_with_a_session_is_no_status(connect: Any, method:
     assert answers[-1]["error"]["code"] == -32002
 
 
-async def test_e_with_the_sessions_stream_open_the_history_and_the_answer_come_there(connect: Any) -> None:
-    session = await spoken(await connect(), "hello")
+async def test_history_and_response_use_the_open_session_stream(connect: Any) -> None:
+    session = await prompted_session(await connect(), "hello")
     http = await connect()
     async with http.reading(session) as stream:
         answers = await until(stream, await http.ask("session/load", load(session), session))
-    assert received_text(answers) == ["hello", "hello"]
+    assert texts(answers) == ["hello", "hello"]
 
 
-async def test_e_also_where_the_stream_comes_after_the_request(connect: Any) -> None:
-    """Two requests of one client may overtake each other; the header says that it is going to read there."""
-    session = await spoken(await connect(), "hello")
+async def test_session_stream_opened_after_the_request_gets_the_history(connect: Any) -> None:
+    """Two requests of one client may arrive in either order. The header announces that the client reads the session stream."""
+    session = await prompted_session(await connect(), "hello")
     http = await connect()
-    asked = await http.ask("session/load", load(session), session)
+    request_id = await http.ask("session/load", load(session), session)
     async with http.reading(session) as stream:
-        assert received_text(await until(stream, asked)) == ["hello", "hello"]
+        assert texts(await until(stream, request_id)) == ["hello", "hello"]
 
 
-async def test_f_without_it_they_come_on_the_connections_stream_and_name_the_session(connect: Any) -> None:
-    """The Python client opens the session's stream when it reads of the session: in the midst of the history."""
-    session = await spoken(await connect(), "hello")
+async def test_without_a_session_header_the_connection_stream_gets_the_history(connect: Any) -> None:
+    """The Python client opens the session stream at the first message of the session, in the middle of the history."""
+    session = await prompted_session(await connect(), "hello")
     http = await connect()
     async with http.reading() as own:
-        asked = await http.ask("session/load", load(session))
+        request_id = await http.ask("session/load", load(session))
         async with http.reading(session) as stream:
-            answers = await until(own, asked)
-            assert received_text(answers) == ["hello", "hello"]
+            answers = await until(own, request_id)
+            assert texts(answers) == ["hello", "hello"]
             assert answers[-1]["result"]["sessionId"] == session
-            # What comes from then on comes on the session's stream.
-            assert received_text(await until(stream, await http.ask("session/prompt", prompt(session, "more"), session))) == [
-                "more"
-            ]
+            # Later messages are sent on the session stream.
+            assert texts(await until(stream, await http.ask("session/prompt", prompt(session, "more"), session))) == ["more"]
 
 
-async def test_f_what_comes_between_the_answer_and_the_sessions_stream_waits_for_it(connect: Any) -> None:
-    session = await spoken(await connect(), "hello")
+async def test_messages_after_the_response_are_kept_for_the_session_stream(connect: Any) -> None:
+    session = await prompted_session(await connect(), "hello")
     http = await connect()
     async with http.reading() as own:
         answer = (await until(own, await http.ask("session/resume", load(session))))[-1]
         assert answer["result"]["sessionId"] == session
-        asked = await http.ask("session/prompt", prompt(session, "more"), session)
+        request_id = await http.ask("session/prompt", prompt(session, "more"), session)
         async with http.reading(session) as stream:
-            assert received_text(await until(stream, asked)) == ["more"]
+            assert texts(await until(stream, request_id)) == ["more"]
 
 
-async def test_g_what_a_new_session_says_before_its_stream_is_open_waits(connect: Any) -> None:
+async def test_messages_of_a_new_session_are_kept_until_its_stream_opens(connect: Any) -> None:
     http = await connect()
     session = await new(http)
-    asked = await http.ask("session/prompt", prompt(session, "early"), session)
+    request_id = await http.ask("session/prompt", prompt(session, "early"), session)
     async with http.reading() as own:
-        # An answer of the connection's comes meanwhile, and nothing of the session's with it.
+        # A response of the connection is sent meanwhile, without messages of the session.
         assert len(await until(own, await http.ask("session/list", {}))) == 1
     async with http.reading(session) as stream:
-        assert received_text(await until(stream, asked)) == ["early"]
+        assert texts(await until(stream, request_id)) == ["early"]
 
 
-async def test_h_a_loaded_session_goes_on(connect: Any) -> None:
-    """The Python server refuses each later request for it."""
-    session = await spoken(await connect(), "hello")
+async def test_loaded_session_accepts_requests(connect: Any) -> None:
+    """The Python server refuses every later request for a loaded session."""
+    session = await prompted_session(await connect(), "hello")
     http = await connect()
     async with http.reading() as own:
         await until(own, await http.ask("session/load", load(session)))
@@ -242,14 +243,14 @@ async def test_h_a_loaded_session_goes_on(connect: Any) -> None:
             ("session/close", {"sessionId": session}),
         ):
             assert "result" in (await until(stream, await http.ask(method, params, session)))[-1]
-        # With the session its stream is over, and is opened anew with it.
+        # The stream ends with the session and can be opened again with it.
         assert [message async for message in stream] == []
     async with http.reading(session) as stream:
         await until(stream, await http.ask("session/load", load(session), session))
 
 
-async def test_i_a_stream_has_one_reader(connect: Any) -> None:
-    """Two would share the messages between them. The TypeScript client takes 409 for the session's failure only."""
+async def test_second_reader_of_a_stream_is_refused(connect: Any) -> None:
+    """Two readers would divide the messages between them. The TypeScript client treats 409 as an error of this session only."""
     http = await connect()
     session = await new(http)
     for name in (None, session):
@@ -260,15 +261,15 @@ async def test_i_a_stream_has_one_reader(connect: Any) -> None:
             await second.aclose()
 
 
-async def test_a_reader_that_comes_back_reads_what_came_meanwhile(connect: Any) -> None:
+async def test_reconnected_reader_gets_the_messages_sent_meanwhile(connect: Any) -> None:
     http = await connect()
     session = await new(http)
     async with http.reading(session):
         pass
-    asked = await http.ask("session/prompt", prompt(session, "meanwhile"), session)
+    request_id = await http.ask("session/prompt", prompt(session, "meanwhile"), session)
     async with asyncio.timeout(60):
-        # Until the gateway has seen the first one go.
+        # Until the gateway has noticed the disconnect of the first reader.
         while (again := await http.get(session)).status_code == 409:
             await again.aclose()
-    assert received_text(await until(_messages(again), asked)) == ["meanwhile"]
+    assert texts(await until(_messages(again), request_id)) == ["meanwhile"]
     await again.aclose()
