@@ -136,7 +136,7 @@ class AapSession:
         self.last = answer.json()
         return self.last
 
-    async def text_step(self, content: Any, stop: str = "end_turn") -> str:
+    async def send_turn(self, content: Any, stop: str = "end_turn") -> str:
         """One turn; its text."""
         await self.post({"role": "user", "content": content})
         assert self.last["stopReason"] == stop, self.last

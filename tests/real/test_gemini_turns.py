@@ -168,8 +168,7 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: RunningGat
 
 
 @pytest.mark.parametrize(
-    ("scenario", "reported"),
-    [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")],
+    ("scenario", "reported"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
 )
 async def test_model_errors_are_reported_within_seconds(
     gemini: Gemini, running: RunningGateway, scenario: str, reported: str

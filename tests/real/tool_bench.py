@@ -130,7 +130,7 @@ class Bench:
         messages = [{"role": "user", "content": text}]
         return await self._turn("PUT", "/session", {"agent": agent, "tools": list(app), "messages": messages, **more})
 
-    async def text_step(self, session: str, text: str, own: Mapping[str, bool] | None = None, **more: Any) -> Turn:
+    async def send_turn(self, session: str, text: str, own: Mapping[str, bool] | None = None, **more: Any) -> Turn:
         agent = {} if own is None else {"agent": {"tools": _refs(own)}}
         return await self.answer(session, {"role": "user", "content": text}, **agent, **more)
 
