@@ -13,9 +13,13 @@ import pytest
 
 from gateway.agents.discovery import Discovery
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.daemon import Daemon, Running, gateway_on, table
+from tests.real.gemini import gemini, running
 from tests.real.models import Model, model_on_loopback
 from tests.real.processes import processes_of, wait_for_exit
+from tests.real.tool_bench import bench, unstarted_bench
+
+__all__ = ["bench", "gemini", "running", "unstarted_bench"]
 
 CLIS = Path(__file__).parents[2] / ".clis"
 BIN = CLIS / "node_modules" / ".bin"

@@ -8,10 +8,8 @@ from typing import Any
 import httpx
 
 from tests.gateway.cli.test_acp import small_agent
-from tests.real.gemini import PROGRAM, AapSession, Gemini, gemini, text_of
+from tests.real.gemini import PROGRAM, AapSession, Gemini, text_of
 from tests.real.test_gemini_app_tools import WEATHER
-
-__all__ = ["gemini"]
 
 
 def by_command_line(gemini: Gemini) -> dict[str, Any]:

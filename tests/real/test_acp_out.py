@@ -16,7 +16,7 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, text_step
 from tests.real.editor import SERVER, Editor, editor_of
-from tests.real.tool_bench import Bench, bash, unstarted_bench  # noqa: F401
+from tests.real.tool_bench import Bench, bash
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def editor_on(bench: Bench) -> AsyncIterator[tuple[Editor, Any, Any]]:
         yield found
 
 
-async def test_text_and_thinking(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_text_and_thinking(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_replies(Step((Thinking("Let me think."), Text("Hello from the model."))), text_step("And again."))
     async with editor_on(unstarted_bench) as (editor, agent, process):
         session = await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])
@@ -44,7 +44,7 @@ async def test_text_and_thinking(unstarted_bench: Bench) -> None:  # noqa: F811
     assert not alive
 
 
-async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> None:
     made = unstarted_bench.work / "made.txt"
     write = ToolUse("Write", {"file_path": str(made), "content": "one\n"})
     go = unstarted_bench.model_calls(Text("I write. "), write, after="Written.")
@@ -73,7 +73,7 @@ async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> 
         assert len(editor.permission_requests) == 3
 
 
-async def test_cancel_a_command(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_cancel_a_command(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_calls(Text("It takes long. "), bash("sleep 97"), after="never")
     async with editor_on(unstarted_bench) as (editor, agent, process):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
@@ -98,7 +98,7 @@ def _wait_for(pid: int, command: str) -> None:
     raise AssertionError(f"{command} does not run")
 
 
-async def test_load_in_another_process(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_load_in_another_process(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_replies(text_step("I remember."))
     async with editor_on(unstarted_bench) as (_, agent, _process):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
@@ -115,7 +115,7 @@ async def test_load_in_another_process(unstarted_bench: Bench) -> None:  # noqa:
         assert "I remember." in str(unstarted_bench.model.bodies()[-1]["messages"])
 
 
-async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:
     secret = "tok-5up3r-s3cr3t"
     server = McpServerStdio(
         name="my server", command=sys.executable, args=[str(SERVER)], env=[EnvVariable(name="SECRET", value=secret)]
@@ -136,7 +136,7 @@ async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:  # n
     assert files[0].stat().st_mode & 0o077 == 0
 
 
-async def test_a_model_error_is_an_error(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_a_model_error_is_an_error(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_replies(Step(failure=Failure(401, "authentication_error", "invalid x-api-key")))
     async with editor_on(unstarted_bench) as (_editor, agent, _process):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id

@@ -8,9 +8,7 @@ from typing import Any
 from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
-from tests.real.tool_bench import Bench, bash, unstarted_bench
-
-__all__ = ["unstarted_bench"]
+from tests.real.tool_bench import Bench, bash
 
 
 async def editor(portico: RunningGateway) -> tuple[Client, Any]:

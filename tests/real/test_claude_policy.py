@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import run_gateway
 from tests.model_server.scenarios import ToolUse
-from tests.real.tool_bench import Bench, bash, bench, deny, grant, unstarted_bench  # noqa: F401
+from tests.real.tool_bench import Bench, bash, deny, grant
 
 RULES = [
     {"tool": "Bash", "when": {"command": "touch allowed*"}, "decide": "allow"},
@@ -22,7 +22,7 @@ REFUSED = "Tool call denied: not in this house"
 
 
 @pytest.fixture
-async def ruled(unstarted_bench: Bench) -> AsyncIterator[Bench]:  # noqa: F811
+async def ruled(unstarted_bench: Bench) -> AsyncIterator[Bench]:
     config = unstarted_bench.config()
     config["agents"]["claude"]["policy"] = RULES
     async with run_gateway(config) as running:
@@ -30,7 +30,7 @@ async def ruled(unstarted_bench: Bench) -> AsyncIterator[Bench]:  # noqa: F811
         yield dataclasses.replace(unstarted_bench, client=running.client)
 
 
-def made(bench: Bench) -> list[str]:  # noqa: F811
+def made(bench: Bench) -> list[str]:
     return sorted(path.name for path in bench.work.iterdir())
 
 

@@ -8,24 +8,12 @@ import json
 import pytest
 
 from tests.model_server.scenarios import Text, ToolUse
-from tests.real.tool_bench import (  # noqa: F401
-    CLOCK,
-    WEATHER,
-    Bench,
-    bash,
-    bench,
-    clock,
-    deny,
-    grant,
-    result,
-    unstarted_bench,
-    weather,
-)
+from tests.real.tool_bench import CLOCK, WEATHER, Bench, bash, clock, deny, grant, result, weather
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-async def test_twenty_calls_at_once(bench: Bench) -> None:  # noqa: F811
+async def test_twenty_calls_at_once(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(*(weather(n=n) for n in range(20))), app=[WEATHER])
     assert len(turn.calls) == 20 and turn.stop == "tool_use"
     answers = [result(call, f"weather {n}") for n, call in enumerate(turn.calls)]
@@ -35,7 +23,7 @@ async def test_twenty_calls_at_once(bench: Bench) -> None:  # noqa: F811
     assert [sent[call]["content"][0]["text"] for call in turn.calls] == [f"weather {n}" for n in range(20)]
 
 
-async def test_a_result_of_five_megabytes(bench: Bench) -> None:  # noqa: F811
+async def test_a_result_of_five_megabytes(bench: Bench) -> None:
     big = "Z" * 5_000_000
     turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
     turn_2 = await bench.answer(turn.session, result(turn.calls[0], big))
@@ -45,13 +33,13 @@ async def test_a_result_of_five_megabytes(bench: Bench) -> None:  # noqa: F811
     assert "Output too large (4.8MB)" in json.dumps(bench.results_sent()[turn.calls[0]]["content"])
 
 
-async def test_a_result_of_400_kilobytes_reaches_the_model_whole(bench: Bench) -> None:  # noqa: F811
+async def test_a_result_of_400_kilobytes_reaches_the_model_whole(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
     await bench.answer(turn.session, result(turn.calls[0], "Z" * 400_000))
     assert bench.results_sent()[turn.calls[0]]["content"] == [{"type": "text", "text": "Z" * 400_000}]
 
 
-async def test_a_result_with_an_image(bench: Bench) -> None:  # noqa: F811
+async def test_a_result_with_an_image(bench: Bench) -> None:
     content = [
         {"type": "text", "text": "A picture."},
         {"type": "image", "url": f"data:image/png;base64,{PIXEL}"},
@@ -67,12 +55,12 @@ async def test_a_result_with_an_image(bench: Bench) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("content", ["", []])
-async def test_an_empty_result(bench: Bench, content: object) -> None:  # noqa: F811
+async def test_an_empty_result(bench: Bench, content: object) -> None:
     turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
     assert (await bench.answer(turn.session, result(turn.calls[0], content))).stop == "end_turn"
 
 
-async def test_an_image_of_the_agents_own_tool(bench: Bench) -> None:  # noqa: F811
+async def test_an_image_of_the_agents_own_tool(bench: Bench) -> None:
     import base64
 
     (bench.work / "a.png").write_bytes(base64.b64decode(PIXEL))
@@ -82,7 +70,7 @@ async def test_an_image_of_the_agents_own_tool(bench: Bench) -> None:  # noqa: F
     assert shown["url"].startswith("data:image/png;base64,")
 
 
-async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:  # noqa: F811
+async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:
     text = bench.model_calls(Text("Now. "), weather(), bash("touch made"), clock())
     turn = await bench.start(text, own={"Bash": False}, app=[WEATHER, CLOCK])
     assert turn.stop == "tool_use"
@@ -95,7 +83,7 @@ async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:  
     assert gone.status == 400 and all(call in gone.refusal for call in turn.calls)
 
 
-async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:  # noqa: F811
+async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:
     """A client that answers a call of its own with a permission, or an agent's with a result."""
     turn = await bench.start(bench.model_calls(weather(), bash("touch made")), own={"Bash": False}, app=[WEATHER])
     app, shell = turn.calls
@@ -107,7 +95,7 @@ async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:  # noqa: F811
     assert tools == {app: "Tool call denied: no network", shell: "I did it myself"}
 
 
-async def test_two_clients_answer_at_once(bench: Bench) -> None:  # noqa: F811
+async def test_two_clients_answer_at_once(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(bash("echo x >> log")), own={"Bash": False})
     one, two = await asyncio.gather(*(bench.answer(turn.session, grant(turn.calls[0])) for _ in range(2)))
     assert sorted([one.status, two.status]) == [200, 400] and "already" in one.refusal + two.refusal

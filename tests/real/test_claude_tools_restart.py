@@ -9,23 +9,12 @@ import psutil
 import pytest
 
 from tests.model_server.scenarios import Step, ToolUse, text_step
-from tests.real.tool_bench import (  # noqa: F401
-    WEATHER,
-    Bench,
-    bash,
-    bench,
-    daemon_of,
-    deny,
-    grant,
-    result,
-    unstarted_bench,
-    weather,
-)
+from tests.real.tool_bench import WEATHER, Bench, bash, daemon_of, deny, grant, result, weather
 
 OWN = {"Bash": False, "Read": True}
 
 
-def four_calls(bench: Bench, again: bool) -> str:  # noqa: F811
+def four_calls(bench: Bench, again: bool) -> str:
     """The model calls, and after the restart, once it has read what became of the calls, makes the granted one again."""
     (bench.work / "note.txt").write_text("a note")
     shell = bash("echo x >> log && echo made")
@@ -35,13 +24,13 @@ def four_calls(bench: Bench, again: bool) -> str:  # noqa: F811
     return bench.model_replies(first, second, *((Step((shell,), chunk=5000),) if again else ()), text_step("On."), name="sticky")
 
 
-async def suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:  # noqa: F811
+async def suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:
     turn = await bench.start(four_calls(bench, again), own=OWN, app=[WEATHER])
     assert turn.called == ["get_weather", "Read", "Bash"] and turn.stop == "tool_use"
     return turn.session, turn.calls
 
 
-async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None:  # noqa: F811
+async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None:
     app, read, shell = calls
     found = await bench.get(session)
     assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
@@ -61,7 +50,7 @@ async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None
     assert (await bench.send_turn(session, "And now [[plain]]")).stop == "end_turn"
 
 
-async def test_the_daemon_is_killed(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_the_daemon_is_killed(unstarted_bench: Bench) -> None:
     async with daemon_of(unstarted_bench) as daemon:
         session, calls = await suspended(unstarted_bench)
         await daemon.kill()
@@ -69,7 +58,7 @@ async def test_the_daemon_is_killed(unstarted_bench: Bench) -> None:  # noqa: F8
         await resume_and_check(unstarted_bench, session, calls)
 
 
-async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench) -> None:
     async with daemon_of(unstarted_bench) as daemon:
         session, (app, _, shell) = await suspended(unstarted_bench, again=False)
         await daemon.kill()
@@ -79,7 +68,7 @@ async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench
         assert not (unstarted_bench.work / "log").exists()
 
 
-async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Bench) -> None:
     """What was granted is one call with one input."""
     first, other = Step((bash("touch granted"),), chunk=5000), Step((bash("touch other"),), chunk=5000)
     text = unstarted_bench.model_replies(first, text_step("(never said)"), other, text_step("On."), name="sticky")
@@ -94,7 +83,7 @@ async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Be
 
 
 @pytest.mark.parametrize("signal", ["kill", "terminate"])
-async def test_the_cli_exits(bench: Bench, signal: str) -> None:  # noqa: F811
+async def test_the_cli_exits(bench: Bench, signal: str) -> None:
     session, calls = await suspended(bench)
     process = claude_of(bench)
     getattr(process, signal)()
@@ -102,7 +91,7 @@ async def test_the_cli_exits(bench: Bench, signal: str) -> None:  # noqa: F811
     await resume_and_check(bench, session, calls)
 
 
-async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) -> None:  # noqa: F811
+async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) -> None:
     session, calls = await suspended(bench)
     process = claude_of(bench)
     process.kill()
@@ -113,7 +102,7 @@ async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) 
     assert [m["toolCallId"] for m in cancelled] == [calls[0], calls[2]]
 
 
-def claude_of(bench: Bench) -> psutil.Process:  # noqa: F811
+def claude_of(bench: Bench) -> psutil.Process:
     """The session's process."""
     [found] = [
         process

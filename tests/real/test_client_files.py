@@ -9,9 +9,7 @@ from contextlib import asynccontextmanager
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
-from tests.real.gemini import SCENARIOS, WRITE, Gemini, gemini, running
-
-__all__ = ["gemini", "running"]
+from tests.real.gemini import SCENARIOS, WRITE, Gemini
 
 NEW = {"file_path": "new.txt", "content": "made\n"}
 SCENARIOS["new-file"] = Scenario((Step((ToolUse(WRITE, NEW),)), text_step("Made.")))

@@ -10,8 +10,8 @@ from acp.schema import ResourceContentBlock
 
 from tests.model_server.scenarios import text_step
 from tests.real.editor import Editor, editor_of
-from tests.real.gemini import Gemini, gemini  # noqa: F401
-from tests.real.tool_bench import Bench, unstarted_bench  # noqa: F401
+from tests.real.gemini import Gemini
+from tests.real.tool_bench import Bench
 
 LINK = ResourceContentBlock(type="resource_link", name="a.txt", uri="file:///a.txt")
 
@@ -30,7 +30,7 @@ async def answer_to(editor: Editor, agent: Any, session: str, *received_text: An
     return editor.text
 
 
-async def test_claude_commands(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_claude_commands(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_replies(text_step("Said."), text_step("Said."))
     folder = unstarted_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
@@ -61,7 +61,7 @@ async def test_claude_commands(unstarted_bench: Bench) -> None:  # noqa: F811
 
 @pytest.mark.parametrize("slash_commands", ["on", "off"])
 @pytest.mark.parametrize("parts", [("/sayit hello ", LINK), (LINK, "/sayit hello")], ids=["before", "behind"])
-async def test_claude_commands_with_an_attached_file(unstarted_bench: Bench, parts: Any, slash_commands: str) -> None:  # noqa: F811
+async def test_claude_commands_with_an_attached_file(unstarted_bench: Bench, parts: Any, slash_commands: str) -> None:
     go = unstarted_bench.model_replies(text_step("Said."))
     folder = unstarted_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
@@ -76,7 +76,7 @@ async def test_claude_commands_with_an_attached_file(unstarted_bench: Bench, par
         assert (answer == "Said.", "Say hello" in asked) == (slash_commands == "on",) * 2
 
 
-async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:
     config = unstarted_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": "on"}
     go = unstarted_bench.model_replies(text_step("Said."))
@@ -88,7 +88,7 @@ async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:  # noqa
         assert [one.title for one in (await agent.list_sessions()).sessions] == ["The tall tower"]
 
 
-async def test_gemini_commands(gemini: Gemini) -> None:  # noqa: F811
+async def test_gemini_commands(gemini: Gemini) -> None:
     gemini.agent["options"] = {"slash_commands": "on"}
     async with editor_of("gemini", gemini.base, gemini.home, gemini.config()) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id

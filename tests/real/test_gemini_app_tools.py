@@ -12,9 +12,7 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
-from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, gemini, running, text_of
-
-__all__ = ["gemini", "running"]
+from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, text_of
 
 WEATHER = {
     "name": "get_weather",

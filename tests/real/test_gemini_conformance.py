@@ -6,9 +6,7 @@ import pytest
 
 from drivers.gemini.driver import GeminiDriver
 from drivers.testing import Setup, examine
-from tests.real.gemini import Gemini, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import Gemini
 
 
 @pytest.mark.slow

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.gateway.protocols.acp.client import connect
-from tests.real.gemini import Gemini, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import Gemini
 
 
 async def test_file_tools_work_in_an_additional_directory(gemini: Gemini) -> None:

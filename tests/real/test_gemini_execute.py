@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
-from tests.real.gemini import Gemini, gemini, running
+from tests.daemon import Running
+from tests.real.gemini import Gemini
 from tests.real.processes import wait_until
-
-__all__ = ["gemini", "running"]
 
 
 async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[str, Any]]:

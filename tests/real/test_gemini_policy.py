@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.real.gemini import SHELL, Gemini, create_session, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import SHELL, Gemini, create_session
 
 RULES = [
     {"tool": SHELL, "when": {"command": "touch allowed*"}, "decide": "allow"},

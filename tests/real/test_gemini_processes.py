@@ -10,11 +10,9 @@ from typing import Any
 import httpx
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
-from tests.real.gemini import SHELL, AapSession, Gemini, create_session, gemini, running
+from tests.daemon import Running
+from tests.real.gemini import SHELL, AapSession, Gemini, create_session
 from tests.real.processes import wait_for_exit, wait_until
-
-__all__ = ["gemini", "running"]
 
 
 async def test_a_session_is_resumed_after_a_restart_of_the_daemon(gemini: Gemini) -> None:

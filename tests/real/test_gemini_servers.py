@@ -11,9 +11,7 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.editor import SERVER, editor_of
-from tests.real.gemini import SCENARIOS, Gemini, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import SCENARIOS, Gemini
 
 SECRET = "tok-5up3r-s3cr3t"
 SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server-2_secret", {"x": 1}),)), text_step("Told.")))

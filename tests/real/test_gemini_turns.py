@@ -10,9 +10,7 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
-from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, gemini, running, text_of
-
-__all__ = ["gemini", "running"]
+from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, text_of
 
 OF_EVERY_SORT: dict[str, dict[str, object]] = {
     READ: {"file_path": "f.txt"},
@@ -168,7 +166,8 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: RunningGat
 
 
 @pytest.mark.parametrize(
-    ("scenario", "reported"), [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")]
+    ("scenario", "reported"),
+    [("e400", "bad request"), ("e401", "invalid x-api-key"), ("e429", "slow down"), ("e500", "internal")],
 )
 async def test_model_errors_are_reported_within_seconds(
     gemini: Gemini, running: RunningGateway, scenario: str, reported: str

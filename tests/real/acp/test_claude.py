@@ -10,22 +10,19 @@ import pytest
 from tests.daemon import KEY, RunningGateway, run_gateway
 from tests.model_server.scenarios import Text, text_step
 from tests.real.acp.clients import editor_on
-from tests.real.tool_bench import Bench, bash, unstarted_bench  # noqa: F401
+from tests.real.tool_bench import Bench, bash
 
 
 @pytest.fixture
-async def portico(unstarted_bench: Bench) -> AsyncIterator[RunningGateway]:  # noqa: F811
-    async with run_gateway(unstarted_bench.config()) as running:
+async def portico(unstarted_bench: Bench) -> AsyncIterator[Running]:
+    async with gateway_on(unstarted_bench.config()) as running:
         yield running
 
 
 @pytest.mark.parametrize("transport", ["ws", "http"])
 @pytest.mark.parametrize("language", ["python", "typescript"])
 async def test_permission_denial_cancel_and_reload(
-    unstarted_bench: Bench,  # noqa: F811
-    portico: RunningGateway,
-    language: str,
-    transport: str,
+    unstarted_bench: Bench, portico: Running, language: str, transport: str
 ) -> None:
     """A command by permission and one denied, a cancelled one, a reconnect, and a prompt on the loaded session."""
     made = unstarted_bench.work / "made.txt"
