@@ -12,7 +12,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.real.aap_client import execute, of_kind
 from tests.real.conftest import Home
-from tests.real.models import Model, received_text
+from tests.real.models import Model, message_texts
 
 HOOKS = ("SessionStart", "Stop", "Notification", "UserPromptSubmit", "PreToolUse", "PostToolUse")
 
@@ -160,7 +160,7 @@ async def test_a_cli_that_fails_shows_its_standard_error(home: Home) -> None:
 async def test_a_task_reaches_the_model_as_it_was_written(portico: RunningGateway, home: Home, model: Model, task: str) -> None:
     (home.work / "file.txt").write_text("the file's words")
     assert text_in(await execute(portico.client, task)) == "Hello from the model, this is plain text."
-    (sent,) = received_text(model.last_request(), "user")
+    (sent,) = message_texts(model.last_request(), "user")
     assert sent.strip() == task
     assert "the file's words" not in json.dumps(model.last_request())
 

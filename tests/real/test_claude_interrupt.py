@@ -20,8 +20,9 @@ from drivers.runtime.process import Spawner
 from tests.conftest import write_config
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event
-from tests.real.conftest import BIN, Home
-from tests.real.models import Model, received_text
+from tests.real.clis import BIN
+from tests.real.conftest import Home
+from tests.real.models import Model, message_texts
 from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit, wait_until
 
 
@@ -64,7 +65,7 @@ async def test_a_turn_in_the_terminal(home: Home, model: Model) -> None:
     run = await _portico_run(home, "--", "-x [[plain]]")
     answer, errors = await asyncio.wait_for(run.communicate(), TIMEOUT_SECONDS)
     assert (run.returncode, answer) == (0, b"Hello from the model, this is plain text.\n"), errors
-    assert received_text(model.last_request(), "user") == ["-x [[plain]]"]
+    assert message_texts(model.last_request(), "user") == ["-x [[plain]]"]
 
 
 async def test_a_failed_turn_in_the_terminal_prints_its_error(home: Home) -> None:

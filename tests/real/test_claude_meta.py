@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.daemon import KEY, RunningGateway
 from tests.real.aap_client import create_session, user
-from tests.real.conftest import BIN, Home
+from tests.real.clis import BIN
+from tests.real.conftest import Home
 from tests.real.models import Model
 from tests.real.processes import processes_of, wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.conftest import DUMMY_KEY, Home
-from tests.real.models import Model, received_text, system
+from tests.real.models import Model, message_texts, system
 from tests.real.processes import arguments, cli_of, wait_for_exit
 
 SAILOR = {"role": "system", "content": "Speak like a sailor, always. Zanzibar."}
@@ -22,7 +22,7 @@ async def test_a_system_message_is_appended_to_the_clis_prompt(portico: RunningG
     assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN in system(model.last_request())
     await aap.send_turn("[[plain]] again")
     assert system(model.last_request()).count("Zanzibar") == 1
-    assert received_text(model.last_request(), "user") == ["[[plain]] hello", "[[plain]] again"]
+    assert message_texts(model.last_request(), "user") == ["[[plain]] hello", "[[plain]] again"]
     assert (await aap.history())[0] == SAILOR
 
 
@@ -104,7 +104,7 @@ async def test_images_pass_through(portico: RunningGateway, model: Model) -> Non
         {"type": "url", "url": "https://example.invalid/cat.png?size=1&x=%20"},
     ]
     # The CLI also keeps the image as a file, and tells the model where.
-    assert received_text(model.last_request(), "user")[0] == "[[plain]] What is this?"
+    assert message_texts(model.last_request(), "user")[0] == "[[plain]] What is this?"
     assert (await aap.history())[0] == user(content)
 
 

@@ -92,7 +92,7 @@ async def test_four_calls_in_one_message(bench: Bench) -> None:
     assert not (bench.work / "made").exists()
 
     missing = await bench.answer(turn.session, result(first, "rain"), grant(shell))
-    assert missing.status == 400 and second in missing.refusal and first not in missing.refusal
+    assert missing.status == 400 and second in missing.error and first not in missing.error
     turn_2 = await bench.answer(turn.session, grant(shell), result(second, "noon"), result(first, "rain"))
     assert (turn_2.results, turn_2.text, turn_2.stop) == ({shell: "made"}, "Done.", "end_turn")
     assert set(bench.results_sent()) == {first, second, read, shell}

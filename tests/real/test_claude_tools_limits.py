@@ -80,7 +80,7 @@ async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:
     assert [m["content"] for m in history if m["role"] == "tool"] == ["Tool call cancelled"] * 3
     assert set(bench.results_sent()) == set(turn.calls) and not (bench.work / "made").exists()
     gone = await bench.answer(turn.session, *(result(call, "late") for call in turn.calls))
-    assert gone.status == 400 and all(call in gone.refusal for call in turn.calls)
+    assert gone.status == 400 and all(call in gone.error for call in turn.calls)
 
 
 async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:
@@ -98,5 +98,5 @@ async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:
 async def test_two_clients_answer_at_once(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(bash("echo x >> log")), own={"Bash": False})
     one, two = await asyncio.gather(*(bench.answer(turn.session, grant(turn.calls[0])) for _ in range(2)))
-    assert sorted([one.status, two.status]) == [200, 400] and "already" in one.refusal + two.refusal
+    assert sorted([one.status, two.status]) == [200, 400] and "already" in one.error + two.error
     assert (bench.work / "log").read_text() == "x\n"

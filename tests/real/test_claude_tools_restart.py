@@ -45,7 +45,7 @@ async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None
     assert roles == ["user", "assistant", "tool", "tool", "tool", "assistant", "tool", "assistant"]
     assert not any("restart" in json.dumps(m) for m in await bench.history(session))
     twice = await bench.answer(session, result(app, "rain"), grant(shell))
-    assert twice.status == 400 and app in twice.refusal and shell in twice.refusal and "already" in twice.refusal
+    assert twice.status == 400 and app in twice.error and shell in twice.error and "already" in twice.error
     assert (bench.work / "log").read_text() == "x\n"
     assert (await bench.send_turn(session, "And now [[plain]]")).stop == "end_turn"
 

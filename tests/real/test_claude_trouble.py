@@ -9,7 +9,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, joined, text_of
 from tests.real.conftest import Home
-from tests.real.models import Model, received_text
+from tests.real.models import Model, message_texts
 from tests.real.processes import cli_of
 
 TIME_LIMIT = 20.0
@@ -81,7 +81,7 @@ async def test_a_broken_stream_is_not_doubled_in_the_history(
     assert text_of((await aap.history())[-1:]) == whole
     assert len(await aap.history()) == 4
     await aap.send_turn("[[recall]] after")
-    assert received_text(model.last_request(), "assistant")[-1] == whole
+    assert message_texts(model.last_request(), "assistant")[-1] == whole
 
 
 async def test_a_delta_stream_ends_with_the_whole_text_when_the_model_broke_off(portico: RunningGateway) -> None:

@@ -24,7 +24,7 @@ async def portico(unstarted_bench: Bench) -> AsyncIterator[Running]:
 async def test_permission_denial_cancel_and_reload(
     unstarted_bench: Bench, portico: Running, language: str, transport: str
 ) -> None:
-    """A command by permission and one denied, a cancelled one, a reconnect, and a prompt on the loaded session."""
+    """A granted, a denied and a cancelled command, a reconnect, and a prompt on the loaded session."""
     made = unstarted_bench.work / "made.txt"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
         session = await editor.new()
@@ -45,12 +45,12 @@ async def test_permission_denial_cancel_and_reload(
         await editor.notify("session/cancel", {"sessionId": session})
         assert await prompting == "cancelled"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
-        assert await editor.listed() == [session]
+        assert await editor.list_ids() == [session]
         await editor.load(session)
         assert editor.received_text().startswith("I write. Written.I could not.")
         editor.updates.clear()
         go = unstarted_bench.model_replies(text_step("I remember."), name="inner")
         assert await editor.prompt(session, go) == "end_turn"
         assert editor.received_text() == "I remember."
-        # The model was given what was said before.
+        # The model receives the earlier conversation.
         assert "I could not." in str(unstarted_bench.model.bodies()[-1]["messages"])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
-from tests.real.codex.aap_client import calls_of, create_session, grant, received_text, results_of
+from tests.real.codex.aap_client import calls_of, create_session, grant, message_texts, results_of
 from tests.real.codex.conftest import Home
 
 RULES = [
@@ -36,7 +36,7 @@ async def test_denied_calls_do_not_run(ruled: RunningGateway, home: Home, model:
     aap = await create_session(ruled.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
     (output,) = results_of(aap.first["messages"]).values()
     assert "not in this house" in output and made(home) == []
-    assert any("not in this house" in text for text in received_text(model.bodies()[-1]))
+    assert any("not in this house" in text for text in message_texts(model.bodies()[-1]))
     await aap.send_turn("[[patch:secret.txt]]")
     assert made(home) == []
     await aap.send_turn("[[run:touch allowed.txt]]")

@@ -11,8 +11,8 @@ from tests.real.codex.aap_client import (
     create_session,
     deny,
     grant,
+    message_texts,
     outputs,
-    received_text,
     result,
     results_of,
     text_of,
@@ -31,7 +31,7 @@ async def test_a_result_for_a_cli_that_was_killed(portico: RunningGateway, home:
     answer = await aap.send(result(calls_of(aap.first["messages"])[0], "18 degrees"))
     assert (answer["stopReason"], text_of(answer["messages"])) == ("end_turn", "It is mild in Tokyo.")
     assert outputs(model.bodies()[-1]) == ["18 degrees"]
-    assert received_text(model.bodies()[-1]) == ["[[weather]]"]
+    assert message_texts(model.bodies()[-1]) == ["[[weather]]"]
 
 
 async def test_a_result_after_the_daemon_was_killed(home: Home, model: OpenAIServer) -> None:

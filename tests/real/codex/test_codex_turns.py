@@ -8,7 +8,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.aap_client import frames_of, joined, text_of, user
-from tests.real.codex.aap_client import create_session, received_text
+from tests.real.codex.aap_client import create_session, message_texts
 from tests.real.codex.conftest import Home
 from tests.real.processes import arguments, cli_of, wait_until
 
@@ -48,7 +48,7 @@ async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running
     await aap.send_turn("[[think]] two")
     assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
     assert cli_of(home.path) == first
-    assert received_text(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
+    assert message_texts(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
     assert [message["role"] for message in await aap.history()] == ["user", "assistant"] * 3
 
 
@@ -60,7 +60,7 @@ async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: RunningGat
 async def test_a_prompt_of_a_megabyte(portico: RunningGateway, model: OpenAIServer) -> None:
     prompt = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
     aap = await create_session(portico.client, prompt)
-    assert received_text(model.bodies()[-1]) == [prompt]
+    assert message_texts(model.bodies()[-1]) == [prompt]
     answer = await aap.send(prompt + "!")
     assert (answer["stopReason"], "exceeds the maximum length" in answer["error"]) == ("error", True)
     assert await aap.send_turn("[[plain]]") == PLAIN
@@ -72,7 +72,7 @@ PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! l
 @pytest.mark.parametrize("prompt", PROMPTS)
 async def test_a_prompt_reaches_the_model_as_it_was_written(portico: RunningGateway, model: OpenAIServer, prompt: str) -> None:
     await create_session(portico.client, prompt)
-    assert received_text(model.bodies()[-1]) == [prompt]
+    assert message_texts(model.bodies()[-1]) == [prompt]
 
 
 async def test_an_image(portico: RunningGateway, model: OpenAIServer) -> None:
@@ -87,7 +87,7 @@ async def test_an_image(portico: RunningGateway, model: OpenAIServer) -> None:
 async def test_a_system_prompt(portico: RunningGateway, model: OpenAIServer, how: str) -> None:
     messages = [{"role": "system", "content": "You are Portia."}, user("[[plain]]")]
     await create_session(portico.client, *messages, system_prompt=how)
-    asked = "\n".join([str(model.bodies()[-1].get("instructions")), *received_text(model.bodies()[-1], "developer")])
+    asked = "\n".join([str(model.bodies()[-1].get("instructions")), *message_texts(model.bodies()[-1], "developer")])
     assert "You are Portia." in asked
     assert ("You are Codex" in asked) == (how == "append")
 
