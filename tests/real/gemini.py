@@ -153,9 +153,9 @@ async def create_session(
     client: httpx.AsyncClient, *messages: Any, tools: dict[str, bool] | None = None, **options: str
 ) -> AapSession:
     """Create a session. A message that is a string is a user message; `tools` are names with their trust."""
-    asked = [message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages]
+    sent = [message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages]
     grants = [{"name": name, "trust": trust} for name, trust in (tools or {}).items()]
     agent = {"name": "gemini", "options": options, "tools": grants}
-    answer = await client.put("/session", json={"agent": agent, "messages": asked})
+    answer = await client.put("/session", json={"agent": agent, "messages": sent})
     assert answer.status_code == 201, answer.text
     return AapSession(client, answer.json()["sessionId"], answer.json())

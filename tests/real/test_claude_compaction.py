@@ -1,4 +1,4 @@
-"""The real claude compacts its conversation: by its own command, and what a fresh process works from then."""
+"""The real claude compacts its conversation by its own command; a fresh process starts from the compacted history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /v1/execute` with the real claude: every kind of event that it gives, its errors, and the replay."""
+"""`POST /v1/execute` with the real claude: every kind of event, errors, and the replay."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_subagent_and_its_own_calls(portico: RunningGateway) -> None:
     assert names == [("Agent", "started"), ("Bash", "started"), ("Bash", "completed"), ("Agent", "completed")]
     assert of_kind(events, "tool_call")[0]["id"] == started["id"] == ended["id"]
     assert "from-sub" in str(of_kind(events, "tool_result")[0]["output"])
-    assert text_in(events) == "Delegating. The sub-agent reported.", "what a sub-agent says is not the answer"
+    assert text_in(events) == "Delegating. The sub-agent reported.", "the output of a sub-agent is not the answer"
     # Four requests were made, two of them the sub-agent's.
     assert of_kind(events, "usage")[0]["output_tokens"] == 4 * 42
 

@@ -87,7 +87,7 @@ async def _portico_run(home: Home, *prompt: str) -> asyncio.subprocess.Process:
 
 @pytest.fixture
 async def agent(home: Home) -> AsyncIterator[Agent]:
-    """The driver's own agent, without a gateway."""
+    """The agent of the driver, without a gateway."""
     spec = SessionSpec(str(BIN / "claude"), home.work, home.env)
     opened = await ClaudeDriver().open(spec, Spawner(), replace(Limits(), grace=2.0))
     yield opened
@@ -115,7 +115,7 @@ async def test_an_interrupt_in_a_tool_ends_the_command_and_not_the_cli(home: Hom
     try:
         cli = cli_of(home.path)
         await agent.prompt(Prompt("[[longbash]]"))
-        # Read on: a trusted call runs once its permission has been asked for and given.
+        # Keep reading: a trusted call runs only after the codec has granted its permission request.
         reading = asyncio.create_task(_rest(agent))
         await wait_until(lambda: _sleepers(home), "the command runs")
         await agent.interrupt()

@@ -1,4 +1,4 @@
-"""Tools with the real claude: the protocol's flows, who must act on what, and what the model gets."""
+"""Tools with the real claude: the flows of the protocol, pending calls, and the results that the model receives."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ async def test_an_untrusted_call_waits_for_a_permission(bench: Bench, granted: b
     assert not (bench.work / "made").exists()
 
     turn_2 = await bench.answer(turn.session, grant(call) if granted else deny(call, "not today"))
-    received_text = "made" if granted else "Tool call denied: not today"
-    assert (turn_2.results, turn_2.text, turn_2.stop) == ({call: received_text}, "Done.", "end_turn")
+    expected = "made" if granted else "Tool call denied: not today"
+    assert (turn_2.results, turn_2.text, turn_2.stop) == ({call: expected}, "Done.", "end_turn")
     assert (bench.work / "made").exists() == granted
     history = await bench.history(turn.session)
-    assert history[2] == {"role": "tool", "toolCallId": call, "content": received_text}
+    assert history[2] == {"role": "tool", "toolCallId": call, "content": expected}
     sent = bench.results_sent()[call]
-    assert (received_text in sent["content"], sent["is_error"]) == (True, not granted)
+    assert (expected in sent["content"], sent["is_error"]) == (True, not granted)
 
 
 async def test_a_denial_without_a_reason(bench: Bench) -> None:
@@ -77,17 +77,17 @@ async def test_a_denial_without_a_reason(bench: Bench) -> None:
 
 async def test_four_calls_in_one_message(bench: Bench) -> None:
     """The protocol's own example: two application-side, one trusted, one untrusted."""
-    (bench.work / "note.txt").write_text("a note")
+    (bench.work / "file.txt").write_text("a text")
     text = bench.model_calls(
         weather(location="Tokyo"),
         clock(zone="Asia"),
-        ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}),
+        ToolUse("Read", {"file_path": f"{bench.work}/file.txt"}),
         bash(f"touch {bench.work}/made && echo made"),
     )
     turn = await bench.start(text, own={"Read": True, "Bash": False}, app=[WEATHER, CLOCK])
     assert turn.called == ["get_weather", "get_time", "Read", "Bash"]
     first, second, read, shell = turn.calls
-    assert list(turn.results) == [read] and "a note" in turn.results[read]
+    assert list(turn.results) == [read] and "a text" in turn.results[read]
     assert [name for name, _ in turn.events][-2:] == ["tool_result", "turn_stop"] and turn.stop == "tool_use"
     assert not (bench.work / "made").exists()
 
@@ -109,7 +109,7 @@ async def test_one_answer_for_calls_whose_permissions_the_cli_requests_one_by_on
 
 @pytest.mark.parametrize("answered", ["not at all", "granted", "denied"])
 async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str) -> None:
-    """The CLI runs it only after the other: it is still open at the stop, and may be answered but need not."""
+    """The CLI runs it only after the other: it is pending at the stop, and an answer is optional."""
     text = bench.model_calls(bash("touch a && echo 1"), ToolUse("Write", {"file_path": f"{bench.work}/b", "content": "x"}))
     turn = await bench.start(text, own={"Bash": False, "Write": True})
     first, second = turn.calls

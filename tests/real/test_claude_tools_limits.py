@@ -1,4 +1,4 @@
-"""Many calls, big results, images, and calls that are given up while they wait."""
+"""Many calls, large results, images, and pending calls that are cancelled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_result_of_five_megabytes(bench: Bench) -> None:
     turn_2 = await bench.answer(turn.session, result(turn.calls[0], big))
     assert turn_2.stop == "end_turn"
     assert (await bench.history(turn.session))[2]["content"] == big
-    # It is too much for the CLI, which gives the model the beginning and the name of a file.
+    # The CLI cuts it and gives the model the beginning and the name of a file.
     assert "Output too large (4.8MB)" in json.dumps(bench.results_sent()[turn.calls[0]]["content"])
 
 
@@ -66,8 +66,8 @@ async def test_an_image_of_the_agents_own_tool(bench: Bench) -> None:
     (bench.work / "a.png").write_bytes(base64.b64decode(PIXEL))
     text = bench.model_calls(ToolUse("Read", {"file_path": f"{bench.work}/a.png"}))
     turn = await bench.start(text, own={"Read": True})
-    [shown] = [block for block in turn.results[turn.calls[0]] if block["type"] == "image"]
-    assert shown["url"].startswith("data:image/png;base64,")
+    [image] = [block for block in turn.results[turn.calls[0]] if block["type"] == "image"]
+    assert image["url"].startswith("data:image/png;base64,")
 
 
 async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:
@@ -79,12 +79,12 @@ async def test_a_user_message_cancels_the_pending_calls(bench: Bench) -> None:
     history = await bench.history(turn.session)
     assert [m["content"] for m in history if m["role"] == "tool"] == ["Tool call cancelled"] * 3
     assert set(bench.results_sent()) == set(turn.calls) and not (bench.work / "made").exists()
-    gone = await bench.answer(turn.session, *(result(call, "late") for call in turn.calls))
-    assert gone.status == 400 and all(call in gone.error for call in turn.calls)
+    late = await bench.answer(turn.session, *(result(call, "late") for call in turn.calls))
+    assert late.status == 400 and all(call in late.error for call in turn.calls)
 
 
 async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:
-    """A client that answers a call of its own with a permission, or an agent's with a result."""
+    """The client answers an application-side call with a permission, and a call of the agent with a result."""
     turn = await bench.start(bench.model_calls(weather(), bash("touch made")), own={"Bash": False}, app=[WEATHER])
     app, shell = turn.calls
     turn_2 = await bench.answer(turn.session, deny(app, "no network"), result(shell, "I did it myself"))

@@ -1,4 +1,4 @@
-"""That nothing runs without the client's word, whatever the CLI deems safe and whatever its settings allow."""
+"""No untrusted call runs without a grant of the client, whatever the CLI takes for safe and its settings allow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "allow": ALLOW_ALL,
     **{mode: {"permissions": {"defaultMode": mode}, "skipDangerousModePermissionPrompt": True} for mode in MODES},
     "a hook that allows": hook("PreToolUse", ALLOWED_BY_HOOK),
-    # It answers a permission request while the client still thinks, so the request must not be what the client is asked by.
+    # This hook answers permission requests before the client does, so the gateway must not rely on them.
     "a hook that grants": hook("PermissionRequest", GRANTED_BY_HOOK),
     "no hooks": {"disableAllHooks": True, **ALLOW_ALL},
     "hooks off": {"env": {"CLAUDE_CODE_PERSONAL_HOOKS_OFF": "1", "CLAUDE_CODE_DISABLE_HOOK_FORWARDING": "1"}, **ALLOW_ALL},
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def four(bench: Bench) -> list[Block]:
+def four_calls(bench: Bench) -> list[Block]:
     (bench.work / "secret.txt").write_text("hidden")
     return [
         bash("ls"),
@@ -51,7 +51,7 @@ def four(bench: Bench) -> list[Block]:
 @pytest.mark.parametrize("settings", SETTINGS)
 async def test_no_setting_bypasses_the_permission_request(bench: Bench, settings: str) -> None:
     bench.settings(SETTINGS[settings])
-    text = bench.model_calls(*four(bench))
+    text = bench.model_calls(*four_calls(bench))
     turn = await bench.start(text, own={"Bash": False, "Read": False, "Write": False})
     assert len(turn.calls) == 4 and turn.results == {} and turn.stop == "tool_use"
     turn_2 = await bench.answer(turn.session, *(deny(call, "no") for call in turn.calls))
@@ -61,9 +61,9 @@ async def test_no_setting_bypasses_the_permission_request(bench: Bench, settings
 
 
 async def test_permission_rules_apply_without_hooks(bench: Bench) -> None:
-    """With this variable the CLI has no hooks at all, nor a tool Write; its rules still ask."""
+    """With this variable the CLI has no hooks and no tool Write; its permission rules still apply."""
     bench.settings({"env": {"CLAUDE_CODE_SIMPLE": "1"}, **ALLOW_ALL})
-    turn = await bench.start(bench.model_calls(*four(bench)), own={"Bash": False, "Read": False, "Write": False})
+    turn = await bench.start(bench.model_calls(*four_calls(bench)), own={"Bash": False, "Read": False, "Write": False})
     asked = [call for call in turn.calls if call not in turn.results]
     assert len(asked) == 3 and turn.stop == "tool_use"
     turn_2 = await bench.answer(turn.session, *(deny(call, "no") for call in asked))
@@ -72,7 +72,7 @@ async def test_permission_rules_apply_without_hooks(bench: Bench) -> None:
 
 
 async def test_permission_hooks_of_the_cli_do_not_run(bench: Bench) -> None:
-    """A permission request goes to the CLI's own hooks too, and the quicker answer counts: measured, the call ran."""
+    """The CLI sends a permission request to its hooks too and uses the first answer: measured, the call ran."""
     command = f"touch {bench.base}/asked; echo {shlex.quote(json.dumps(GRANTED_BY_HOOK))}"
     bench.settings({"hooks": {"PermissionRequest": [{"matcher": "*", "hooks": [{"type": "command", "command": command}]}]}})
     turn = await bench.start(bench.model_calls(bash("touch made")), own={"Bash": False})
@@ -155,17 +155,17 @@ async def test_unlisted_tools_do_not_run(bench: Bench) -> None:
     )
     turn = await bench.start(text, own={"Read": True})
     assert turn.stop == "end_turn" and len(turn.results) == 5
-    assert all("No such tool available" in received_text for received_text in turn.results.values())
+    assert all("No such tool available" in output for output in turn.results.values())
     assert [path.name for path in bench.work.iterdir()] == [".mcp.json"]
 
 
 async def test_no_kind_of_tool_runs_unlisted(bench: Bench) -> None:
-    """To read, to search, to write, to run, and of the web: the model calls them although it is not offered them."""
-    (bench.work / "note.txt").write_text("SECRET")
+    """The model calls tools that read, search, write, run commands and use the web, although none is in its request."""
+    (bench.work / "file.txt").write_text("SECRET")
     text = bench.model_calls(
-        ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}),
+        ToolUse("Read", {"file_path": f"{bench.work}/file.txt"}),
         ToolUse("Grep", {"pattern": "SECRET", "output_mode": "content"}),
-        ToolUse("Edit", {"file_path": f"{bench.work}/note.txt", "old_string": "SECRET", "new_string": "x"}),
+        ToolUse("Edit", {"file_path": f"{bench.work}/file.txt", "old_string": "SECRET", "new_string": "x"}),
         ToolUse("WebFetch", {"url": f"{bench.model.url}/fetched", "prompt": "x"}),
         ToolUse("WebSearch", {"query": "weather"}),
         bash("touch made"),
@@ -174,11 +174,11 @@ async def test_no_kind_of_tool_runs_unlisted(bench: Bench) -> None:
     turn = await bench.start(text, app=[WEATHER])
     app = turn.calls[turn.called.index("get_weather")]
     assert turn.stop == "tool_use"
-    assert ["No such tool available" in received_text for received_text in turn.results.values()] == [True] * 6
+    assert ["No such tool available" in output for output in turn.results.values()] == [True] * 6
     turn_2 = await bench.answer(turn.session, result(app, "rain"))
     assert turn_2.stop == "end_turn"
     assert not [request for request in bench.model.requests if "fetched" in request.path]
-    assert (bench.work / "note.txt").read_text() == "SECRET" and [p.name for p in bench.work.iterdir()] == ["note.txt"]
+    assert (bench.work / "file.txt").read_text() == "SECRET" and [p.name for p in bench.work.iterdir()] == ["file.txt"]
 
 
 async def test_without_any_tool_the_model_has_none(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Turns with the real claude: the three stream modes, a warm process, and prompts that arrive as they were written."""
+"""Turns with the real claude: the three stream modes, a warm process, and literal prompts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPTS = (
     "read @file.txt [[plain]]",
     "look at @/etc/hostname [[plain]]",
     "! ls",
-    "# note",
+    "# heading",
     '{"type": "user"}',
     "tab\tand \\n and \u2028 and \U0001f600",
 )

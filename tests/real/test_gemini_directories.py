@@ -22,7 +22,7 @@ async def test_file_tools_work_in_an_additional_directory(gemini: Gemini) -> Non
         assert "hidden words" in json.dumps(gemini.last_request())
         await client.prompt(session, f"[[filewrite:{there}/b.txt]]")
         assert (there / "b.txt").exists()
-        # Opened without them, it goes no further than its folder.
+        # Without the directory its tools are limited to the working folder.
         await client.request("session/resume", {"sessionId": session, "cwd": str(here), "mcpServers": []})
         await client.prompt(session, f"[[filewrite:{there}/c.txt]]")
         assert "Path not in workspace" in json.dumps(gemini.last_request())
@@ -47,7 +47,7 @@ async def test_untrusted_tools_in_an_additional_directory_need_permission(gemini
         client.choose = lambda params: "reject_once"
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.prompt(session, f"[[filewrite:{there}/a.txt]]")
-        asked = [m["params"]["toolCall"]["kind"] for m in client.got if m.get("method") == "session/request_permission"]
-        assert asked == ["edit"]
+        kinds = [m["params"]["toolCall"]["kind"] for m in client.got if m.get("method") == "session/request_permission"]
+        assert kinds == ["edit"]
         assert not list(there.iterdir())
         await connection.close()

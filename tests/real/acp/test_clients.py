@@ -106,13 +106,13 @@ async def test_close_and_load_again(connect: Connect) -> None:
         assert await editor.prompt(session, "after") == "end_turn"
 
 
-async def test_the_clients_files_and_terminals(connect: Connect, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    asked = [
+async def test_the_clients_files_and_terminals(connect: Connect, portico: Running, scene: Scene) -> None:
+    requests = [
         {"read_file": "a.txt"},
         {"write_file": {"path": "b.txt", "text": "B"}},
         {"terminal": {"command": "make", "kill_after": 0}},
     ]
-    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one}} for n, one in enumerate(asked)]
+    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one}} for n, one in enumerate(requests)]
     async with connect("script") as editor:
         session = await editor.new()
         await play(portico, session, write_scenario([*steps, {"text": "{results.c0}, {results.c1}, {results.c2}"}]))

@@ -26,8 +26,8 @@ class AapSession:
 
     async def send(self, *messages: Any, **settings: Any) -> dict[str, Any]:
         """Send messages in stream mode `none`; return the response. A message that is a string is a user message."""
-        asked = [user(message) if isinstance(message, str) else message for message in messages]
-        answer = await self.client.post(f"/session/{self.id}", json={"messages": asked, **settings})
+        sent = [user(message) if isinstance(message, str) else message for message in messages]
+        answer = await self.client.post(f"/session/{self.id}", json={"messages": sent, **settings})
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -59,11 +59,11 @@ async def create_session(
     client: httpx.AsyncClient, *messages: Any, stop: str = "end_turn", own: Any = None, app: Any = None, **options: str
 ) -> AapSession:
     """Create a session in stream mode `none`. `own` are the agent's tools by name with their trust, `app` the application's."""
-    asked = [message if isinstance(message, dict) else user(message) for message in messages]
+    sent = [message if isinstance(message, dict) else user(message) for message in messages]
     agent: dict[str, Any] = {"name": "codex", "options": options}
     if own is not None:
         agent["tools"] = [{"name": name, "trust": trust} for name, trust in own.items()]
-    body = {"agent": agent, "messages": asked, **({"tools": app} if app else {})}
+    body = {"agent": agent, "messages": sent, **({"tools": app} if app else {})}
     answer = await client.put("/session", json=body)
     assert answer.status_code == 201, answer.text
     first = answer.json()

@@ -37,7 +37,7 @@ SILENCE = 60.0
 
 @dataclass(frozen=True)
 class Session:
-    """The prompts of a session, its tools (name to trust) and the replies to its calls. `stop` interrupts the run at such an event."""
+    """The prompts of a session, its tools (name to trust) and the replies to its calls. `stop` interrupts the run."""
 
     prompts: tuple[str, ...]
     own: dict[str, bool] = field(default_factory=dict)

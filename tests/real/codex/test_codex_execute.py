@@ -1,4 +1,4 @@
-"""Tasks with the real codex by POST /v1/execute: the seed's events, its errors, and tasks of any form and size."""
+"""Tasks with the real codex by POST /v1/execute: events, errors, and tasks of any form and size."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ async def test_ps_shows_neither_the_task_nor_a_key(home: Home, model: OpenAIServ
     home.agent["options"] = {"api_key": "sk-option-0123456789"}
     async with home.gateway() as running:
         async with running.client.stream("POST", "/v1/execute", json={"driver": "codex", "task": "[[slowtext]] secret-task"}):
-            await wait_until(lambda: bool(model.requests), "the model is asked")
-            shown = list(arguments(cli_of(home.path)))
-        assert shown and not any("secret-task" in a or "sk-" in a for a in shown)
+            await wait_until(lambda: bool(model.requests), "the model has a request")
+            visible = list(arguments(cli_of(home.path)))
+        assert visible and not any("secret-task" in a or "sk-" in a for a in visible)

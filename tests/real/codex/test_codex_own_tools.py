@@ -1,4 +1,4 @@
-"""The real codex' own tools in a session: granted, denied, not listed. What was not granted did not run."""
+"""The own tools of the real codex in a session: granted, denied and unlisted. A call without a grant does not run."""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ async def test_an_image(portico: RunningGateway, model: OpenAIServer) -> None:
 async def test_a_system_prompt(portico: RunningGateway, model: OpenAIServer, how: str) -> None:
     messages = [{"role": "system", "content": "You are Portia."}, user("[[plain]]")]
     await create_session(portico.client, *messages, system_prompt=how)
-    asked = "\n".join([str(model.bodies()[-1].get("instructions")), *message_texts(model.bodies()[-1], "developer")])
-    assert "You are Portia." in asked
-    assert ("You are Codex" in asked) == (how == "append")
+    request = "\n".join([str(model.bodies()[-1].get("instructions")), *message_texts(model.bodies()[-1], "developer")])
+    assert "You are Portia." in request
+    assert ("You are Codex" in request) == (how == "append")
 
 
 async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer) -> None:
@@ -97,8 +97,8 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
     (home.codex / "config.toml").write_text(config)
     async with home.gateway() as running:
         await create_session(running.client, "[[plain]]", model="gpt-5.4-mini", effort="low", api_key="sk-option-0123456789")
-    asked = model.bodies()[-1]
-    assert (asked["model"], asked["reasoning"]["effort"]) == ("gpt-5.4-mini", "low")
+    request = model.bodies()[-1]
+    assert (request["model"], request["reasoning"]["effort"]) == ("gpt-5.4-mini", "low")
     assert model.keys[-1] == "Bearer sk-option-0123456789"
     assert not [f for f in home.path.rglob("*") if f.is_file() and b"sk-option" in f.read_bytes()]
 
@@ -115,9 +115,9 @@ async def test_ps_shows_neither_the_prompt_nor_a_key(portico: RunningGateway, ho
     system = {"role": "system", "content": "secret-system"}
     aap = await create_session(portico.client, system, user("[[plain]]"), api_key="sk-option-0123456789")
     async with aap.open_stream("[[slowtext]] secret-prompt"):
-        await wait_until(lambda: len(model.bodies()) == 2, "the model is asked")
-        shown = list(arguments(cli_of(home.path)))
-    assert any("app-server" in a for a in shown) and not any("secret" in a or "sk-" in a for a in shown)
+        await wait_until(lambda: len(model.bodies()) == 2, "the model has a request")
+        visible = list(arguments(cli_of(home.path)))
+    assert any("app-server" in a for a in visible) and not any("secret" in a or "sk-" in a for a in visible)
 
 
 async def test_the_native_binary_is_spawned(portico: RunningGateway, home: Home) -> None:
