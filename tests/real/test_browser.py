@@ -14,7 +14,7 @@ import pytest
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, gateway_config, run_gateway, serve_gateway
+from tests.daemon import KEY, run_gateway, serve_gateway, gateway_config
 from tests.gateway.requests import session_body
 from tests.real.browser import browsing, find_browser, page
 
@@ -112,8 +112,8 @@ def bodies(**fields: Any) -> dict[str, str]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "evil.test"])
 async def test_a_page_of_another_origin_is_rejected(browser: str, tmp_path: Path, host: str) -> None:
     """The gateway has no key, and another origin is allowed."""
-    settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
-    async with serving(Gateway(settings, (), Redactor())) as portico:
+    settings = parse(gateway_config(tmp_path, server={"origins": ["http://localhost:*"]}))
+    async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         begun: list[str] = []
         portico.gateway.store.processes.started = lambda marker, pid, created: _record(begun, marker)  # type: ignore[method-assign]
         script = filled(ATTACK, gateway=portico.url, **bodies())
@@ -130,8 +130,8 @@ async def test_a_page_of_another_origin_is_rejected(browser: str, tmp_path: Path
 
 async def test_the_same_page_of_an_allowed_origin_is_accepted(browser: str, tmp_path: Path) -> None:
     """Shows that the attempts of the page work if its origin is allowed. Requests without CORS still have no effect."""
-    settings = parse(table(tmp_path, server={"origins": ["http://localhost:*"]}))
-    async with serving(Gateway(settings, (), Redactor())) as portico:
+    settings = parse(gateway_config(tmp_path, server={"origins": ["http://localhost:*"]}))
+    async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         script = filled(ATTACK, gateway=portico.url, **bodies())
         async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url("localhost")):
             found = await asyncio.wait_for(pages.found, 60)
@@ -149,8 +149,8 @@ async def _record(begun: list[str], marker: str) -> None:
 
 async def test_dns_rebinding_is_rejected(browser: str, tmp_path: Path) -> None:
     """To the browser, the gateway has the origin of the attacker's page."""
-    settings = parse(table(tmp_path))
-    async with serving(Gateway(settings, (), Redactor())) as portico:
+    settings = parse(gateway_config(tmp_path))
+    async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         for host, expected in (("evil.test", "server.hosts"), ("localhost", "agents")):
             flags = ["--host-resolver-rules=MAP evil.test 127.0.0.1", "--dump-dom"]
             url = f"http://{host}:{urlsplit(portico.url).port}/meta"

@@ -24,7 +24,7 @@ async def _agents(portico: RunningGateway) -> dict[str, dict[str, Any]]:
     return {agent["name"]: agent for agent in answer["agents"]}
 
 
-async def test_meta_has_the_version_of_the_real_program(portico: Running, home: Home, model: Model) -> None:
+async def test_meta_has_the_version_of_the_real_program(portico: RunningGateway, home: Home, model: Model) -> None:
     process = await asyncio.create_subprocess_exec(
         BIN / "claude", "--version", env=home.env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -37,7 +37,7 @@ async def test_steering_while_a_tool_runs(portico: RunningGateway, home: Home, m
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_steering_without_a_later_tool_call(portico: Running, home: Home, cancelled: bool) -> None:
+async def test_steering_without_a_later_tool_call(portico: RunningGateway, home: Home, cancelled: bool) -> None:
     """The CLI begins another turn of the same run; a cancel ends both."""
     aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)

@@ -52,7 +52,7 @@ async def editor_on(running: RunningGateway) -> AsyncIterator[tuple[Client, Buff
     await connection.close()
 
 
-async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: Running) -> None:
+async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: RunningGateway) -> None:
     draft = gemini.work / "draft.txt"
     draft.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):
@@ -69,7 +69,7 @@ async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: Run
     assert not (gemini.work / "new.txt").exists()
 
 
-async def test_without_the_editor_gemini_edits_the_files_on_disk(gemini: Gemini, running: Running) -> None:
+async def test_without_the_editor_gemini_edits_the_files_on_disk(gemini: Gemini, running: RunningGateway) -> None:
     draft = gemini.work / "draft.txt"
     draft.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.gemini import Gemini
 from tests.real.processes import wait_until
 

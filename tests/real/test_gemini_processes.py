@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Running
+from tests.daemon import RunningGateway
 from tests.real.gemini import SHELL, AapSession, Gemini, create_session
 from tests.real.processes import wait_for_exit, wait_until
 

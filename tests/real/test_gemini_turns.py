@@ -91,7 +91,7 @@ async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: RunningGat
 
 
 @pytest.mark.parametrize("listed", [READ, SHELL])
-async def test_no_kind_of_tool_runs_unlisted(gemini: Gemini, running: Running, listed: str) -> None:
+async def test_no_kind_of_tool_runs_unlisted(gemini: Gemini, running: RunningGateway, listed: str) -> None:
     """The model calls tools that read, search, write, run commands and use the web, although none is in its request."""
     (gemini.work / "f.txt").write_text("CONTENT")
     aap = await create_session(running.client, f"[[not-{listed}:{gemini.model.url}/fetched]]", tools={listed: False})

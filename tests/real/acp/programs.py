@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.conftest import write_config
-from tests.daemon import table
+from tests.daemon import gateway_config
 from tests.real.clis import CLIS, ROOT, require
 
 PACKAGES = CLIS / "acp-client" / "node_modules"
@@ -26,7 +26,9 @@ STEPS = [
 
 def portico_acp(folder: Path, agent: str) -> list[str]:
     """The command line of `portico acp AGENT`, whose agent `script` echoes its prompt and requests permission for a tool call."""
-    config = table(folder, agents={"script": {"driver": "script", "cwd": str(folder), "options": {"scenario": "note.json"}}})
+    config = gateway_config(
+        folder, agents={"script": {"driver": "script", "cwd": str(folder), "options": {"scenario": "note.json"}}}
+    )
     (folder / "note.json").write_text(json.dumps({"turns": [{"steps": STEPS}]}))
     return [sys.executable, "-m", "gateway", "acp", "--config", str(write_config(folder, config)), agent]
 

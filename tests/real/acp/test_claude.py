@@ -14,15 +14,15 @@ from tests.real.tool_bench import Bench, bash
 
 
 @pytest.fixture
-async def portico(unstarted_bench: Bench) -> AsyncIterator[Running]:
-    async with gateway_on(unstarted_bench.config()) as running:
+async def portico(unstarted_bench: Bench) -> AsyncIterator[RunningGateway]:
+    async with run_gateway(unstarted_bench.config()) as running:
         yield running
 
 
 @pytest.mark.parametrize("transport", ["ws", "http"])
 @pytest.mark.parametrize("language", ["python", "typescript"])
 async def test_permission_denial_cancel_and_reload(
-    unstarted_bench: Bench, portico: Running, language: str, transport: str
+    unstarted_bench: Bench, portico: RunningGateway, language: str, transport: str
 ) -> None:
     """A granted, a denied and a cancelled command, a reconnect, and a prompt on the loaded session."""
     made = unstarted_bench.work / "made.txt"

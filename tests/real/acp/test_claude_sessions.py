@@ -145,5 +145,5 @@ async def test_an_aap_permission_request_is_answered_over_acp(connect: Connect, 
     await client.request("session/load", load(first["sessionId"]))
     await client.until(lambda _: client.text().endswith("It is done."))
     assert [(status, output) for _, status, output in calls(client)] == [("completed", "worked")]
-    found = await idle(portico.client, first["sessionId"])
+    found = await wait_until_idle(portico.client, first["sessionId"])
     assert found["history"]["full"][-1]["content"] == "It is done."

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.daemon import KEY, RunningGateway, run_gateway, gateway_config
 from tests.real.acp.clients import Editor, RequestFailed, editor_on
 
 WriteScenario = Callable[..., str]
@@ -41,7 +41,7 @@ def connect(request: pytest.FixtureRequest, language: str, portico: RunningGatew
     return lambda agent="echo": editor_on(language, request.param, portico.url, agent, KEY)
 
 
-async def play(portico: Running, session_id: str, scenario: str) -> None:
+async def play(portico: RunningGateway, session_id: str, scenario: str) -> None:
     """Set the scenario of the agent `script` in this session."""
     session = await portico.gateway.sessions.get(ADMINISTRATOR, session_id)
     async with session.lock:
@@ -106,7 +106,7 @@ async def test_close_and_load_again(connect: Connect) -> None:
         assert await editor.prompt(session, "after") == "end_turn"
 
 
-async def test_the_clients_files_and_terminals(connect: Connect, portico: Running, scene: Scene) -> None:
+async def test_the_clients_files_and_terminals(connect: Connect, portico: RunningGateway, write_scenario: WriteScenario) -> None:
     requests = [
         {"read_file": "a.txt"},
         {"write_file": {"path": "b.txt", "text": "B"}},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, table
+from tests.daemon import KEY, Daemon, gateway_config
 from tests.real.acp.programs import PACKAGES, installed, node, run_program
 
 EXAMPLES = Path(__file__).with_name("examples")

@@ -20,7 +20,7 @@ RULES = [
 
 
 @pytest.fixture
-async def policy_gateway(home: Home) -> AsyncIterator[Running]:
+async def policy_gateway(home: Home) -> AsyncIterator[RunningGateway]:
     home.agent["policy"] = RULES
     async with home.gateway() as running:
         yield running
@@ -31,7 +31,7 @@ def made(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("trust", [True, False])
-async def test_denied_calls_do_not_run(policy_gateway: Running, home: Home, model: OpenAIServer, trust: bool) -> None:
+async def test_denied_calls_do_not_run(policy_gateway: RunningGateway, home: Home, model: OpenAIServer, trust: bool) -> None:
     own = {"shell": trust, "apply_patch": trust}
     aap = await create_session(policy_gateway.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
     (output,) = results_of(aap.first["messages"]).values()
@@ -43,7 +43,7 @@ async def test_denied_calls_do_not_run(policy_gateway: Running, home: Home, mode
     assert made(home) == ["allowed.txt"]
 
 
-async def test_an_ask_rule_overrides_trust(policy_gateway: Running, home: Home) -> None:
+async def test_an_ask_rule_overrides_trust(policy_gateway: RunningGateway, home: Home) -> None:
     aap = await create_session(
         policy_gateway.client, "[[run:touch asked.txt]]", own={"shell": True, "apply_patch": True}, stop="tool_use"
     )
@@ -55,6 +55,6 @@ async def test_an_ask_rule_overrides_trust(policy_gateway: Running, home: Home) 
     assert made(home) == ["asked.txt", "trusted.txt"]
 
 
-async def test_a_task_is_rejected_if_the_agent_has_rules(policy_gateway: Running, home: Home) -> None:
+async def test_a_task_is_rejected_if_the_agent_has_rules(policy_gateway: RunningGateway, home: Home) -> None:
     answer = await policy_gateway.client.post("/v1/execute", json={"driver": "codex", "task": "[[run:touch denied.txt]]"})
     assert answer.status_code == 403 and made(home) == []
