@@ -161,14 +161,14 @@ class SmallAgent:
         return PromptResponse.model_validate({"stopReason": stop or "end_turn", "usage": usage})
 
     async def _send_commands(self, session: str, name: str) -> None:
-        commands = [{"name": name, "description": "Repeats it louder.", "input": {"hint": "what to repeat"}}]
+        commands = [{"name": name, "description": "Repeats it louder.", "input": {"hint": "text to repeat"}}]
         await self._update(session, sessionUpdate="available_commands_update", availableCommands=commands)
 
     def _run_later(self, work: Any) -> None:
         """Run `work` right after the response to the current request, which is queued before another task runs."""
         self.work = asyncio.create_task(work)
 
-    # -- commands -------------------------------------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------------------
 
     async def do_say(self, session: str, text: str) -> None:
         await self._send_text(session, "agent_thought_chunk", "Hm.")

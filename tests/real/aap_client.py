@@ -42,7 +42,7 @@ class AapSession:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    async def get_history(self) -> list[dict[str, Any]]:
+    async def history(self) -> list[dict[str, Any]]:
         return (await self.info())["history"]["full"]
 
     def with_client(self, client: httpx.AsyncClient) -> AapSession:

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.agents.discovery import Discovery
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, run_gateway, gateway_config
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.real.clis import BIN, require
 from tests.real.gemini import gemini, running
 from tests.real.models import Model, model_on_loopback

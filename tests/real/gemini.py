@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, run_gateway, gateway_config
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.gemini import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.model_server.serving import ModelServer

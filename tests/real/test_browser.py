@@ -14,7 +14,7 @@ import pytest
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, run_gateway, serve_gateway, gateway_config
+from tests.daemon import KEY, gateway_config, run_gateway, serve_gateway
 from tests.gateway.requests import session_body
 from tests.real.browser import browsing, find_browser, page
 

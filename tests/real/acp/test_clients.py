@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import KEY, RunningGateway, run_gateway, gateway_config
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.real.acp.clients import Editor, RequestFailed, editor_on
 
 WriteScenario = Callable[..., str]

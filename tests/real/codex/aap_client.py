@@ -45,7 +45,7 @@ class AapSession:
         async with self.open_stream(content, mode) as frames:
             return [frame async for frame in frames]
 
-    async def get_history(self) -> list[dict[str, Any]]:
+    async def history(self) -> list[dict[str, Any]]:
         answer = await self.client.get(f"/session/{self.id}")
         assert answer.status_code == 200, answer.text
         return answer.json()["history"]["full"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, run_gateway, gateway_config
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.real.clis import BIN, require
 from tests.real.processes import tear_down

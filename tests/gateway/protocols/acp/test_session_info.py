@@ -112,8 +112,11 @@ async def test_the_agents_title_wins_over_the_first_prompt(
 async def test_of_an_agent_that_tells_its_commands_they_are_known_before_the_first_prompt(tmp_path: Path) -> None:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands_later"
-    shown = {"name": "shout", "description": "Repeats it louder.", "input": {"hint": "what to repeat"}}
-    async with gateway_on(table(tmp_path, agents={"small": agent})) as running, client_of(running.gateway, "small") as client:
+    shown = {"name": "shout", "description": "Repeats it louder.", "input": {"hint": "text to repeat"}}
+    async with (
+        run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running,
+        client_of(running.gateway, "small") as client,
+    ):
         session = await client.new()
         # Behind the answer: before that the client does not know the session.
         assert "result" in client.got[-1]
