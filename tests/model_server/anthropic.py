@@ -163,7 +163,7 @@ def _event(kind: str, **fields: object) -> bytes:
 
 
 async def stream(step: Step, message: Json) -> AsyncIterator[bytes]:
-    """The message as server-sent events, damaged where the step says so."""
+    """The message as server-sent events, damaged if the step has `damage`."""
     session_body = message["usage"] | {"output_tokens": 1}
     bare = message | {"content": [], "stop_reason": None, "usage": session_body}
     yield _event("message_start", message=bare)

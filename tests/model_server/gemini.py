@@ -35,7 +35,7 @@ ASIDE = {
     "complexity_reasoning": "scripted",
     "complexity_score": 5,
 }
-"""What the CLI's own side questions (which model, who speaks next) are answered with."""
+"""The responses to internal requests of the CLI (which model, who speaks next)."""
 
 Json = dict[str, Any]
 

@@ -27,7 +27,7 @@ from tests.model_server.scenarios import Block, Dialogue, Engine, Failure, Scena
 from tests.model_server.serving import ModelServer, Recorder, StreamCut, parse_object, pieces, serve_by_hand, serving
 
 INJECTED = re.compile(r"\s*<(environment_context|user_instructions|turn_aborted|permissions instructions|skills?_\w+)>")
-"""How the texts begin that the CLI puts in as the user's."""
+"""The beginning of texts that the CLI adds as user texts."""
 CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 
@@ -61,7 +61,7 @@ def texts_of(item: Json) -> list[str]:
 
 @dataclass
 class OpenAIServer(ModelServer):
-    """A running server; `keys` are the Authorization headers of its requests, which the record hides."""
+    """A running server; `keys` are the Authorization headers of its requests, which the record redacts."""
 
     keys: list[str] = field(default_factory=list)
 
@@ -158,7 +158,7 @@ def _event(kind: str, **fields: object) -> bytes:
 
 
 async def stream(step: Step, bare: Json, items: list[Json]) -> AsyncIterator[bytes]:
-    """The response as server-sent events, damaged where the step says so."""
+    """The response as server-sent events, damaged if the step has `damage`."""
     yield _event("response.created", response=bare)
     if step.damage == "malformed":
         yield b'event: response.output_text.delta\ndata: {"type":,,,\n\n'

@@ -25,8 +25,8 @@ def _patch(path: str, text: str = "written by the model") -> ToolUse:
     return ToolUse("apply_patch", {"input": f"*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"})
 
 
-def _weather(place: str) -> ToolUse:
-    return ToolUse("get_weather", {"location": place})
+def _weather(city: str) -> ToolUse:
+    return ToolUse("get_weather", {"location": city})
 
 
 def _calls(*blocks: Text | Thinking | ToolUse, after: str) -> Scenario:

@@ -3,8 +3,8 @@
 Owns the vocabulary of a reply (`Step`), the rule that picks one from a dialogue, and
 the scenarios every dialect can serve. A tag `[[name]]` or `[[name:arg]]` in the last
 user text picks the scenario; the number of assistant messages after that text picks
-the step. Nothing is remembered between requests except how often the very same
-request came in, which only `Step.recovery` looks at.
+the step. The only state between requests is the number of identical requests,
+which `Step.recovery` uses.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Turn:
 
     @property
     def last_text(self) -> str:
-        """The text that was written last."""
+        """The last text of the message."""
         return self.texts[-1] if self.texts else ""
 
 
@@ -172,7 +172,7 @@ class Engine:
 
 
 def fill(step: Step, arg: str) -> Step:
-    """Put the tag's argument where the step says `{arg}`."""
+    """Put the tag's argument in place of `{arg}` in a step."""
     return replace(step, blocks=tuple(_fill_block(block, arg) for block in step.blocks))
 
 

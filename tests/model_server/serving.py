@@ -1,4 +1,4 @@
-"""Runs an ASGI model server on loopback and keeps what it was sent.
+"""Runs an ASGI model server on loopback and records its requests.
 
 Owns the port, the server's life inside the caller's event loop or by hand, and the
 record of requests. Credentials are redacted before a request is kept.
@@ -37,7 +37,7 @@ class RecordedRequest:
 
 @dataclass
 class ModelServer:
-    """A running server: where it listens and what it was asked."""
+    """A running server: its URL and the requests that it received."""
 
     url: str
     requests: list[RecordedRequest] = field(default_factory=list)
@@ -85,7 +85,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
         yield text[start : start + size]
 
 
-class _QuietServer(uvicorn.Server):
+class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
@@ -106,7 +106,7 @@ async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-    server = _QuietServer(config)
+    server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await server.ready.wait()

@@ -1,4 +1,4 @@
-"""The real agent CLIs behind a real gateway, against scripted model servers on loopback. `make test-real` runs them.
+"""Tests with the real agent CLIs behind a gateway, against scripted model servers on loopback. `make test-real` runs them.
 
-Nothing of the machine's reaches a CLI: each test has its own empty home, and a key that no vendor knows.
+Each test has an empty home folder and a dummy key; the environment of the machine is not passed to a CLI.
 """

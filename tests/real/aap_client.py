@@ -1,4 +1,4 @@
-"""A client of both protocols, as small as the tests need it."""
+"""A client of AAP and of `POST /v1/execute` for the tests of claude."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Frames = list[tuple[str, dict[str, Any]]]
 
 @dataclass
 class AapSession:
-    """One AAP session."""
+    """An AAP session; `first` is the response that created it."""
 
     client: httpx.AsyncClient
     id: str
     first: dict[str, Any]
 
     async def send_turn(self, content: Any, *, stop: str = "end_turn", **settings: Any) -> str:
-        """One turn, by `none`; its text, once its stop reason is the one that is expected."""
+        """Send a user message in stream mode `none`; return the text of the turn, which must stop with the reason `stop`."""
         answer = await self.client.post(f"/session/{self.id}", json={"messages": [user(content)], **settings})
         assert answer.status_code == 200, answer.text
         assert answer.json()["stopReason"] == stop, answer.text
         return text_of(answer.json()["messages"])
 
     def open_stream(self, content: Any, mode: str = "delta") -> Any:
-        """One turn, streamed: a context that gives its frames as they come."""
+        """Stream a turn: a context manager that yields its frames as they arrive."""
         return frames_of(self.client, "POST", f"/session/{self.id}", {"messages": [user(content)], "stream": mode})
 
     async def stream_turn(self, content: Any, mode: str = "delta") -> Frames:
@@ -42,18 +42,18 @@ class AapSession:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    async def get_history(self) -> list[dict[str, Any]]:
+    async def history(self) -> list[dict[str, Any]]:
         return (await self.info())["history"]["full"]
 
     def with_client(self, client: httpx.AsyncClient) -> AapSession:
-        """The same session by another connection."""
+        """The same session over another HTTP client."""
         return AapSession(client, self.id, self.first)
 
 
 async def create_session(client: httpx.AsyncClient, *messages: Any, stop: str = "end_turn", **options: str) -> AapSession:
-    """A new session of `claude` by `none`; messages as text are the user's."""
-    asked = [message if isinstance(message, dict) else user(message) for message in messages]
-    answer = await client.put("/session", json={"agent": {"name": "claude", "options": options}, "messages": asked})
+    """Create a session of `claude` in stream mode `none`. A message that is a string is a user message."""
+    sent = [message if isinstance(message, dict) else user(message) for message in messages]
+    answer = await client.put("/session", json={"agent": {"name": "claude", "options": options}, "messages": sent})
     assert answer.status_code == 201, answer.text
     first = answer.json()
     assert first["stopReason"] == stop, first
@@ -64,19 +64,19 @@ async def create_session(client: httpx.AsyncClient, *messages: Any, stop: str = 
 async def frames_of(
     client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]
 ) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
-    """The frames of a streamed answer, as (event, data)."""
+    """The frames of a streamed response, as (event, data)."""
 
     async def frames(source: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         async with aclosing(source.aiter_sse()) as events:
             async for event in events:
                 yield event.event, json.loads(event.data)
 
-    async with aconnect_sse(client, method, path, json=body) as source, aclosing(frames(source)) as shown:
-        yield shown
+    async with aconnect_sse(client, method, path, json=body) as source, aclosing(frames(source)) as received:
+        yield received
 
 
 async def read_until_event(frames: AsyncIterator[tuple[str, dict[str, Any]]], name: str, kind: str | None = None) -> None:
-    """Read the frames up to the first of this name, and of this kind if one is given."""
+    """Read frames until one has this event name, and this kind if one is given."""
     async for event, data in frames:
         if event == name and kind in (None, data.get("kind")):
             return
@@ -84,7 +84,7 @@ async def read_until_event(frames: AsyncIterator[tuple[str, dict[str, Any]]], na
 
 
 async def execute(client: httpx.AsyncClient, task: str, **more: str) -> list[dict[str, Any]]:
-    """A task by `POST /v1/execute`: its events."""
+    """Run a task by `POST /v1/execute`; return its events."""
     async with frames_of(client, "POST", "/v1/execute", {"driver": "claude", "task": task, **more}) as frames:
         events = [data async for _, data in frames]
     assert [event["kind"] for event in events].index("session_end") == len(events) - 1
@@ -100,7 +100,7 @@ def user(content: Any) -> dict[str, Any]:
 
 
 def text_of(messages: list[dict[str, Any]]) -> str:
-    """What the assistant says in these messages."""
+    """The text of the assistant in these messages."""
     texts = []
     for message in messages:
         if message["role"] == "assistant":

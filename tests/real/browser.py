@@ -1,4 +1,4 @@
-"""A real browser, headless, and pages for it: what their scripts find out comes back to the test."""
+"""A headless browser, and pages whose scripts report results to the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
-"""It runs as whatever user the tests run as, on pages of this file only, and asks nothing of the network."""
+"""The browser runs as the user of the tests, opens only pages of this module, and makes no background requests."""
 
 
 def find_browser() -> str | None:
@@ -28,7 +28,7 @@ def find_browser() -> str | None:
 
 @dataclass
 class Pages:
-    """A web server for one page; `found` is what its script has handed to `report(...)`."""
+    """A web server for one page; `found` is the argument of its `report(...)`."""
 
     port: int
     found: asyncio.Future[Any]
@@ -39,7 +39,7 @@ class Pages:
 
 @asynccontextmanager
 async def page(script: str) -> AsyncIterator[Pages]:
-    """Serve a page that runs this module script, under whatever name it is asked for."""
+    """Serve a page that runs this module script, under any host name."""
     head = "async function report(found) { await fetch('/report', {method: 'POST', body: JSON.stringify(found)}) }"
     html = f"<!doctype html><title>page</title><body><script>{head}</script><script type=module>{script}</script>".encode()
     found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ async def page(script: str) -> AsyncIterator[Pages]:
 
 @asynccontextmanager
 async def browsing(program: str, profile: Path, url: str, flags: Sequence[str] = ()) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The browser with a page open; its whole process group is ended with it."""
+    """Run the browser with a page open; end its process group afterwards."""
     await asyncio.to_thread(profile.mkdir, parents=True, exist_ok=True)
     process = await asyncio.create_subprocess_exec(
         program, *FLAGS, f"--user-data-dir={profile}", *flags, url,

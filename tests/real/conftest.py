@@ -1,4 +1,4 @@
-"""Fixtures: the pinned claude CLI in an empty home of its own, a model server, and gateways in front of it."""
+"""Fixtures: the pinned claude CLI with an empty home folder, a model server, and gateways with the agent `claude`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ import pytest
 from gateway.agents.discovery import Discovery
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.real.clis import BIN, require
+from tests.real.gemini import gemini, running
 from tests.real.models import Model, model_on_loopback
-from tests.real.processes import processes_of, wait_for_exit
+from tests.real.processes import tear_down
+from tests.real.tool_bench import bench, unstarted_bench
 
-CLIS = Path(__file__).parents[2] / ".clis"
-BIN = CLIS / "node_modules" / ".bin"
+__all__ = ["bench", "gemini", "running", "unstarted_bench"]
+
 DUMMY_KEY = "sk-ant-dummy-0123456789abcdef"
 KEPT_VARIABLES = ("PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST")
 
 
 @dataclass
 class Home:
-    """An empty home, a folder to work in, and the `claude` agent that lives there. Change `agent` before the gateway."""
+    """An empty home folder, a working folder, and the configuration of the agent `claude`.
+
+    Changes of `agent` apply to gateways that are started afterwards.
+    """
 
     path: Path
     work: Path
@@ -48,42 +54,37 @@ class Home:
             yield running
 
     async def daemon(self, env: dict[str, str] | None = None, **tables: Any) -> Daemon:
-        """A started daemon, a process of its own; it is stopped after the test if it still runs."""
+        """Start a daemon in its own process. It is stopped after the test if it still runs."""
         daemon = Daemon(write_config(self.base, self.config(**tables)), self.base, env or {})
         self.daemons.append(daemon)
         return await daemon.start()
 
     def daemon_env(self) -> dict[str, str]:
-        """The environment of a gateway's process: a home of its own."""
+        """The environment of a gateway process, with its own home folder."""
         return {"PATH": os.environ["PATH"], "HOME": str(self.base), "LANG": "C.UTF-8"}
 
     def session_files(self) -> list[Path]:
-        """What the CLI keeps of its own sessions."""
+        """The session files of the CLI."""
         return list((self.path / ".claude" / "projects").rglob("*.jsonl"))
 
 
 @pytest.fixture(scope="session")
 def claude_program() -> Path:
-    """The pinned CLI. Without it there is nothing to test: skipped by hand, failed in CI and after `make test-real`."""
-    program = BIN / "claude"
-    if not program.exists():
-        if "CI" in os.environ or (CLIS / ".installed").exists():
-            pytest.fail(f"{program} is missing although it should be installed; try make clean test-real")
-        pytest.skip("the claude CLI is not installed; make test-real installs it")
-    return program
+    """The pinned CLI."""
+    return require(BIN / "claude")
 
 
 @pytest.fixture(autouse=True)
 def clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway in this process gives its agents some of its own environment: here it has none to give."""
+    """Remove the variables that a gateway in this process would pass on to its agents."""
     for name in set(os.environ) - set(KEPT_VARIABLES):
         monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
 def disable_background_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway in this process asks the CLI what it is only when a test wants to know: 3 processes less a test."""
-    monkeypatch.setattr(Discovery, "begin", lambda self: None)
+    """Do not probe the CLI at the start of a gateway in this process, which saves 3 processes per test."""
+    monkeypatch.setattr(Discovery, "start", lambda self: None)
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ async def model() -> AsyncIterator[Model]:
 
 
 def make_home(base: Path, program: Path, model: str) -> Home:
-    """An empty home below this folder, for this CLI, with the model server at this address."""
+    """Create an empty home folder below `base` for this CLI, with the model server at the URL `model`."""
     path, work, temporary = base / "home", base / "work", base / "tmp"
     for folder in (path, work, temporary):
         folder.mkdir()
@@ -109,24 +110,12 @@ def make_home(base: Path, program: Path, model: str) -> Home:
     return Home(path, work, base, {"driver": "claude", "cwd": str(work), "env": env})
 
 
-async def tear_down(home: Home) -> None:
-    """Stop the daemons of a home; nothing may run there any more."""
-    for daemon in home.daemons:
-        if daemon.process is not None and daemon.process.returncode is None:
-            await daemon.stop()
-    left = processes_of(home.path)
-    for process in left:
-        process.kill()
-        await wait_for_exit(process.pid)
-    assert not left, f"left behind: {left}"
-
-
 @pytest.fixture
 async def home(tmp_path: Path, claude_program: Path, model: Model) -> AsyncIterator[Home]:
-    """A home for the CLI. When the test is over and its gateways are stopped, nothing may run there any more."""
+    """A home folder for the CLI. No process may use it after the test, when its gateways are stopped."""
     home = make_home(tmp_path, claude_program, model.url)
     yield home
-    await tear_down(home)
+    await tear_down(home.path, home.daemons)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""An editor in front of `portico acp`: the protocol's official Python client, and what it sees."""
+"""An editor that connects to `portico acp` with the official Python client of the protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVER = Path(__file__).parent / "small_mcp_server.py"
 
 
 class Editor:
-    """A client that notes what it sees; `choose` answers permission requests by the kinds of the options."""
+    """A client that records updates and permission requests; `choose` returns the kind of option for a tool call."""
 
     def __init__(self) -> None:
         self.updates: list[Any] = []
@@ -55,7 +55,7 @@ class Editor:
 
 @asynccontextmanager
 async def editor_of(agent: str, base: Path, home: Path, config: dict[str, Any]) -> AsyncIterator[tuple[Editor, Any, Any]]:
-    """An editor with its connection to `portico acp AGENT` and that process."""
+    """Start `portico acp AGENT`; yield an editor, its connection and the process."""
     editor = Editor()
     path = write_config(base, config)
     command = (sys.executable, "-m", "gateway", "acp", "--config", str(path), agent)

@@ -1,4 +1,4 @@
-"""The pinned gemini CLI behind a gateway, with a model server; and what its tests ask of both."""
+"""Fixtures for the pinned gemini CLI behind a gateway, its model server, and an AAP client."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.model_server.gemini import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.model_server.serving import ModelServer
 from tests.real.aap_client import text_of
-from tests.real.processes import processes_of, wait_for_exit
+from tests.real.clis import BIN, require
+from tests.real.processes import processes_of, tear_down
 
-CLIS = Path(__file__).parents[2] / ".clis"
-PROGRAM = CLIS / "node_modules" / ".bin" / "gemini"
+PROGRAM = BIN / "gemini"
 KEY = "dummy-gemini-key-0123456789"
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SHELL, READ, WRITE = "run_shell_command", "read_file", "write_file"
 SCENARIOS = {
-    # Not one word over and over, which the CLI takes for a loop and stops.
+    # Different words: the CLI stops a repeated word as a loop.
     "slowcount": Scenario((Step((Text(" ".join(map(str, range(2000)))),), chunk=8, delay=0.05),)),
     "bigshell": Scenario(
         (Step((ToolUse(SHELL, {"command": "head -c 1000000 /dev/zero | tr '\\0' A", "description": "big"}),)), text_step("Seen."))
@@ -37,7 +37,10 @@ SCENARIOS = {
 
 @dataclass
 class Gemini:
-    """An empty home, a folder to work in, and the agent `gemini` that lives there. Change `agent` before the gateway."""
+    """An empty home folder, a working folder, and the configuration of the agent `gemini`.
+
+    Changes of `agent` apply to gateways that are started afterwards.
+    """
 
     home: Path
     work: Path
@@ -63,21 +66,21 @@ class Gemini:
             yield running
 
     async def daemon(self, **tables: Any) -> Daemon:
-        """A started daemon, a process of its own; it is stopped after the test if it still runs."""
+        """Start a daemon in its own process. It is stopped after the test if it still runs."""
         daemon = Daemon(write_config(self.base, self.config(**tables)), self.base)
         self.daemons.append(daemon)
         return await daemon.start()
 
     def last_request(self) -> dict[str, Any]:
-        """The newest request for an answer; the CLI's own side questions do not count."""
+        """The body of the newest model request, without the CLI's internal requests."""
         return next(r.body for r in reversed(self.model.requests) if r.body.get("contents") and r.scenario != "aside")
 
     def tools(self) -> list[str]:
-        """The tools that the newest request offers the model."""
+        """The names of the tools in the newest model request."""
         return [tool["name"] for group in self.last_request().get("tools", []) for tool in group["functionDeclarations"]]
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """What runs in this home under that name."""
+        """The processes with this home whose name starts with `name`."""
         found = []
         for process in processes_of(self.home):
             with suppress(psutil.NoSuchProcess):
@@ -88,11 +91,8 @@ class Gemini:
 
 @pytest.fixture
 async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
-    """A home for the CLI. When the test is over and its gateways are stopped, nothing may run there any more."""
-    if not PROGRAM.exists():
-        if "CI" in os.environ or (CLIS / ".installed").exists():
-            pytest.fail(f"{PROGRAM} is missing although it should be installed; try make clean test-real")
-        pytest.skip("the gemini CLI is not installed; make test-real installs it")
+    """A home folder for the CLI. No process may use it after the test, when its gateways are stopped."""
+    require(PROGRAM)
     home, work = tmp_path / "home", tmp_path / "work"
     for folder in (home, work):
         folder.mkdir()
@@ -105,14 +105,7 @@ async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
         }
         found = Gemini(home, work, tmp_path, model, {"driver": "gemini", "cwd": str(work), "env": env})
         yield found
-        for daemon in found.daemons:
-            if daemon.process is not None and daemon.process.returncode is None:
-                await daemon.stop()
-        left = processes_of(home)
-        for process in left:
-            process.kill()
-            await wait_for_exit(process.pid)
-        assert not left, f"left behind: {left}"
+        await tear_down(home, found.daemons)
 
 
 @pytest.fixture
@@ -124,7 +117,7 @@ async def running(gemini: Gemini) -> AsyncIterator[RunningGateway]:
 
 @dataclass
 class AapSession:
-    """One AAP session; `last` is the newest answer."""
+    """An AAP session; `last` is the newest response."""
 
     client: httpx.AsyncClient
     id: str
@@ -136,14 +129,14 @@ class AapSession:
         self.last = answer.json()
         return self.last
 
-    async def text_step(self, content: Any, stop: str = "end_turn") -> str:
-        """One turn; its text."""
+    async def send_turn(self, content: Any, stop: str = "end_turn") -> str:
+        """Send a user message; return the text of the turn."""
         await self.post({"role": "user", "content": content})
         assert self.last["stopReason"] == stop, self.last
         return text_of(self.last["messages"])
 
     async def permit(self, granted: bool) -> dict[str, Any]:
-        """Answer the call that is open."""
+        """Grant or deny the pending call."""
         call = self.pending_call()
         return await self.post({"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted})
 
@@ -152,17 +145,17 @@ class AapSession:
         return self.last["messages"][-1]["content"][-1]
 
     def results(self) -> list[Any]:
-        """The results of the newest answer's calls."""
+        """The tool results in the newest response."""
         return [message["content"] for message in self.last["messages"] if message["role"] == "tool"]
 
 
 async def create_session(
     client: httpx.AsyncClient, *messages: Any, tools: dict[str, bool] | None = None, **options: str
 ) -> AapSession:
-    """A new session; messages as text are the user's, `tools` are names and whether they are trusted."""
-    asked = [message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages]
+    """Create a session. A message that is a string is a user message; `tools` are names with their trust."""
+    sent = [message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages]
     grants = [{"name": name, "trust": trust} for name, trust in (tools or {}).items()]
     agent = {"name": "gemini", "options": options, "tools": grants}
-    answer = await client.put("/session", json={"agent": agent, "messages": asked})
+    answer = await client.put("/session", json={"agent": agent, "messages": sent})
     assert answer.status_code == 201, answer.text
     return AapSession(client, answer.json()["sessionId"], answer.json())

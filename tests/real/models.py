@@ -1,4 +1,4 @@
-"""The scripted model server, and the key that each request came with: the server's own record hides keys, and rightly so."""
+"""The scripted Anthropic server with the API key of each request, which the record of the server redacts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Model(ModelServer):
     keys: list[str] = field(default_factory=list)
 
     def last_request(self) -> dict[str, Any]:
-        """The newest model request."""
+        """The body of the newest model request."""
         return self.bodies()[-1]
 
     def request_count(self, scenario: str) -> int:
-        """How often this scenario was asked for."""
+        """The number of requests that this scenario answered."""
         return len(self.bodies(scenario))
 
 
@@ -47,8 +47,8 @@ def _record_keys(app: ASGIApp, keys: list[str]) -> ASGIApp:
     return recording
 
 
-def received_text(body: dict[str, Any], role: str | None = None) -> list[str]:
-    """The texts of a request's messages in order, without the reminders that the CLI puts in; of one role, or of all."""
+def message_texts(body: dict[str, Any], role: str | None = None) -> list[str]:
+    """The texts of a request in order, of one role or of all, without the reminders that the CLI adds."""
     texts = []
     for message in body["messages"]:
         if role in (None, message["role"]):
@@ -57,7 +57,7 @@ def received_text(body: dict[str, Any], role: str | None = None) -> list[str]:
 
 
 def system(body: dict[str, Any]) -> str:
-    """All that a request says as the system."""
+    """The system prompt and all system messages of a request."""
     prompt = "\n".join(_texts(body.get("system", "")))
     return "\n".join([prompt, *(t for m in body["messages"] if m["role"] == "system" for t in _texts(m["content"]))])
 

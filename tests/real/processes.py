@@ -1,21 +1,23 @@
-"""What runs: the processes that a home's CLI started, what they were told, and their ends as events."""
+"""The processes of a CLI, found by their home folder; their arguments; and waiting for their exit."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from tests.daemon import Daemon
+
 TIMEOUT_SECONDS = 20.0
 
 
 def processes_of(home: Path, name: str = "", command: str = "") -> list[psutil.Process]:
-    """Every living process, orphaned or not, whose HOME this is; those whose name begins so, with this in their command line."""
+    """Every running process with this HOME, whose name starts with `name` and whose command line contains `command`."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -27,11 +29,11 @@ def processes_of(home: Path, name: str = "", command: str = "") -> list[psutil.P
 
 
 WORKING_ARGUMENTS = {"--include-hook-events", "app-server", "exec", "--acp"}
-"""An argument of a CLI that works for a session or a task, and of none that is only asked for its version or login."""
+"""Arguments of a CLI that runs a session or a task, and not of one that is probed for its version or login."""
 
 
 def clis_of(home: Path) -> list[psutil.Process]:
-    """The CLIs at work in this home: not what they started, nor those that a gateway asks for their version."""
+    """The CLIs with this home that run a session or a task, without their children and without probes."""
     all_of = {process.pid: process for process in processes_of(home)}
     found = []
     for process in all_of.values():
@@ -42,21 +44,21 @@ def clis_of(home: Path) -> list[psutil.Process]:
 
 
 def cli_of(home: Path) -> psutil.Process:
-    """The one CLI at work in this home."""
+    """The only CLI with this home that runs a session or a task."""
     found = clis_of(home)
     assert len(found) == 1, f"not one CLI but {found}"
     return found[0]
 
 
 def arguments(process: psutil.Process) -> Iterator[str]:
-    """Every argument of a process and of all below it, as `ps` shows them to everybody."""
+    """Every argument of a process and its descendants, as `ps` shows them to all users."""
     for each in [process, *process.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             yield from each.cmdline()
 
 
 async def wait_for_exit(pid: int) -> None:
-    """Until this process has ended, whoever's child it is."""
+    """Wait until this process has ended, whether or not it is a child of this one."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -72,8 +74,20 @@ async def wait_for_exit(pid: int) -> None:
 
 
 async def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """For what gives no event of its own."""
+    """Poll until the condition holds; `what` describes it in the error."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"not within {TIMEOUT_SECONDS:g} s: {what}"
         await asyncio.sleep(0.02)
+
+
+async def tear_down(home: Path, daemons: Sequence[Daemon]) -> None:
+    """Stop these daemons. Kill the processes that still use this home folder, and fail if there are any."""
+    for daemon in daemons:
+        if daemon.process is not None and daemon.process.returncode is None:
+            await daemon.stop()
+    left = processes_of(home)
+    for process in left:
+        process.kill()
+        await wait_for_exit(process.pid)
+    assert not left, f"left behind: {left}"

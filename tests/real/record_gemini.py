@@ -1,4 +1,4 @@
-"""Records the transcripts of the gemini CLI anew: `python -m tests.real.record_gemini`, after `make test-real`."""
+"""Records the transcripts of the gemini CLI again: `python -m tests.real.record_gemini`, after `make test-real`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from tests.drivers.gemini.recordings import TRANSCRIPTS
 from tests.model_server.gemini import model_server
+from tests.real.clis import BIN
 
-PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "gemini"
+PROGRAM = BIN / "gemini"
 SHELL, READ, WRITE = "run_shell_command", "read_file", "write_file"
 
 TASKS = {
@@ -63,7 +64,7 @@ class Recorder:
         self.name, self._folder = name, folder
         self.lines: list[bytes] = []
 
-    def did(self, what: str) -> None:
+    def action(self, what: str) -> None:
         self.lines.append(f"#{what}".encode())
 
     def listen(self, launch: Launch) -> Launch:
@@ -91,7 +92,7 @@ async def until_stop(agent: CliAgent) -> OutputEvent:
 
 
 async def interrupted(agent: CliAgent, seen: str) -> None:
-    """Stop the run as soon as an event of this kind has come, and a second of grace for what it starts."""
+    """Interrupt the run one second after an event of this kind, so that its command has started."""
     while not any(event.kind == seen for event in await agent.receive()):
         pass
     await asyncio.sleep(1.0)
@@ -103,34 +104,34 @@ async def record_task(name: str, task: str, folder: Path, env: dict[str, str]) -
     spec = TaskSpec(str(PROGRAM), folder / "work", env, (), {}, folder / name, task=task)
     await asyncio.to_thread(prepare_home, user_folder(spec), folder / name, link_all=True)
     recorder = Recorder(name, folder)
-    recorder.did("task")
+    recorder.action("task")
     agent = await CliAgent.start(recorder.listen(GeminiDriver().task(spec)), Spawner(), Limits())
     end = await until_stop(agent)
-    recorder.did(f"exit {end.exit_code}")  # type: ignore[union-attr]
+    recorder.action(f"exit {end.exit_code}")  # type: ignore[union-attr]
     recorder.write()
 
 
 async def record_session(name: str, resume: str | None, folder: Path, env: dict[str, str], **given: Any) -> str:
-    tools, deeds = given["tools"], given["deeds"]
+    tools, actions = given["tools"], given["actions"]
     grants = tuple(ToolGrant(*grant) for grant in tools.items())
     spec = SessionSpec(str(PROGRAM), folder / "work", env, (), {}, folder / "session", tools=grants, resume=resume)
     await asyncio.to_thread(prepare_home, user_folder(spec), folder / "session", link_all=False)
     recorder = Recorder(name, folder)
-    recorder.did("session " + json.dumps({"tools": [[g.name, g.trust] for g in grants], "resume": resume}))
+    recorder.action("session " + json.dumps({"tools": [[g.name, g.trust] for g in grants], "resume": resume}))
     agent = await CliAgent.start(recorder.listen(GeminiDriver().session(spec)), Spawner(), Limits())
     stopped: OutputEvent | None = None
-    for deed in deeds:
-        if deed in ("grant", "deny"):
-            recorder.did(deed)
-            await agent.reply(PermissionReply(stopped.calls[0].id, deed == "grant"))  # type: ignore[union-attr]
-        elif deed == "stop":
-            recorder.did("interrupt")
+    for action in actions:
+        if action in ("grant", "deny"):
+            recorder.action(action)
+            await agent.reply(PermissionReply(stopped.calls[0].id, action == "grant"))  # type: ignore[union-attr]
+        elif action == "stop":
+            recorder.action("interrupt")
             await agent.interrupt()
         else:
-            recorder.did(f"prompt {deed}")
-            await agent.prompt(Prompt(deed))
-            if deed.startswith("interrupt"):
-                await asyncio.wait_for(interrupted(agent, "tool_call" if "shell" in deed else "agent_token"), 60)
+            recorder.action(f"prompt {action}")
+            await agent.prompt(Prompt(action))
+            if action.startswith("interrupt"):
+                await asyncio.wait_for(interrupted(agent, "tool_call" if "shell" in action else "agent_token"), 60)
                 _mark_interrupt(recorder)
                 continue
         stopped = await until_stop(agent)
@@ -140,7 +141,7 @@ async def record_session(name: str, resume: str | None, folder: Path, env: dict[
 
 
 def _mark_interrupt(recorder: Recorder) -> None:
-    """Before the prompt's answer; where exactly among the last lines makes no difference to the events."""
+    """Insert the action before the response to the prompt. Its position among the last lines does not change the events."""
     recorder.lines.insert(len(recorder.lines) - 1, b"#interrupt")
 
 
@@ -159,16 +160,16 @@ async def main() -> None:
             for name, task in TASKS.items():
                 await record_task(name, task, folder, env)
             native_id = ""
-            for name, (tools, deeds) in SESSIONS.items():
-                found = await record_session(name, None, folder, env, tools=tools, deeds=deeds)
+            for name, (tools, actions) in SESSIONS.items():
+                found = await record_session(name, None, folder, env, tools=tools, actions=actions)
                 native_id = native_id or found
-            await record_session("resume", native_id, folder, env, tools={}, deeds=["again [[recall]]"])
+            await record_session("resume", native_id, folder, env, tools={}, actions=["again [[recall]]"])
 
 
 def _slow_count() -> Any:
     from tests.model_server.scenarios import Scenario, Step, Text
 
-    # Not one word over and over, which the CLI takes for a loop and stops.
+    # Different words: the CLI stops a repeated word as a loop.
     return Scenario((replace(Step((Text(" ".join(map(str, range(2000)))),), chunk=8), delay=0.05),))
 
 

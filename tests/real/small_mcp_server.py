@@ -1,5 +1,4 @@
-"""An MCP server with one tool, over standard input and output, without a library: `secret` tells how long
-SECRET is."""
+"""An MCP server over standard input and output, without a library. Its tool `secret` returns the length of SECRET."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-TOOL = {"name": "secret", "description": "Tells the secret.", "inputSchema": {"type": "object", "properties": {}}}
+TOOL = {"name": "secret", "description": "Returns the length of the secret.", "inputSchema": {"type": "object", "properties": {}}}
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The acp driver with real agents by their command lines: gemini's own, and a small one in a process of its own."""
+"""The acp driver with real agents by their command lines: gemini, and a small agent in its own process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any
 import httpx
 
 from tests.gateway.cli.test_acp import small_agent
-from tests.real.gemini import PROGRAM, AapSession, Gemini, gemini, text_of
+from tests.real.gemini import PROGRAM, AapSession, Gemini, text_of
 from tests.real.test_gemini_app_tools import WEATHER
-
-__all__ = ["gemini"]
 
 
 def by_command_line(gemini: Gemini) -> dict[str, Any]:
-    """gemini as any agent that speaks the protocol: in the user's home, with the user's settings."""
+    """The configuration of gemini as any agent of the protocol, with the home folder and the settings of the user."""
     own = gemini.home / ".gemini"
     own.mkdir()
     settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"maxAttempts": 2}}
@@ -46,7 +44,7 @@ async def test_gemini_by_its_command_line(gemini: Gemini) -> None:
 
 
 async def test_application_tools_with_any_agent(gemini: Gemini) -> None:
-    """It asks for leave to call a tool that it knows nothing of; the client is not."""
+    """The agent requests permission for an application-side tool; the gateway grants it without the client."""
     async with gemini.gateway(agents={"any": by_command_line(gemini)}) as running:
         answer = await running.client.put(
             "/session",

@@ -16,7 +16,7 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, text_step
 from tests.real.editor import SERVER, Editor, editor_of
-from tests.real.tool_bench import Bench, bash, unstarted_bench  # noqa: F401
+from tests.real.tool_bench import Bench, bash
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def editor_on(bench: Bench) -> AsyncIterator[tuple[Editor, Any, Any]]:
         yield found
 
 
-async def test_text_and_thinking(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_text_and_thinking(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_replies(Step((Thinking("Let me think."), Text("Hello from the model."))), text_step("And again."))
     async with editor_on(unstarted_bench) as (editor, agent, process):
         session = await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])
@@ -39,12 +39,12 @@ async def test_text_and_thinking(unstarted_bench: Bench) -> None:  # noqa: F811
         assert "".join(u.content.text for u in editor.of("agent_thought_chunk")) == "Let me think."
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("claude" in " ".join(child.cmdline()) for child in children)
-    # With its input closed it ends, and the CLI with it.
+    # The process and the CLI end when its input is closed.
     _, alive = await asyncio.to_thread(psutil.wait_procs, children, 20)
     assert not alive
 
 
-async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> None:
     made = unstarted_bench.work / "made.txt"
     write = ToolUse("Write", {"file_path": str(made), "content": "one\n"})
     go = unstarted_bench.model_calls(Text("I write. "), write, after="Written.")
@@ -64,7 +64,7 @@ async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> 
         assert made.exists()
         assert editor.of("tool_call_update")[-1].status == "failed"
 
-        # "Always" holds in the CLI's process that runs, and in the next one.
+        # `allow_always` applies to the running CLI process and to the next one.
         editor.choose = lambda call: "allow_always"
         for n in range(2):
             go = unstarted_bench.model_calls(bash(f"echo {n} >> {made}"), after="Done.", name="inner")
@@ -73,7 +73,7 @@ async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> 
         assert len(editor.permission_requests) == 3
 
 
-async def test_cancel_a_command(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_cancel_a_command(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_calls(Text("It takes long. "), bash("sleep 97"), after="never")
     async with editor_on(unstarted_bench) as (editor, agent, process):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
@@ -88,7 +88,7 @@ async def test_cancel_a_command(unstarted_bench: Bench) -> None:  # noqa: F811
 
 
 def _wait_for(pid: int, command: str) -> None:
-    """Until a process below has that command line."""
+    """Wait until a descendant of the process has this command line."""
     for _ in range(600):
         with suppress(psutil.NoSuchProcess):
             lines = [" ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True)]
@@ -98,7 +98,7 @@ def _wait_for(pid: int, command: str) -> None:
     raise AssertionError(f"{command} does not run")
 
 
-async def test_load_in_another_process(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_load_in_another_process(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_replies(text_step("I remember."))
     async with editor_on(unstarted_bench) as (_, agent, _process):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
@@ -111,16 +111,16 @@ async def test_load_in_another_process(unstarted_bench: Bench) -> None:  # noqa:
         assert [u.content.text for u in editor.of("user_message_chunk")] == [go]
         again = unstarted_bench.model_replies(text_step("And more."), name="inner")
         assert (await agent.prompt(session_id=session, prompt=[text_block(again)])).stop_reason == "end_turn"
-        # The CLI's own session went on: the model was given what was said before.
+        # The native session of the CLI was resumed: the model receives the earlier conversation.
         assert "I remember." in str(unstarted_bench.model.bodies()[-1]["messages"])
 
 
-async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:
     secret = "tok-5up3r-s3cr3t"
     server = McpServerStdio(
         name="my server", command=sys.executable, args=[str(SERVER)], env=[EnvVariable(name="SECRET", value=secret)]
     )
-    go = unstarted_bench.model_calls(ToolUse("mcp__my_server__secret", {}), after="Told.")
+    go = unstarted_bench.model_calls(ToolUse("mcp__my_server__secret", {}), after="Done.")
     async with editor_on(unstarted_bench) as (editor, agent, process):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[server])).session_id
         assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
@@ -128,7 +128,7 @@ async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:  # n
         assert editor.of("tool_call_update")[-1].content[0].content.text == f"it has {len(secret)} letters"
         for child in psutil.Process(process.pid).children(recursive=True):
             assert secret not in " ".join(child.cmdline())
-    # It stands in the one file that the CLI reads, and in no other.
+    # Only the file that the CLI reads contains it.
     files = [
         file for file in (unstarted_bench.base / "data").rglob("*") if file.is_file() and secret.encode() in file.read_bytes()
     ]
@@ -136,7 +136,7 @@ async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:  # n
     assert files[0].stat().st_mode & 0o077 == 0
 
 
-async def test_a_model_error_is_an_error(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_a_model_error_is_an_error(unstarted_bench: Bench) -> None:
     go = unstarted_bench.model_replies(Step(failure=Failure(401, "authentication_error", "invalid x-api-key")))
     async with editor_on(unstarted_bench) as (_editor, agent, _process):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id

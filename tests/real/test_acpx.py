@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,8 +15,8 @@ import pytest
 from tests.conftest import write_config
 from tests.daemon import Daemon
 from tests.gateway.protocols.acp.transports import config
+from tests.real.clis import CLIS, ROOT, require
 
-CLIS = Path(__file__).parents[2] / ".clis"
 BIN = CLIS / "acpx" / "node_modules" / ".bin"
 
 Acpx = Callable[..., Awaitable[str]]
@@ -25,13 +24,10 @@ Acpx = Callable[..., Awaitable[str]]
 
 @pytest.fixture
 def acpx(tmp_path: Path) -> Acpx:
-    """Runs acpx in the agent's folder, on the agent `script` over tests/scenarios/acp.json; what it prints."""
-    if not (BIN / "acpx").exists():
-        if "CI" in os.environ or (CLIS / "acpx" / ".installed").exists():
-            pytest.fail(f"{BIN}/acpx is missing although it should be installed; try make clean test-real")
-        pytest.skip("acpx is not installed; make test-real installs it")
+    """Runs acpx in the agent's folder, with the agent `script` and tests/scenarios/acp.json; returns its output."""
+    require(BIN / "acpx", CLIS / "acpx")
     agent = [sys.executable, "-m", "gateway", "acp", "--config", str(write_config(tmp_path, config(tmp_path)))]
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
 
     async def run(*arguments: str, more: tuple[str, ...] = (), code: int = 0) -> str:
         env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path), "LANG": "C.UTF-8", "PYTHONPATH": root}
@@ -51,16 +47,16 @@ def sent(output: str) -> list[Any]:
 
 
 async def test_a_task_with_its_edits_allowed(acpx: Acpx, tmp_path: Path) -> None:
-    received_text = await acpx("--approve-all", "exec", "do the work")
-    assert "[pending] Write it" in received_text
-    assert "write_note notes/a.md (completed)" in received_text
-    assert received_text.rstrip().endswith("[done] end_turn")
+    output = await acpx("--approve-all", "exec", "do the work")
+    assert "[pending] Write it" in output
+    assert "write_note notes/a.md (completed)" in output
+    assert output.rstrip().endswith("[done] end_turn")
     assert (tmp_path / "work" / "notes" / "a.md").read_text() == "A\n"
 
 
 async def test_a_task_with_its_edits_denied(acpx: Acpx, tmp_path: Path) -> None:
-    received_text = await acpx("--deny-all", "--format", "json", "exec", "do the work", code=5)
-    results = [m["params"]["update"] for m in sent(received_text) if m.get("method") == "session/update"]
+    output = await acpx("--deny-all", "--format", "json", "exec", "do the work", code=5)
+    results = [m["params"]["update"] for m in sent(output) if m.get("method") == "session/update"]
     ends = {u["toolCallId"]: u["status"] for u in results if u["sessionUpdate"] == "tool_call_update"}
     assert ends["note-1"] == "failed"
     assert not (tmp_path / "work" / "notes").exists()
@@ -68,7 +64,7 @@ async def test_a_task_with_its_edits_denied(acpx: Acpx, tmp_path: Path) -> None:
 
 async def test_a_session_continues_across_commands(acpx: Acpx) -> None:
     session = (await acpx("sessions", "new")).split()[-1]
-    # It ends by itself a second after the last command.
+    # The queue of acpx exits one second after the last command.
     assert "Hello, you said: first" in await acpx("--ttl", "1", "first")
     assert "Hello, you said: second" in await acpx("--ttl", "1", "second")
     assert session in await acpx("sessions", "close")
@@ -78,8 +74,8 @@ async def test_over_a_daemon(acpx: Acpx, tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "config.toml", tmp_path)
     await daemon.start()
     try:
-        received_text = await acpx("exec", "over a daemon", more=("--connect", daemon.url))
-        assert "Hello, you said: over a daemon" in received_text
+        output = await acpx("exec", "over a daemon", more=("--connect", daemon.url))
+        assert "Hello, you said: over a daemon" in output
         async with daemon.client() as client:
             assert len((await client.get("/sessions")).json()["sessions"]) == 1
     finally:

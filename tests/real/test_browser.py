@@ -1,4 +1,4 @@
-"""Pages in a real browser: one of another origin can neither read nor do anything, one that is named can stream."""
+"""Pages in a real browser: pages of other origins are rejected, pages of configured origins can stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.real.browser import browsing, find_browser, page
 
 WriteScenario = Callable[..., str]
 
-# Each try says what became of it: a page that reads something says "read", one that is kept out "failed".
+# Each attempt reports its result: "read" with the text if the page can read it, otherwise "failed".
 ATTACK = """
 const gateway = %(gateway)s, body = %(body)s, task = %(task)s
 const read = async (path, options) => {
@@ -94,7 +94,7 @@ report(found)
 
 @pytest.fixture
 def browser() -> str:
-    """A browser. Without one there is nothing to test; `.ci/run` installs one."""
+    """The path of a browser, which `.ci/run` installs; without one the test is skipped."""
     found = find_browser()
     if found is None:
         pytest.skip("no chromium or chrome on PATH; on Debian: apt-get install chromium-headless-shell")
@@ -111,16 +111,16 @@ def bodies(**fields: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "evil.test"])
 async def test_a_page_of_another_origin_is_rejected(browser: str, tmp_path: Path, host: str) -> None:
-    """Of a gateway that asks for no key at all, and although it lets another UI in."""
+    """The gateway has no key, and another origin is allowed."""
     settings = parse(gateway_config(tmp_path, server={"origins": ["http://localhost:*"]}))
     async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         begun: list[str] = []
-        portico.gateway.store.processes.started = lambda marker, pid, created: _note(begun, marker)  # type: ignore[method-assign]
+        portico.gateway.store.processes.started = lambda marker, pid, created: _record(begun, marker)  # type: ignore[method-assign]
         script = filled(ATTACK, gateway=portico.url, **bodies())
         names = [f"--host-resolver-rules=MAP {host} 127.0.0.1"] if host != "127.0.0.1" else []
         async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url(host), names):
             found = await asyncio.wait_for(pages.found, 60)
-        # The page cannot know what became of these; what they did not do is asked below.
+        # The page cannot read the result of these; that they had no effect is asserted below.
         assert {name: found.pop(name) for name in ("beacon", "form")} == {"beacon": "true", "form": "sent"}
         assert found.pop("opaque") in ("read ", "failed")
         assert set(found.values()) == {"failed"}, found
@@ -129,7 +129,7 @@ async def test_a_page_of_another_origin_is_rejected(browser: str, tmp_path: Path
 
 
 async def test_the_same_page_of_an_allowed_origin_is_accepted(browser: str, tmp_path: Path) -> None:
-    """That the tries of the page are real ones. What any page could send unasked does nothing here either."""
+    """Shows that the attempts of the page work if its origin is allowed. Requests without CORS still have no effect."""
     settings = parse(gateway_config(tmp_path, server={"origins": ["http://localhost:*"]}))
     async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
         script = filled(ATTACK, gateway=portico.url, **bodies())
@@ -143,21 +143,21 @@ async def test_the_same_page_of_an_allowed_origin_is_accepted(browser: str, tmp_
         assert len((await portico.client.get("/sessions")).json()["sessions"]) == 1
 
 
-async def _note(begun: list[str], marker: str) -> None:
+async def _record(begun: list[str], marker: str) -> None:
     begun.append(marker)
 
 
 async def test_dns_rebinding_is_rejected(browser: str, tmp_path: Path) -> None:
-    """DNS rebinding: to the browser, the gateway is a part of the attacker's site."""
+    """To the browser, the gateway has the origin of the attacker's page."""
     settings = parse(gateway_config(tmp_path))
     async with serve_gateway(Gateway(settings, (), Redactor())) as portico:
-        for host, shown in (("evil.test", "server.hosts"), ("localhost", "agents")):
+        for host, expected in (("evil.test", "server.hosts"), ("localhost", "agents")):
             flags = ["--host-resolver-rules=MAP evil.test 127.0.0.1", "--dump-dom"]
             url = f"http://{host}:{urlsplit(portico.url).port}/meta"
             async with browsing(browser, tmp_path / host, url, flags) as process:
                 assert process.stdout is not None
                 dom = (await asyncio.wait_for(process.stdout.read(), 60)).decode()
-            assert shown in dom
+            assert expected in dom
 
 
 async def test_a_page_of_an_allowed_origin_can_stream(browser: str, tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -167,8 +167,8 @@ async def test_a_page_of_an_allowed_origin_can_stream(browser: str, tmp_path: Pa
         async with page(script) as pages, browsing(browser, tmp_path / "profile", pages.url("localhost")):
             found = await asyncio.wait_for(pages.found, 60)
     assert {"echo", "script"} <= set(found["meta"])
-    status, scheme, received_text = found["refused"]
+    status, scheme, error = found["refused"]
     assert (status, scheme) == (401, "Bearer")
-    assert "portico key" in received_text
+    assert "portico key" in error
     assert (found["state"], found["deleted"]) == ("running", 204)
     assert "turn_stop" in found["end"]

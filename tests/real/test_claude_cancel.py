@@ -1,4 +1,4 @@
-"""`POST …/cancel` with the real claude at work: its run and the processes of its tools end, and it is ready at once."""
+"""`POST …/cancel` with the real claude: the run and the processes of its tools end, and the session is idle at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_cancelled_run_ends_its_text(portico: RunningGateway, home: Home
 
 async def _sleeping(home: Home) -> list[int]:
     while True:
-        # One look at each: a process may end between two.
+        # Read each process once: it may end between two reads.
         found = [process.pid for process in processes_of(home.path, command="sleep 97")]
         if found:
             return found

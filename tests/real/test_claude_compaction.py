@@ -1,4 +1,4 @@
-"""The real claude compacts its conversation: by its own command, and what a fresh process works from then."""
+"""The real claude compacts its conversation by its own command; a fresh process starts from the compacted history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.conftest import Home
-from tests.real.models import Model, received_text
+from tests.real.models import Model, message_texts
 
 PLAIN = {"role": "assistant", "content": "Hello from the model, this is plain text."}
 
@@ -20,7 +20,7 @@ async def test_a_fresh_process_starts_from_the_compacted_history(portico: Runnin
     summary, *after = history["compacted"]
     assert summary["role"] == "user" and "I see 2 user texts. Before this one: [[plain]] first" in summary["content"]
     assert after == [user("[[plain]] then"), PLAIN]
-    (summed_up, *_, last) = received_text(model.last_request(), "user")
+    (summed_up, *_, last) = message_texts(model.last_request(), "user")
     assert "Before this one: [[plain]] first" in summed_up and last == "[[plain]] then"
     for file in home.session_files():
         file.unlink()
@@ -28,6 +28,6 @@ async def test_a_fresh_process_starts_from_the_compacted_history(portico: Runnin
     async with session.lock:
         await session.sleep()
     await aap.send_turn("[[plain]] at last")
-    seeded = received_text(model.last_request(), "user")
+    seeded = message_texts(model.last_request(), "user")
     assert len(seeded) == 3 and "Before this one: [[plain]] first" in seeded[0]
     assert seeded[1:] == ["[[plain]] then", "[[plain]] at last"]

@@ -1,4 +1,4 @@
-"""The conformance check, as an author of a driver runs it, on the claude driver with the real CLI."""
+"""The conformance check, as a driver author runs it, on the claude driver with the real CLI."""
 
 from __future__ import annotations
 

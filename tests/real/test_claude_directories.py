@@ -1,4 +1,4 @@
-"""Additional directories with the real claude: what it does there, and what it is told of them."""
+"""Additional directories with the real claude: its tools work there, and its system prompt lists them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
-from tests.real.tool_bench import Bench, bash, unstarted_bench
-
-__all__ = ["unstarted_bench"]
+from tests.real.tool_bench import Bench, bash
 
 
 async def editor(portico: RunningGateway) -> tuple[Client, Any]:
@@ -28,7 +26,7 @@ async def test_tools_work_in_an_additional_directory(unstarted_bench: Bench) -> 
     calls = (
         ToolUse("Read", {"file_path": f"{there}/a.txt"}),
         ToolUse("Edit", {"file_path": f"{there}/a.txt", "old_string": "hidden", "new_string": "shown"}),
-        # Not a command that only reads: those of one message run side by side.
+        # Not a read-only command: the CLI runs those of one message in parallel.
         bash(f"cd '{there}' && touch made"),
         bash("pwd"),
     )
@@ -39,10 +37,10 @@ async def test_tools_work_in_an_additional_directory(unstarted_bench: Bench) -> 
         assert (await client.prompt(session, unstarted_bench.model_calls(*calls)))["stopReason"] == "end_turn"
         assert not client.permission_requests.qsize()
         assert (there / "a.txt").read_text() == "shown words\n"
-        assert _told(unstarted_bench, there)
+        assert _lists_directory(unstarted_bench, there)
         results = _results(unstarted_bench)
         assert results[-1] == str(there)
-        # Opened without, its shell is set back to the working folder after each command.
+        # Without the directory the CLI resets its shell to the working folder after each command.
         await client.request("session/resume", {"sessionId": session, "cwd": str(here), "mcpServers": []})
         await client.prompt(session, unstarted_bench.model_calls(*calls[2:], name="inner"))
         results = _results(unstarted_bench)
@@ -67,12 +65,12 @@ async def test_untrusted_tools_in_an_additional_directory_need_permission(unstar
         await connection.close()
 
 
-def _told(bench: Bench, folder: Any) -> bool:
+def _lists_directory(bench: Bench, folder: Any) -> bool:
     body = json.dumps(bench.model.bodies()[-1])
     return f"Additional working directories:\\n  - {folder}\\n" in body
 
 
 def _results(bench: Bench) -> list[str]:
-    """What the model got of the calls, in order."""
+    """The tool results that the model received, in order."""
     found = bench.results_sent().values()
     return [c if isinstance(c, str) else c[0]["text"] for c in (block["content"] for block in found)]

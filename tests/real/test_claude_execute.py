@@ -1,4 +1,4 @@
-"""`POST /v1/execute` with the real claude: every kind of event that it gives, its errors, and the replay."""
+"""`POST /v1/execute` with the real claude: every kind of event, errors, and the replay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.real.aap_client import execute, of_kind
 from tests.real.conftest import Home
-from tests.real.models import Model, received_text
+from tests.real.models import Model, message_texts
 
 HOOKS = ("SessionStart", "Stop", "Notification", "UserPromptSubmit", "PreToolUse", "PostToolUse")
 
@@ -83,7 +83,7 @@ async def test_a_subagent_and_its_own_calls(portico: RunningGateway) -> None:
     assert names == [("Agent", "started"), ("Bash", "started"), ("Bash", "completed"), ("Agent", "completed")]
     assert of_kind(events, "tool_call")[0]["id"] == started["id"] == ended["id"]
     assert "from-sub" in str(of_kind(events, "tool_result")[0]["output"])
-    assert text_in(events) == "Delegating. The sub-agent reported.", "what a sub-agent says is not the answer"
+    assert text_in(events) == "Delegating. The sub-agent reported.", "the output of a sub-agent is not the answer"
     # Four requests were made, two of them the sub-agent's.
     assert of_kind(events, "usage")[0]["output_tokens"] == 4 * 42
 
@@ -160,7 +160,7 @@ async def test_a_cli_that_fails_shows_its_standard_error(home: Home) -> None:
 async def test_a_task_reaches_the_model_as_it_was_written(portico: RunningGateway, home: Home, model: Model, task: str) -> None:
     (home.work / "file.txt").write_text("the file's words")
     assert text_in(await execute(portico.client, task)) == "Hello from the model, this is plain text."
-    (sent,) = received_text(model.last_request(), "user")
+    (sent,) = message_texts(model.last_request(), "user")
     assert sent.strip() == task
     assert "the file's words" not in json.dumps(model.last_request())
 

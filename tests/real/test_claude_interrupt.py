@@ -20,8 +20,9 @@ from drivers.runtime.process import Spawner
 from tests.conftest import write_config
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event
-from tests.real.conftest import BIN, Home
-from tests.real.models import Model, received_text
+from tests.real.clis import BIN
+from tests.real.conftest import Home
+from tests.real.models import Model, message_texts
 from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit, wait_until
 
 
@@ -64,7 +65,7 @@ async def test_a_turn_in_the_terminal(home: Home, model: Model) -> None:
     run = await _portico_run(home, "--", "-x [[plain]]")
     answer, errors = await asyncio.wait_for(run.communicate(), TIMEOUT_SECONDS)
     assert (run.returncode, answer) == (0, b"Hello from the model, this is plain text.\n"), errors
-    assert received_text(model.last_request(), "user") == ["-x [[plain]]"]
+    assert message_texts(model.last_request(), "user") == ["-x [[plain]]"]
 
 
 async def test_a_failed_turn_in_the_terminal_prints_its_error(home: Home) -> None:
@@ -86,7 +87,7 @@ async def _portico_run(home: Home, *prompt: str) -> asyncio.subprocess.Process:
 
 @pytest.fixture
 async def agent(home: Home) -> AsyncIterator[Agent]:
-    """The driver's own agent, without a gateway."""
+    """The agent of the driver, without a gateway."""
     spec = SessionSpec(str(BIN / "claude"), home.work, home.env)
     opened = await ClaudeDriver().open(spec, Spawner(), replace(Limits(), grace=2.0))
     yield opened
@@ -114,7 +115,7 @@ async def test_an_interrupt_in_a_tool_ends_the_command_and_not_the_cli(home: Hom
     try:
         cli = cli_of(home.path)
         await agent.prompt(Prompt("[[longbash]]"))
-        # Read on: a trusted call runs once its permission has been asked for and given.
+        # Keep reading: a trusted call runs only after the codec has granted its permission request.
         reading = asyncio.create_task(_rest(agent))
         await wait_until(lambda: _sleepers(home), "the command runs")
         await agent.interrupt()

@@ -1,4 +1,4 @@
-"""How the real claude is found, asked for its version, and missed."""
+"""The discovery of the real claude: its version, its options, and errors if it is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.daemon import KEY, RunningGateway
 from tests.real.aap_client import create_session, user
-from tests.real.conftest import BIN, Home
+from tests.real.clis import BIN
+from tests.real.conftest import Home
 from tests.real.models import Model
 from tests.real.processes import processes_of, wait_until
 
@@ -24,13 +25,13 @@ async def _agents(portico: RunningGateway) -> dict[str, dict[str, Any]]:
 
 
 async def test_meta_has_the_version_of_the_real_program(portico: RunningGateway, home: Home, model: Model) -> None:
-    asked = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         BIN / "claude", "--version", env=home.env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    received_text, _ = await asked.communicate()
+    printed, _ = await process.communicate()
     claude = (await _agents(portico))["claude"]
-    assert claude["version"] == PINNED == received_text.decode().split()[0]
-    assert model.requests == [], "to know the version costs no request"
+    assert claude["version"] == PINNED == printed.decode().split()[0]
+    assert model.requests == [], "the probe makes no model request"
     await wait_until(lambda: processes_of(home.path) == [], "the probe has ended")
 
 
@@ -75,7 +76,7 @@ async def test_a_missing_cli_is_not_listed_and_its_error_names_the_remedy(home: 
             assert "agents.claude.program" in answer.json()["error"]
         assert (await portico.client.get("/sessions")).json() == {"sessions": []}
         assert list(home.work.iterdir()) == list(home.path.iterdir()) == [] == processes_of(home.path)
-        # What was refused was not begun: with the CLI in its place the same key runs.
+        # The rejected request did not use the key: it runs once the CLI is installed.
         (home.work / "claude").symlink_to(BIN / "claude")
         body = {"driver": "claude", "task": "[[plain]]", "idempotency_key": "once"}
         assert "Hello from t" in (await portico.client.post("/v1/execute", json=body)).text
@@ -97,7 +98,7 @@ async def test_a_session_whose_cli_was_removed_works_after_it_is_installed_again
         answer = await client.post(f"/session/{aap.id}", json={"messages": [user("[[recall]]")]})
         assert answer.status_code == 503 and str(program) in answer.json()["error"]
         aap = aap.with_client(client)
-        assert len(await aap.history()) == 2, "the message was not taken"
+        assert len(await aap.history()) == 2, "the message was not accepted"
         program.symlink_to(BIN / "claude")
         assert await aap.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 

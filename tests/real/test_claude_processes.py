@@ -1,4 +1,4 @@
-"""What `ps` shows of the real claude while it works, what is left of it afterwards, and whose environment it has."""
+"""The processes of the real claude: their arguments in `ps`, their environment, and that none remains."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_ps_shows_nothing_of_a_seed(portico: RunningGateway, home: Home) -
     await create_session(portico.client, PROMPT, {"role": "assistant", "content": SYSTEM}, "[[plain]]", api_key=SECRET)
     _assert_hidden(psutil.Process())
     (file,) = home.session_files()
-    assert file.stat().st_mode & 0o077 == 0, "nor does it show the conversation to other users"
+    assert file.stat().st_mode & 0o077 == 0, "the session file is private"
 
 
 def _assert_hidden(root: psutil.Process) -> None:
@@ -58,7 +58,7 @@ async def test_the_environment_of_the_cli_excludes_the_secrets_of_the_gateway(ho
     environment = cli_of(home.path).environ()
     assert GATEWAY_KEY not in environment.values() and "not-for-agents" not in environment.values()
     assert [name for name in environment if name.startswith("PORTICO_")] == ["PORTICO_AGENT_ID"]
-    # The variables of its vendor's are passed on, and the agent's own come before the gateway's.
+    # Variables of the vendor are passed on; those of the agent override those of the gateway.
     assert environment["CLAUDE_CODE_EFFORT_LEVEL"] == "low"
     assert (environment["HOME"], environment["ANTHROPIC_API_KEY"]) == (str(home.path), DUMMY_KEY)
 
@@ -94,9 +94,7 @@ async def test_nothing_is_left_of_a_running_command_when_a_killed_daemon_is_back
     assert sleeper.is_running()
     await daemon.start()
     await wait_for_exit(sleeper.pid)
-    await wait_until(
-        lambda: processes_of(home.path) == [], "the first daemon's have ended, and this one's have told their version"
-    )
+    await wait_until(lambda: processes_of(home.path) == [], "the CLIs of the first daemon and the probes have ended")
     async with daemon.client() as client, frames_of(client, "POST", "/v1/execute", body) as frames:
         events = [data async for _, data in frames]
     assert [event["kind"] for event in events[-2:]] == ["error", "session_end"]
@@ -127,7 +125,7 @@ async def _daemon_with_bash(home: Home) -> Daemon:
 
 
 async def _running_sleeper(home: Home) -> psutil.Process:
-    """The command's own process, once it runs."""
+    """The process of the command, once it runs."""
 
     def found() -> list[psutil.Process]:
         return processes_of(home.path, "python")

@@ -1,4 +1,4 @@
-"""A session outlives its process, its daemon and its native file: restarts, kills, sleep, and a history that is seeded."""
+"""Sessions are continued after the end of their process or daemon, or the loss of their native file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.real.processes import cli_of, wait_for_exit, wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 RECALLED = "I see 2 user texts. Before this one: [[plain]] one"
-WEATHER = {"type": "tool_use", "toolCallId": "toolu_given_1", "name": "get_weather", "input": {"place": "Oslo", "days": [1, 2]}}
+WEATHER = {"type": "tool_use", "toolCallId": "toolu_given_1", "name": "get_weather", "input": {"city": "Oslo", "days": [1, 2]}}
 SEED: list[dict[str, Any]] = [
     {"role": "user", "content": "-How is the weather?"},
     {"role": "assistant", "content": [{"type": "text", "text": "I shall look."}, WEATHER]},
@@ -26,7 +26,7 @@ SEED: list[dict[str, Any]] = [
 NATIVE_SEED = [
     ("user", "-How is the weather?"),
     ("assistant", "I shall look."),
-    ("assistant", ("toolu_given_1", "get_weather", {"place": "Oslo", "days": [1, 2]})),
+    ("assistant", ("toolu_given_1", "get_weather", {"city": "Oslo", "days": [1, 2]})),
     ("user", ("toolu_given_1", "Rain\n\tand 7 °C")),
     ("assistant", "It rains."),
     ("user", "/Really?"),
@@ -35,12 +35,12 @@ NATIVE_SEED = [
 
 
 def native_id(cli: psutil.Process) -> tuple[str, str]:
-    """How the CLI was told its session: the flag and the id."""
+    """The flag and the id of the session in the arguments of the CLI."""
     flag, session = cli.cmdline()[-2:]
     return flag, session
 
 
-def reported(body: dict[str, Any]) -> list[tuple[str, Any]]:
+def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
     """A model request's conversation, block by block."""
     found: list[tuple[str, Any]] = []
     for message in body["messages"]:
@@ -104,8 +104,8 @@ async def test_a_daemon_killed_in_mid_turn_ends_that_turn_when_it_is_back(home: 
         aap = aap.with_client(client)
         info = await aap.info()
         assert (info["state"], info["stopReason"]) == ("idle", "error")
-        asked = info["history"]["full"]
-        assert [message["content"] for message in asked if message["role"] == "user"] == ["[[plain]] one", "[[slowtext]] two"]
+        history = info["history"]["full"]
+        assert [message["content"] for message in history if message["role"] == "user"] == ["[[plain]] one", "[[slowtext]] two"]
         assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
 
 
@@ -119,16 +119,16 @@ async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, mode
         assert file.stem == session
         file.unlink()
         assert (await aap.send_turn("[[recall]] second")).startswith("I see 4 user texts.")
-        # The thinking is not there: its signature is the vendor's, and was never the gateway's to keep.
+        # Thinking is not seeded: the gateway does not store the signature of the vendor.
         new = [("user", "[[think]] first"), ("assistant", "The answer is 42."), ("user", "[[recall]] second")]
-        assert reported(model.last_request()) == [*NATIVE_SEED, *new]
+        assert conversation_of(model.last_request()) == [*NATIVE_SEED, *new]
         flag, fresh = native_id(cli_of(home.path))
         assert flag == "--resume" and fresh != session
 
 
 async def test_a_new_session_is_seeded_with_the_messages_of_its_creation(portico: RunningGateway, model: Model) -> None:
     aap = await create_session(portico.client, {"role": "system", "content": "Speak like a sailor."}, *SEED, "[[recall]] now")
-    assert reported(model.last_request()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
+    assert conversation_of(model.last_request()) == [*NATIVE_SEED, ("user", "[[recall]] now")]
     assert len(model.bodies()) == 1
     assert (await aap.history())[1:-1] == [*SEED, user("[[recall]] now")]
 
@@ -140,7 +140,7 @@ async def test_a_seeded_session_is_resumed_like_any_other(home: Home, model: Mod
         _, session = native_id(cli)
         await wait_for_exit(cli.pid)
         await aap.send_turn("[[plain]] second")
-        assert reported(model.last_request())[: len(NATIVE_SEED)] == NATIVE_SEED
+        assert conversation_of(model.last_request())[: len(NATIVE_SEED)] == NATIVE_SEED
         assert native_id(cli_of(home.path)) == ("--resume", session)
         assert len(home.session_files()) == 1
 
@@ -161,7 +161,7 @@ async def test_a_cli_killed_between_two_turns_is_resumed(portico: RunningGateway
     first = cli_of(home.path)
     _, session = native_id(first)
     first.kill()
-    await wait_until(lambda: not psutil.pid_exists(first.pid), "its parent has noticed")
+    await wait_until(lambda: not psutil.pid_exists(first.pid), "its parent has reaped it")
     assert (await aap.info())["state"] == "idle"
     assert await aap.send_turn("[[recall]]") == RECALLED
     assert native_id(cli_of(home.path)) == ("--resume", session)
@@ -175,7 +175,7 @@ async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Run
         name, data = [frame async for frame in frames][-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
     assert "claude ended in the middle of the run" in data["error"]
-    # Both are told the same, whatever the CLI had kept of that turn.
+    # The model receives the same conversation, whatever the CLI had stored of that turn.
     assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
     history = await aap.history()
     assert [message["role"] for message in history] == ["user", "assistant"] * 3

@@ -1,4 +1,4 @@
-"""What a session is told to be reaches the CLI: system message, model, key, settings, images. And the key nobody else."""
+"""The system message, model, key, settings and images of a session reach the CLI; the key is not exposed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.conftest import DUMMY_KEY, Home
-from tests.real.models import Model, received_text, system
+from tests.real.models import Model, message_texts, system
 from tests.real.processes import arguments, cli_of, wait_for_exit
 
 SAILOR = {"role": "system", "content": "Speak like a sailor, always. Zanzibar."}
@@ -22,7 +22,7 @@ async def test_a_system_message_is_appended_to_the_clis_prompt(portico: RunningG
     assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN in system(model.last_request())
     await aap.send_turn("[[plain]] again")
     assert system(model.last_request()).count("Zanzibar") == 1
-    assert received_text(model.last_request(), "user") == ["[[plain]] hello", "[[plain]] again"]
+    assert message_texts(model.last_request(), "user") == ["[[plain]] hello", "[[plain]] again"]
     assert (await aap.history())[0] == SAILOR
 
 
@@ -67,11 +67,11 @@ async def test_a_secret_key_is_sent_to_the_vendor_only(home: Home, model: Model)
         assert set(model.keys) == {SECRET}
         assert SECRET not in " ".join(arguments(cli_of(home.path)))
         assert (await aap.info())["agent"]["options"] == {"api_key": "***"}
-        shown = [(await client.get(path)).text for path in (f"/session/{aap.id}", "/meta", "/sessions")]
-        assert SECRET not in "".join(shown)
+        responses = [(await client.get(path)).text for path in (f"/session/{aap.id}", "/meta", "/sessions")]
+        assert SECRET not in "".join(responses)
         failed = await client.post(f"/session/{aap.id}", json={"messages": [user("[[e401]]")]})
         assert failed.json()["stopReason"] == "error" and SECRET not in failed.text
-        # What the form shows comes back as it was shown: the key is kept.
+        # The masked value is sent back: the key is kept.
         await aap.send_turn("[[plain]] again", agent={"options": {"api_key": "***"}})
     assert await daemon.stop() == 0
     assert SECRET not in daemon.stderr.decode()
@@ -103,8 +103,8 @@ async def test_images_pass_through(portico: RunningGateway, model: Model) -> Non
         {"type": "base64", "media_type": "image/png", "data": PIXEL},
         {"type": "url", "url": "https://example.invalid/cat.png?size=1&x=%20"},
     ]
-    # The CLI also keeps the image as a file, and tells the model where.
-    assert received_text(model.last_request(), "user")[0] == "[[plain]] What is this?"
+    # The CLI also stores the image as a file and adds its path for the model.
+    assert message_texts(model.last_request(), "user")[0] == "[[plain]] What is this?"
     assert (await aap.history())[0] == user(content)
 
 
@@ -114,7 +114,7 @@ async def test_a_session_has_no_tools_by_default(portico: RunningGateway, home: 
     (home.path / ".claude.json").write_text(json.dumps({"mcpServers": {"app": server}}))
     aap = await create_session(portico.client, "[[bash]] hello")
     assert model.last_request().get("tools", []) == []
-    assert not started.exists(), "nor is a server of tools"
+    assert not started.exists(), "no MCP server is started"
     # A model that calls one nevertheless gets an error for a result, and the turn goes on.
     history = await aap.history()
     assert [message["role"] for message in history] == ["user", "assistant", "tool", "assistant"]

@@ -1,4 +1,4 @@
-"""A message that is said to the real claude while it works: it is taken up behind its tools, or in a turn of its own."""
+"""A message that is steered into a run of the real claude: it follows a tool result, or begins another turn of the run."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ async def test_steering_while_a_tool_runs(portico: RunningGateway, home: Home, m
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_steering_without_a_later_tool_call(portico: RunningGateway, home: Home, cancelled: bool) -> None:
-    """It begins a turn of its own in the CLI, which is the same run; a cancel ends both."""
+    """The CLI begins another turn of the same run; a cancel ends both."""
     aap = await create_session(portico.client, "[[plain]] before")
     cli = cli_of(home.path)
     async with aap.open_stream("[[midtext]]") as frames:
         await read_until_event(frames, "text_delta")
         steered = steer(aap, "[[echo:steered]]")
-        await _told(aap)
+        await _wait_for_client_message(aap)
         if cancelled:
             assert (await portico.client.post(f"/session/{aap.id}/cancel")).json()["cancelled"]
         rest = [frame async for frame in frames]
@@ -61,8 +61,8 @@ async def test_steering_without_a_later_tool_call(portico: RunningGateway, home:
         assert cli_of(home.path) == cli
 
 
-async def _told(aap: AapSession) -> None:
-    """Until the message is in the log."""
+async def _wait_for_client_message(aap: AapSession) -> None:
+    """Wait until the message is in the event log."""
     async with aap.client.stream("GET", f"/session/{aap.id}/events") as answer:
         seen = ""
         async for chunk in answer.aiter_text():

@@ -1,26 +1,14 @@
-"""Tools with the real claude: the protocol's flows, who must act on what, and what the model gets."""
+"""Tools with the real claude: the flows of the protocol, pending calls, and the results that the model receives."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.model_server.scenarios import Step, Text, ToolUse, text_step
-from tests.real.tool_bench import (  # noqa: F401
-    CLOCK,
-    WEATHER,
-    Bench,
-    bash,
-    bench,
-    clock,
-    deny,
-    grant,
-    result,
-    unstarted_bench,
-    weather,
-)
+from tests.real.tool_bench import CLOCK, WEATHER, Bench, bash, clock, deny, grant, result, weather
 
 
-async def test_an_application_side_call(bench: Bench) -> None:  # noqa: F811
+async def test_an_application_side_call(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(Text("Asking. "), weather(location="Tokyo"), after="Mild."), app=[WEATHER])
     assert (turn.called, turn.results, turn.stop) == (["get_weather"], {}, "tool_use")
     [call] = turn.calls
@@ -42,14 +30,14 @@ async def test_an_application_side_call(bench: Bench) -> None:  # noqa: F811
     ]
 
 
-async def test_a_trusted_call_runs_in_the_turn(bench: Bench) -> None:  # noqa: F811
+async def test_a_trusted_call_runs_in_the_turn(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(bash(f"touch {bench.work}/made && echo made")), own={"Bash": True})
     [call] = turn.calls
     assert (turn.results, turn.text, turn.stop) == ({call: "made"}, "Done.", "end_turn")
     assert (bench.work / "made").exists()
 
 
-async def test_a_trusted_call_that_fails(bench: Bench) -> None:  # noqa: F811
+async def test_a_trusted_call_that_fails(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(bash("ls /nonexistent-dir; exit 3")), own={"Bash": True})
     [call] = turn.calls
     assert "Exit code 3" in turn.results[call] and "nonexistent-dir" in turn.results[call]
@@ -57,7 +45,7 @@ async def test_a_trusted_call_that_fails(bench: Bench) -> None:  # noqa: F811
     assert bench.results_sent()[call]["is_error"] is True
 
 
-async def test_an_output_of_a_megabyte_is_cut_by_the_cli_and_the_turn_ends(bench: Bench) -> None:  # noqa: F811
+async def test_an_output_of_a_megabyte_is_cut_by_the_cli_and_the_turn_ends(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(bash("head -c 1000000 /dev/zero | tr '\\0' A")), own={"Bash": True})
     [call] = turn.calls
     assert "AAAA" in turn.results[call] and len(turn.results[call]) < 100_000
@@ -65,52 +53,52 @@ async def test_an_output_of_a_megabyte_is_cut_by_the_cli_and_the_turn_ends(bench
 
 
 @pytest.mark.parametrize("granted", [True, False])
-async def test_an_untrusted_call_waits_for_a_permission(bench: Bench, granted: bool) -> None:  # noqa: F811
+async def test_an_untrusted_call_waits_for_a_permission(bench: Bench, granted: bool) -> None:
     turn = await bench.start(bench.model_calls(bash(f"touch {bench.work}/made && echo made")), own={"Bash": False})
     [call] = turn.calls
     assert (turn.results, turn.stop) == ({}, "tool_use")
     assert not (bench.work / "made").exists()
 
     turn_2 = await bench.answer(turn.session, grant(call) if granted else deny(call, "not today"))
-    received_text = "made" if granted else "Tool call denied: not today"
-    assert (turn_2.results, turn_2.text, turn_2.stop) == ({call: received_text}, "Done.", "end_turn")
+    expected = "made" if granted else "Tool call denied: not today"
+    assert (turn_2.results, turn_2.text, turn_2.stop) == ({call: expected}, "Done.", "end_turn")
     assert (bench.work / "made").exists() == granted
     history = await bench.history(turn.session)
-    assert history[2] == {"role": "tool", "toolCallId": call, "content": received_text}
+    assert history[2] == {"role": "tool", "toolCallId": call, "content": expected}
     sent = bench.results_sent()[call]
-    assert (received_text in sent["content"], sent["is_error"]) == (True, not granted)
+    assert (expected in sent["content"], sent["is_error"]) == (True, not granted)
 
 
-async def test_a_denial_without_a_reason(bench: Bench) -> None:  # noqa: F811
+async def test_a_denial_without_a_reason(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(bash("echo hi")), own={"Bash": False})
     [call] = turn.calls
     assert (await bench.answer(turn.session, deny(call))).results == {call: "Tool call denied"}
 
 
-async def test_four_calls_in_one_message(bench: Bench) -> None:  # noqa: F811
+async def test_four_calls_in_one_message(bench: Bench) -> None:
     """The protocol's own example: two application-side, one trusted, one untrusted."""
-    (bench.work / "note.txt").write_text("a note")
+    (bench.work / "file.txt").write_text("a text")
     text = bench.model_calls(
         weather(location="Tokyo"),
         clock(zone="Asia"),
-        ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}),
+        ToolUse("Read", {"file_path": f"{bench.work}/file.txt"}),
         bash(f"touch {bench.work}/made && echo made"),
     )
     turn = await bench.start(text, own={"Read": True, "Bash": False}, app=[WEATHER, CLOCK])
     assert turn.called == ["get_weather", "get_time", "Read", "Bash"]
     first, second, read, shell = turn.calls
-    assert list(turn.results) == [read] and "a note" in turn.results[read]
+    assert list(turn.results) == [read] and "a text" in turn.results[read]
     assert [name for name, _ in turn.events][-2:] == ["tool_result", "turn_stop"] and turn.stop == "tool_use"
     assert not (bench.work / "made").exists()
 
     missing = await bench.answer(turn.session, result(first, "rain"), grant(shell))
-    assert missing.status == 400 and second in missing.refusal and first not in missing.refusal
+    assert missing.status == 400 and second in missing.error and first not in missing.error
     turn_2 = await bench.answer(turn.session, grant(shell), result(second, "noon"), result(first, "rain"))
     assert (turn_2.results, turn_2.text, turn_2.stop) == ({shell: "made"}, "Done.", "end_turn")
     assert set(bench.results_sent()) == {first, second, read, shell}
 
 
-async def test_one_answer_for_calls_whose_permissions_the_cli_requests_one_by_one(bench: Bench) -> None:  # noqa: F811
+async def test_one_answer_for_calls_whose_permissions_the_cli_requests_one_by_one(bench: Bench) -> None:
     text = bench.model_calls(bash("touch a && echo 1"), bash("touch b && echo 2"), weather(), bash("touch c && echo 3"))
     turn = await bench.start(text, own={"Bash": False}, app=[WEATHER])
     one, two, app, three = turn.calls
@@ -120,8 +108,8 @@ async def test_one_answer_for_calls_whose_permissions_the_cli_requests_one_by_on
 
 
 @pytest.mark.parametrize("answered", ["not at all", "granted", "denied"])
-async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str) -> None:  # noqa: F811
-    """The CLI runs it only after the other: it is still open at the stop, and may be answered but need not."""
+async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str) -> None:
+    """The CLI runs it only after the other: it is pending at the stop, and an answer is optional."""
     text = bench.model_calls(bash("touch a && echo 1"), ToolUse("Write", {"file_path": f"{bench.work}/b", "content": "x"}))
     turn = await bench.start(text, own={"Bash": False, "Write": True})
     first, second = turn.calls
@@ -132,7 +120,7 @@ async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str)
     assert (bench.work / "b").exists() == (answered != "denied")
 
 
-async def test_several_rounds_and_a_next_message(bench: Bench) -> None:  # noqa: F811
+async def test_several_rounds_and_a_next_message(bench: Bench) -> None:
     steps = Step((weather(n=1),)), Step((weather(n=2), bash("echo two"))), text_step("Both.")
     turn = await bench.start(bench.model_replies(*steps), own={"Bash": True}, app=[WEATHER])
     turn_2 = await bench.answer(turn.session, result(turn.calls[0], "one"))
@@ -143,7 +131,7 @@ async def test_several_rounds_and_a_next_message(bench: Bench) -> None:  # noqa:
     assert "Before this one" in (await bench.send_turn(turn.session, "And?")).text
 
 
-async def test_tools_are_replaced_for_a_turn(bench: Bench) -> None:  # noqa: F811
+async def test_tools_are_replaced_for_a_turn(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(weather()), own={"Bash": True}, app=[WEATHER])
     await bench.answer(turn.session, result(turn.calls[0], "rain"))
     bench.model_calls(clock(), ToolUse("Read", {"file_path": "/etc/hostname"}))
@@ -154,7 +142,7 @@ async def test_tools_are_replaced_for_a_turn(bench: Bench) -> None:  # noqa: F81
     assert turn_3.stop == "end_turn" and len(bench.results_sent()) == 3
 
 
-async def test_the_calls_of_a_subagent_need_permission(bench: Bench) -> None:  # noqa: F811
+async def test_the_calls_of_a_subagent_need_permission(bench: Bench) -> None:
     bench.model_calls(bash("touch inner && echo inner"), weather(), after="Inner done.", name="inner")
     task = {"description": "sub", "prompt": "go [[inner]]", "subagent_type": "general-purpose"}
     text = bench.model_calls(ToolUse("Agent", task))
@@ -170,7 +158,7 @@ async def test_the_calls_of_a_subagent_need_permission(bench: Bench) -> None:  #
     assert not (bench.work / "inner").exists()
 
 
-async def test_invalid_tool_names_are_mapped(bench: Bench) -> None:  # noqa: F811
+async def test_invalid_tool_names_are_mapped(bench: Bench) -> None:
     tools = [
         {"name": "wetter.in:Köln", "title": "Wetter", "description": "x", "inputSchema": {"properties": {"tag": {}}}},
         {"name": "wetter in Köln", "description": "x", "inputSchema": {"type": "object"}},

@@ -1,4 +1,4 @@
-"""Open calls of the real claude, while the daemon or the CLI goes away."""
+"""Pending calls of the real claude after the end of the daemon or the CLI."""
 
 from __future__ import annotations
 
@@ -9,39 +9,28 @@ import psutil
 import pytest
 
 from tests.model_server.scenarios import Step, ToolUse, text_step
-from tests.real.tool_bench import (  # noqa: F401
-    WEATHER,
-    Bench,
-    bash,
-    bench,
-    daemon_of,
-    deny,
-    grant,
-    result,
-    unstarted_bench,
-    weather,
-)
+from tests.real.tool_bench import WEATHER, Bench, bash, daemon_of, deny, grant, result, weather
 
 OWN = {"Bash": False, "Read": True}
 
 
-def four_calls(bench: Bench, again: bool) -> str:  # noqa: F811
-    """The model calls, and after the restart, once it has read what became of the calls, makes the granted one again."""
-    (bench.work / "note.txt").write_text("a note")
+def four_calls(bench: Bench, again: bool) -> str:
+    """Set calls of the model; after the restart it reads their results and, with `again`, repeats the granted call."""
+    (bench.work / "file.txt").write_text("a text")
     shell = bash("echo x >> log && echo made")
-    first = Step((weather(), ToolUse("Read", {"file_path": f"{bench.work}/note.txt"}), shell), chunk=5000)
-    # The reply that the CLI makes up when it opens a history that ends in results is counted as the second.
-    second = text_step("(never said)")
+    first = Step((weather(), ToolUse("Read", {"file_path": f"{bench.work}/file.txt"}), shell), chunk=5000)
+    # The CLI adds a reply to a history that ends in results, which counts as the second one.
+    second = text_step("(not requested)")
     return bench.model_replies(first, second, *((Step((shell,), chunk=5000),) if again else ()), text_step("On."), name="sticky")
 
 
-async def suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:  # noqa: F811
+async def start_suspended(bench: Bench, *, again: bool = True) -> tuple[str, list[str]]:
     turn = await bench.start(four_calls(bench, again), own=OWN, app=[WEATHER])
     assert turn.called == ["get_weather", "Read", "Bash"] and turn.stop == "tool_use"
     return turn.session, turn.calls
 
 
-async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None:  # noqa: F811
+async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None:
     app, read, shell = calls
     found = await bench.get(session)
     assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
@@ -51,27 +40,27 @@ async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None
     assert "approved" in turn.results[shell] and turn.results[again] == "made"
     assert (bench.work / "log").read_text() == "x\n"
     sent = bench.results_sent()
-    assert sent[app]["content"] == "rain" and "a note" in sent[read]["content"] and "approved" in sent[shell]["content"]
+    assert sent[app]["content"] == "rain" and "a text" in sent[read]["content"] and "approved" in sent[shell]["content"]
     roles = [m["role"] for m in await bench.history(session)]
     assert roles == ["user", "assistant", "tool", "tool", "tool", "assistant", "tool", "assistant"]
     assert not any("restart" in json.dumps(m) for m in await bench.history(session))
     twice = await bench.answer(session, result(app, "rain"), grant(shell))
-    assert twice.status == 400 and app in twice.refusal and shell in twice.refusal and "already" in twice.refusal
+    assert twice.status == 400 and app in twice.error and shell in twice.error and "already" in twice.error
     assert (bench.work / "log").read_text() == "x\n"
     assert (await bench.send_turn(session, "And now [[plain]]")).stop == "end_turn"
 
 
-async def test_the_daemon_is_killed(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_the_daemon_is_killed(unstarted_bench: Bench) -> None:
     async with daemon_of(unstarted_bench) as daemon:
-        session, calls = await suspended(unstarted_bench)
+        session, calls = await start_suspended(unstarted_bench)
         await daemon.kill()
     async with daemon_of(unstarted_bench):
         await resume_and_check(unstarted_bench, session, calls)
 
 
-async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench) -> None:
     async with daemon_of(unstarted_bench) as daemon:
-        session, (app, _, shell) = await suspended(unstarted_bench, again=False)
+        session, (app, _, shell) = await start_suspended(unstarted_bench, again=False)
         await daemon.kill()
     async with daemon_of(unstarted_bench):
         turn = await unstarted_bench.answer(session, deny(shell, "no"), result(app, "rain"))
@@ -79,10 +68,10 @@ async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench
         assert not (unstarted_bench.work / "log").exists()
 
 
-async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Bench) -> None:  # noqa: F811
-    """What was granted is one call with one input."""
+async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Bench) -> None:
+    """A grant applies to one call with one input."""
     first, other = Step((bash("touch granted"),), chunk=5000), Step((bash("touch other"),), chunk=5000)
-    text = unstarted_bench.model_replies(first, text_step("(never said)"), other, text_step("On."), name="sticky")
+    text = unstarted_bench.model_replies(first, text_step("(not requested)"), other, text_step("On."), name="sticky")
     async with daemon_of(unstarted_bench) as daemon:
         turn = await unstarted_bench.start(text, own={"Bash": False})
         await daemon.kill()
@@ -94,16 +83,16 @@ async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Be
 
 
 @pytest.mark.parametrize("signal", ["kill", "terminate"])
-async def test_the_cli_exits(bench: Bench, signal: str) -> None:  # noqa: F811
-    session, calls = await suspended(bench)
+async def test_the_cli_exits(bench: Bench, signal: str) -> None:
+    session, calls = await start_suspended(bench)
     process = claude_of(bench)
     getattr(process, signal)()
     await asyncio.to_thread(process.wait, 30)
     await resume_and_check(bench, session, calls)
 
 
-async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) -> None:  # noqa: F811
-    session, calls = await suspended(bench)
+async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) -> None:
+    session, calls = await start_suspended(bench)
     process = claude_of(bench)
     process.kill()
     await asyncio.to_thread(process.wait, 30)
@@ -113,8 +102,8 @@ async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) 
     assert [m["toolCallId"] for m in cancelled] == [calls[0], calls[2]]
 
 
-def claude_of(bench: Bench) -> psutil.Process:  # noqa: F811
-    """The session's process."""
+def claude_of(bench: Bench) -> psutil.Process:
+    """The CLI process of the session."""
     [found] = [
         process
         for process in psutil.process_iter(["cmdline", "environ"])

@@ -1,4 +1,4 @@
-"""What the model does badly reaches the client as a stop reason and a text, soon, and the session goes on."""
+"""Failures of the model reach the client within seconds as a stop reason and a text, and the session continues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, joined, text_of
 from tests.real.conftest import Home
-from tests.real.models import Model, received_text
+from tests.real.models import Model, message_texts
 from tests.real.processes import cli_of
 
 TIME_LIMIT = 20.0
@@ -46,7 +46,7 @@ async def test_an_error_of_the_first_turn_leaves_a_session_that_can_be_used(home
     async with home.gateway() as portico:
         aap = await create_session(portico.client, "[[e401]] first", stop="error")
         assert "Invalid API key" in aap.first["error"] and aap.first["messages"] == []
-        assert model.request_count("e401") == 1, "the retries are the agent's to set"
+        assert model.request_count("e401") == 1, "the agent's environment sets the retries"
         await aap.send_turn("[[plain]] after")
 
 
@@ -81,13 +81,13 @@ async def test_a_broken_stream_is_not_doubled_in_the_history(
     assert text_of((await aap.history())[-1:]) == whole
     assert len(await aap.history()) == 4
     await aap.send_turn("[[recall]] after")
-    assert received_text(model.last_request(), "assistant")[-1] == whole
+    assert message_texts(model.last_request(), "assistant")[-1] == whole
 
 
 async def test_a_delta_stream_ends_with_the_whole_text_when_the_model_broke_off(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     frames = await aap.stream_turn("[[cutonce]] now")
-    # What was sent before the break cannot be taken back; what follows is the whole answer.
+    # Deltas before the break are already sent; the complete answer follows.
     assert joined(frames, "text_delta", "delta").endswith("Whole on the second try.")
     assert text_of((await aap.history())[-1:]) == "Whole on the second try."
 

@@ -1,4 +1,4 @@
-"""Turns with the real claude: the three stream modes, a warm process, and prompts that arrive as they were written."""
+"""Turns with the real claude: the three stream modes, a warm process, and literal prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, frames_of, joined, text_of, user
 from tests.real.conftest import Home
-from tests.real.models import Model, received_text
+from tests.real.models import Model, message_texts
 from tests.real.processes import cli_of
 
 PLAIN = "Hello from the model, this is plain text."
@@ -23,7 +23,7 @@ PROMPTS = (
     "read @file.txt [[plain]]",
     "look at @/etc/hostname [[plain]]",
     "! ls",
-    "# note",
+    "# heading",
     '{"type": "user"}',
     "tab\tand \\n and \u2028 and \U0001f600",
 )
@@ -71,9 +71,9 @@ async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running
     assert cli_of(home.path) == first
     sent = [(m["role"], m["content"]) for m in model.last_request()["messages"] if m["role"] != "system"]
     assert [role for role, _ in sent] == ["user", "assistant"] * 2 + ["user"]
-    assert received_text(model.last_request(), "user") == ["[[plain]] one", "[[think]] two", "[[recall]] three"]
-    assert received_text(model.last_request(), "assistant") == [PLAIN, ANSWER]
-    assert [len(received_text(body, "user")) for body in model.bodies()] == [1, 2, 3]
+    assert message_texts(model.last_request(), "user") == ["[[plain]] one", "[[think]] two", "[[recall]] three"]
+    assert message_texts(model.last_request(), "assistant") == [PLAIN, ANSWER]
+    assert [len(message_texts(body, "user")) for body in model.bodies()] == [1, 2, 3]
     assert [message["role"] for message in await aap.history()] == ["user", "assistant"] * 3
 
 
@@ -96,7 +96,7 @@ async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: RunningGat
 async def test_a_prompt_of_a_megabyte_reaches_the_model_whole(portico: RunningGateway, model: Model) -> None:
     prompt = "[[plain]] " + "0123456789abcde\n" * 65536 + "end"
     await create_session(portico.client, prompt)
-    assert received_text(model.last_request(), "user") == [prompt]
+    assert message_texts(model.last_request(), "user") == [prompt]
 
 
 async def test_prompts_reach_the_model_as_they_were_written(portico: RunningGateway, home: Home, model: Model) -> None:
@@ -106,10 +106,10 @@ async def test_prompts_reach_the_model_as_they_were_written(portico: RunningGate
     for prompt in PROMPTS:
         await aap.send_turn(prompt)
         assert "the file's words" not in json.dumps(model.last_request())
-        sent = received_text(model.last_request(), "user")[-1]
+        sent = message_texts(model.last_request(), "user")[-1]
         # The line break that keeps `/` from being a command is all that may be added.
         assert sent == ("\n" + prompt if prompt.startswith("/") else prompt)
-    assert len(received_text(model.last_request(), "user")) == 1 + len(PROMPTS), (
+    assert len(message_texts(model.last_request(), "user")) == 1 + len(PROMPTS), (
         "none of them was a command that changed the conversation"
     )
     assert cli_of(home.path) == process
@@ -119,7 +119,7 @@ async def test_prompts_reach_the_model_as_they_were_written(portico: RunningGate
 async def test_blocks_of_text_reach_the_model_as_blocks(portico: RunningGateway, model: Model) -> None:
     parts = ["/compact first ", "- second [[plain]]"]
     await create_session(portico.client, user([{"type": "text", "text": text} for text in parts]))
-    assert [text.removeprefix("\n") for text in received_text(model.last_request(), "user")] == parts
+    assert [text.removeprefix("\n") for text in message_texts(model.last_request(), "user")] == parts
 
 
 async def test_slash_commands_run_if_the_option_is_on(portico: RunningGateway, home: Home, model: Model) -> None:
@@ -128,7 +128,7 @@ async def test_slash_commands_run_if_the_option_is_on(portico: RunningGateway, h
     command.write_text("[[echo:a command]] Greet $ARGUMENTS.\n")
     aap = await create_session(portico.client, "/greet the world", slash_commands="on")
     assert text_of(aap.first["messages"]) == "a command"
-    assert "[[echo:a command]] Greet the world." in "".join(received_text(model.last_request(), "user"))
+    assert "[[echo:a command]] Greet the world." in "".join(message_texts(model.last_request(), "user"))
     assert "I see" in await aap.send_turn("/greet the world", agent={"options": {"slash_commands": "off"}})
 
 

@@ -1,4 +1,4 @@
-"""An editor that does the files itself, in front of the real gemini: it edits what is not saved yet."""
+"""The real gemini with an editor that serves its files: it edits unsaved content."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from contextlib import asynccontextmanager
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
-from tests.real.gemini import SCENARIOS, WRITE, Gemini, gemini, running
-
-__all__ = ["gemini", "running"]
+from tests.real.gemini import SCENARIOS, WRITE, Gemini
 
 NEW = {"file_path": "new.txt", "content": "made\n"}
 SCENARIOS["new-file"] = Scenario((Step((ToolUse(WRITE, NEW),)), text_step("Made.")))
 for name, old in (("files", "unsaved"), ("saved", "saved")):
-    edit = {"file_path": "notes.txt", "old_string": old, "new_string": "edited", "instruction": "edit"}
+    edit = {"file_path": "draft.txt", "old_string": old, "new_string": "edited", "instruction": "edit"}
     SCENARIOS[name] = Scenario((Step((ToolUse("replace", edit),)), text_step("Edited.")))
 
 
 class Buffers:
-    """The files as the editor has them."""
+    """The files in the editor."""
 
     def __init__(self, client: Client) -> None:
         self.texts: dict[str, str] = {}
@@ -55,37 +53,37 @@ async def editor_on(running: RunningGateway) -> AsyncIterator[tuple[Client, Buff
 
 
 async def test_gemini_edits_the_files_of_the_editor(gemini: Gemini, running: RunningGateway) -> None:
-    notes = gemini.work / "notes.txt"
-    notes.write_text("saved\n")
+    draft = gemini.work / "draft.txt"
+    draft.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):
-        buffers.texts["notes.txt"] = "unsaved\n"
+        buffers.texts["draft.txt"] = "unsaved\n"
         session = await editor.new()
         await editor.request("session/prompt", prompt(session, "[[files]]"))
-        assert (buffers.texts["notes.txt"], buffers.writes) == ("edited\n", ["notes.txt"])
+        assert (buffers.texts["draft.txt"], buffers.writes) == ("edited\n", ["draft.txt"])
         edits = [u for u in editor.updates() if u["sessionUpdate"] == "tool_call" and u["kind"] == "edit"]
         [diff] = edits[0]["content"]
-        assert (diff["path"], diff["oldText"], diff["newText"]) == (str(notes), "unsaved", "edited")
+        assert (diff["path"], diff["oldText"], diff["newText"]) == (str(draft), "unsaved", "edited")
         await editor.request("session/prompt", prompt(session, "[[new-file]]"))
         assert buffers.texts["new.txt"] == "made\n"
-    assert notes.read_text() == "saved\n"
+    assert draft.read_text() == "saved\n"
     assert not (gemini.work / "new.txt").exists()
 
 
 async def test_without_the_editor_gemini_edits_the_files_on_disk(gemini: Gemini, running: RunningGateway) -> None:
-    notes = gemini.work / "notes.txt"
-    notes.write_text("saved\n")
+    draft = gemini.work / "draft.txt"
+    draft.write_text("saved\n")
     async with editor_on(running) as (editor, buffers):
-        buffers.texts["notes.txt"] = "unsaved\n"
+        buffers.texts["draft.txt"] = "unsaved\n"
         session = await editor.new()
         await editor.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
         await editor.request("session/prompt", prompt(session, "[[plain]]"))
         [process] = gemini.processes("node")
-        # Over another protocol, while the editor still has the session open.
-        received_text = {"role": "user", "content": "[[saved]]"}
-        answer = await running.client.post(f"/session/{session}", json={"messages": [received_text]})
+        # The prompt comes over AAP while the editor has the session open.
+        message = {"role": "user", "content": "[[saved]]"}
+        answer = await running.client.post(f"/session/{session}", json={"messages": [message]})
         assert answer.json()["stopReason"] == "end_turn"
-        assert (notes.read_text(), buffers.writes) == ("edited\n", [])
-        # The CLI is told at its start whether there is an editor.
+        assert (draft.read_text(), buffers.writes) == ("edited\n", [])
+        # The CLI receives the capabilities of the editor at its start, so it was restarted.
         assert process not in gemini.processes("node")
         await editor.request("session/prompt", prompt(session, "[[files]]"))
-        assert (buffers.texts["notes.txt"], buffers.writes) == ("edited\n", ["notes.txt"])
+        assert (buffers.texts["draft.txt"], buffers.writes) == ("edited\n", ["draft.txt"])

@@ -1,4 +1,4 @@
-"""The slash commands of the real claude and gemini, as an editor in front of `portico acp` has them."""
+"""The slash commands of the real claude and gemini in an editor that connects to `portico acp`."""
 
 from __future__ import annotations
 
@@ -10,76 +10,76 @@ from acp.schema import ResourceContentBlock
 
 from tests.model_server.scenarios import text_step
 from tests.real.editor import Editor, editor_of
-from tests.real.gemini import Gemini, gemini  # noqa: F401
-from tests.real.tool_bench import Bench, unstarted_bench  # noqa: F401
+from tests.real.gemini import Gemini
+from tests.real.tool_bench import Bench
 
 LINK = ResourceContentBlock(type="resource_link", name="a.txt", uri="file:///a.txt")
 
 
-def reported(editor: Editor) -> list[dict[str, str | None]]:
-    """Each list of commands that the editor was told, as names with their hints."""
+def command_lists(editor: Editor) -> list[dict[str, str | None]]:
+    """Each list of commands that the editor received, as names with their hints."""
     lists = [update.available_commands for update in editor.of("available_commands_update")]
     return [{command.name: command.input.root.hint if command.input else None for command in found} for found in lists]
 
 
-async def answer_to(editor: Editor, agent: Any, session: str, *received_text: Any) -> str:
-    """What the agent answers."""
+async def answer_to(editor: Editor, agent: Any, session: str, *parts: Any) -> str:
+    """Send a prompt; return the answer of the agent."""
     editor.updates = [update for update in editor.updates if update.session_update != "agent_message_chunk"]
-    prompt = [text_block(part) if isinstance(part, str) else part for part in received_text]
+    prompt = [text_block(part) if isinstance(part, str) else part for part in parts]
     assert (await agent.prompt(session_id=session, prompt=prompt)).stop_reason == "end_turn"
     return editor.text
 
 
-async def test_claude_commands(unstarted_bench: Bench) -> None:  # noqa: F811
-    go = unstarted_bench.model_replies(text_step("Said."), text_step("Said."))
+async def test_claude_commands(unstarted_bench: Bench) -> None:
+    go = unstarted_bench.model_replies(text_step("Done."), text_step("Done."))
     folder = unstarted_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
-    (folder / "sayit.md").write_text(f'---\ndescription: Says it.\nargument-hint: "[what]"\n---\nSay $ARGUMENTS. {go}\n')
+    (folder / "greet.md").write_text(f'---\ndescription: Greets.\nargument-hint: "[what]"\n---\nGreet $ARGUMENTS. {go}\n')
     config = unstarted_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": "on"}
     async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
-        # Before anything is said: those that the CLI has in every folder.
-        await editor.until(lambda: reported(editor))
-        [known] = reported(editor)
+        # Before the first prompt: the commands that the CLI has in every folder.
+        await editor.until(lambda: command_lists(editor))
+        [known] = command_lists(editor)
         assert known["compact"] == "<optional custom summarization instructions>" and known["context"] is None
-        assert "sayit" not in known and not any(name.startswith("_") for name in known)
+        assert "greet" not in known and not any(name.startswith("_") for name in known)
 
-        assert await answer_to(editor, agent, session, "/sayit hello") == "Said."
-        assert f"Say hello. {go}" in str(unstarted_bench.model.bodies()[-1]["messages"])
-        # The session's own, with the project's command.
-        assert reported(editor)[1:] == [{"sayit": "[what]", **known}]
+        assert await answer_to(editor, agent, session, "/greet hello") == "Done."
+        assert f"Greet hello. {go}" in str(unstarted_bench.model.bodies()[-1]["messages"])
+        # The commands of the session, with that of the project.
+        assert command_lists(editor)[1:] == [{"greet": "[what]", **known}]
         assert "Context Usage" in await answer_to(editor, agent, session, "/context")
 
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
-        assert reported(editor)[-1] == {}
-        assert await answer_to(editor, agent, session, f"/sayit hello {go}") == "Said."
-        assert f"/sayit hello {go}" in str(unstarted_bench.model.bodies()[-1]["messages"])
+        assert command_lists(editor)[-1] == {}
+        assert await answer_to(editor, agent, session, f"/greet hello {go}") == "Done."
+        assert f"/greet hello {go}" in str(unstarted_bench.model.bodies()[-1]["messages"])
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="on")
-        assert reported(editor)[-1]["sayit"] == "[what]"
+        assert command_lists(editor)[-1]["greet"] == "[what]"
 
 
 @pytest.mark.parametrize("slash_commands", ["on", "off"])
-@pytest.mark.parametrize("parts", [("/sayit hello ", LINK), (LINK, "/sayit hello")], ids=["before", "behind"])
-async def test_claude_commands_with_an_attached_file(unstarted_bench: Bench, parts: Any, slash_commands: str) -> None:  # noqa: F811
-    go = unstarted_bench.model_replies(text_step("Said."))
+@pytest.mark.parametrize("parts", [("/greet hello ", LINK), (LINK, "/greet hello")], ids=["before", "behind"])
+async def test_claude_commands_with_an_attached_file(unstarted_bench: Bench, parts: Any, slash_commands: str) -> None:
+    go = unstarted_bench.model_replies(text_step("Done."))
     folder = unstarted_bench.work / ".claude" / "commands"
     folder.mkdir(parents=True)
-    (folder / "sayit.md").write_text(f"Say $ARGUMENTS. {go}\n")
+    (folder / "greet.md").write_text(f"Greet $ARGUMENTS. {go}\n")
     config = unstarted_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": slash_commands}
     async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         answer = await answer_to(editor, agent, session, *parts)
-        asked = str(unstarted_bench.model.bodies()[-1]["messages"])
-        assert "[@a.txt](file:///a.txt)" in asked
-        assert (answer == "Said.", "Say hello" in asked) == (slash_commands == "on",) * 2
+        request = str(unstarted_bench.model.bodies()[-1]["messages"])
+        assert "[@a.txt](file:///a.txt)" in request
+        assert (answer == "Done.", "Greet hello" in request) == (slash_commands == "on",) * 2
 
 
-async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:  # noqa: F811
+async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:
     config = unstarted_bench.config()
     config["agents"]["claude"]["options"] = {"slash_commands": "on"}
-    go = unstarted_bench.model_replies(text_step("Said."))
+    go = unstarted_bench.model_replies(text_step("Done."))
     async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         await answer_to(editor, agent, session, go)
@@ -88,19 +88,19 @@ async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:  # noqa
         assert [one.title for one in (await agent.list_sessions()).sessions] == ["The tall tower"]
 
 
-async def test_gemini_commands(gemini: Gemini) -> None:  # noqa: F811
+async def test_gemini_commands(gemini: Gemini) -> None:
     gemini.agent["options"] = {"slash_commands": "on"}
     async with editor_of("gemini", gemini.base, gemini.home, gemini.config()) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id
-        await editor.until(lambda: reported(editor))
-        [known] = reported(editor)
+        await editor.until(lambda: command_lists(editor))
+        [known] = command_lists(editor)
         assert {"about", "memory show", "init"} <= set(known)
         assert "Version: 0.61.0" in await answer_to(editor, agent, session, "/about")
         assert "Version: 0.61.0" in await answer_to(editor, agent, session, "/about", LINK)
         assert "Version: 0.61.0" in await answer_to(editor, agent, session, LINK, "/about")
         assert not [request for request in gemini.model.requests if request.body.get("contents")]
-        # The session's own list is the same, and told once.
-        assert reported(editor) == [known]
+        # The list of the session is the same and is not sent again.
+        assert command_lists(editor) == [known]
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
-        assert reported(editor)[-1] == {}
+        assert command_lists(editor)[-1] == {}
         assert "Version" not in await answer_to(editor, agent, session, "/about [[plain]]")

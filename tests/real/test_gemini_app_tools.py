@@ -12,9 +12,7 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
-from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, gemini, running, text_of
-
-__all__ = ["gemini", "running"]
+from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, text_of
 
 WEATHER = {
     "name": "get_weather",
@@ -65,7 +63,7 @@ async def result(aap: AapSession, content: Any) -> dict[str, Any]:
 
 
 def responses(gemini: Gemini) -> list[Any]:
-    """The results that the model was given last."""
+    """The tool results in the newest model request."""
     return [part["functionResponse"] for part in gemini.last_request()["contents"][-1]["parts"] if "functionResponse" in part]
 
 
@@ -88,7 +86,7 @@ async def test_calls_of_one_message_come_one_after_the_other(gemini: Gemini, run
         assert aap.pending_call()["input"] == {"location": location}
         await result(aap, f"{location}: 18")
     assert text_of(aap.last["messages"]) == "Both are mild."
-    assert [f"{place}: 18" in json.dumps(answer) for place, answer in zip(("Tokyo", "Oslo"), responses(gemini), strict=True)]
+    assert [f"{city}: 18" in json.dumps(answer) for city, answer in zip(("Tokyo", "Oslo"), responses(gemini), strict=True)]
 
 
 async def test_twenty_calls(gemini: Gemini, running: RunningGateway) -> None:
@@ -107,7 +105,7 @@ async def test_application_and_own_tools_in_one_message(gemini: Gemini, running:
     await result(aap, "18")
     assert aap.pending_call()["name"] == "get_time"
     await result(aap, "noon")
-    # The trusted one has run inline.
+    # The trusted call has run in the turn.
     assert [m["role"] for m in aap.last["messages"]] == ["assistant", "tool", "assistant"]
     assert aap.pending_call()["name"] == SHELL
     assert not (gemini.work / "made.txt").exists()
@@ -127,7 +125,7 @@ async def test_results_of_megabytes_and_images(gemini: Gemini, running: RunningG
     assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
     given = json.dumps(gemini.last_request()["contents"][-1])
     assert "a map" in given and large.rpartition(",")[2] in given
-    # By the CLI's count this is more than its model holds.
+    # The CLI counts more tokens than the context of its model.
     await aap.send_turn("[[weather]]", stop="tool_use")
     await result(aap, "x" * 5_000_000)
     assert aap.last["stopReason"] == "max_tokens"
@@ -179,11 +177,11 @@ async def test_the_token_is_in_no_argument_and_invalid_after_deletion(gemini: Ge
     server = settings["mcpServers"]["portico"]
     token = server["headers"]["Authorization"].partition(" ")[2]
     assert not any(token in part for process in gemini.processes("") for part in process.cmdline())
-    async with httpx.AsyncClient(headers=server["headers"]) as stranger:
+    async with httpx.AsyncClient(headers=server["headers"]) as other:
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        assert (await stranger.post(server["httpUrl"], json=body)).status_code != 401
+        assert (await other.post(server["httpUrl"], json=body)).status_code != 401
         await running.client.delete(f"/session/{aap.id}")
-        assert (await stranger.post(server["httpUrl"], json=body)).status_code == 401
+        assert (await other.post(server["httpUrl"], json=body)).status_code == 401
 
 
 @pytest.mark.parametrize("killed", ["daemon", "cli"])
@@ -210,7 +208,7 @@ async def test_pending_calls_are_answered_after_a_restart(gemini: Gemini, killed
         assert "18 degrees" in seeded and '"mcp_portico_get_weather"' in seeded
         again = {"messages": [{"role": "tool", "toolCallId": "x", "content": "18"}]}
         assert (await client.post(f"/session/{aap.id}", json=again)).status_code == 400
-        # It can call them again.
+        # Later calls work too.
         await aap.send_turn("[[weather]]", stop="tool_use")
         assert "19" not in json.dumps(responses(gemini))
         await result(aap, "19 degrees")

@@ -1,4 +1,4 @@
-"""The conformance check, as an author of a driver runs it, on the gemini driver with the real CLI."""
+"""The conformance check, as a driver author runs it, on the gemini driver with the real CLI."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import pytest
 
 from drivers.gemini.driver import GeminiDriver
 from drivers.testing import Setup, examine
-from tests.real.gemini import Gemini, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import Gemini
 
 
 @pytest.mark.slow
@@ -16,5 +14,5 @@ async def test_gemini(gemini: Gemini) -> None:
     setup = Setup(GeminiDriver(), gemini.base, env=gemini.env, prompt="[[plain]] hello")
     outcomes = [outcome async for outcome in examine(setup)]
     assert [outcome for outcome in outcomes if outcome.status == "failed"] == []
-    # The CLI spoils a session that is loaded in the minute of its creation.
+    # The CLI damages a session that is loaded in the minute of its creation.
     assert {outcome.check for outcome in outcomes if outcome.status == "skipped"} <= {"native session"}

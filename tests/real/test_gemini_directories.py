@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.gateway.protocols.acp.client import connect
-from tests.real.gemini import Gemini, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import Gemini
 
 
 async def test_file_tools_work_in_an_additional_directory(gemini: Gemini) -> None:
@@ -24,7 +22,7 @@ async def test_file_tools_work_in_an_additional_directory(gemini: Gemini) -> Non
         assert "hidden words" in json.dumps(gemini.last_request())
         await client.prompt(session, f"[[filewrite:{there}/b.txt]]")
         assert (there / "b.txt").exists()
-        # Opened without them, it goes no further than its folder.
+        # Without the directory its tools are limited to the working folder.
         await client.request("session/resume", {"sessionId": session, "cwd": str(here), "mcpServers": []})
         await client.prompt(session, f"[[filewrite:{there}/c.txt]]")
         assert "Path not in workspace" in json.dumps(gemini.last_request())
@@ -49,7 +47,12 @@ async def test_untrusted_tools_in_an_additional_directory_need_permission(gemini
         client.choose = lambda params: "reject_once"
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.prompt(session, f"[[filewrite:{there}/a.txt]]")
+<<<<<<< HEAD
         asked = [m["params"]["toolCall"]["kind"] for m in client.received if m.get("method") == "session/request_permission"]
         assert asked == ["edit"]
+=======
+        kinds = [m["params"]["toolCall"]["kind"] for m in client.got if m.get("method") == "session/request_permission"]
+        assert kinds == ["edit"]
+>>>>>>> wip-words-real
         assert not list(there.iterdir())
         await connection.close()

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from tests.daemon import RunningGateway
-from tests.real.gemini import Gemini, gemini, running
+from tests.real.gemini import Gemini
 from tests.real.processes import wait_until
-
-__all__ = ["gemini", "running"]
 
 
 async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[str, Any]]:
@@ -23,24 +21,24 @@ async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[
     return events
 
 
-def received_text(events: list[dict[str, Any]]) -> str:
+def answer_text(events: list[dict[str, Any]]) -> str:
     return "".join(event["text"] for event in events if event["kind"] == "agent_token")
 
 
 @pytest.mark.parametrize("task", ["hello [[plain]]", "-hello [[plain]]", "/help [[plain]]", "--version [[plain]]"])
 async def test_a_task(gemini: Gemini, running: RunningGateway, task: str) -> None:
     events = await execute(running, task)
-    assert received_text(events) == "Hello from the model, this is plain text."
+    assert answer_text(events) == "Hello from the model, this is plain text."
     assert events[-1]["exit_code"] == 0
     assert [event["kind"] for event in events].count("usage") == 1
     assert task in json.dumps(gemini.last_request()["contents"])
-    await wait_until(lambda: not list((gemini.base / "data" / "state").iterdir()), "of the task nothing is left")
+    await wait_until(lambda: not list((gemini.base / "data" / "state").iterdir()), "the state of the task is deleted")
     assert list(gemini.home.iterdir()) == []
 
 
 async def test_a_task_and_an_answer_of_a_megabyte(gemini: Gemini, running: RunningGateway) -> None:
     events = await execute(running, "x" * 1_000_000 + " [[bigtext]]")
-    assert received_text(events) == "X" * 1_200_000
+    assert answer_text(events) == "X" * 1_200_000
     assert events[-1]["exit_code"] == 0
     assert "x" * 1_000_000 in json.dumps(gemini.last_request()["contents"])
 

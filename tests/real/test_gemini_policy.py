@@ -1,16 +1,14 @@
-"""Rules in force over the real gemini: what is denied did not run although the client trusts it, what is allowed ran unasked."""
+"""Policy rules with the real gemini: denied calls do not run even if trusted, allowed calls run without permission."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.real.gemini import SHELL, Gemini, create_session, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import SHELL, Gemini, create_session
 
 RULES = [
     {"tool": SHELL, "when": {"command": "touch allowed*"}, "decide": "allow"},
-    {"tool": SHELL, "when": {"command": "touch denied*"}, "decide": "deny", "reason": "not in this house"},
+    {"tool": SHELL, "when": {"command": "touch denied*"}, "decide": "deny", "reason": "not permitted here"},
     {"tool": SHELL, "when": {"command": "touch asked*"}, "decide": "ask"},
 ]
 

@@ -1,4 +1,4 @@
-"""The real gemini's processes: resuming in another one, interrupts, the daemon or the CLI killed, and what `/meta` says."""
+"""The real gemini's processes: resuming in another one, interrupts, the daemon or the CLI killed, and its entry in `/meta`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import httpx
 
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
-from tests.real.gemini import SHELL, AapSession, Gemini, create_session, gemini, running
+from tests.real.gemini import SHELL, AapSession, Gemini, create_session
 from tests.real.processes import wait_for_exit, wait_until
-
-__all__ = ["gemini", "running"]
 
 
 async def test_a_session_is_resumed_after_a_restart_of_the_daemon(gemini: Gemini) -> None:
@@ -27,10 +25,10 @@ async def test_a_session_is_resumed_after_a_restart_of_the_daemon(gemini: Gemini
         await daemon.start()
         async with daemon.client() as client:
             aap = AapSession(client, aap.id, {})
-            received_text = await aap.send_turn("[[recall]]")
-            assert "hello [[plain]] | and [[think]]" in received_text
-            # Of the replay of the session that is loaded nothing comes.
-            assert "Hello from the model" not in received_text
+            answer = await aap.send_turn("[[recall]]")
+            assert "hello [[plain]] | and [[think]]" in answer
+            # The replay of the loaded session is not part of the answer.
+            assert "Hello from the model" not in answer
     assert len([r for r in gemini.model.requests if r.scenario == "recall"]) == 2
 
 
@@ -43,15 +41,15 @@ async def test_a_lost_native_session_is_seeded(gemini: Gemini) -> None:
         path.unlink()
     await daemon.start()
     async with daemon.client() as client:
-        received_text = await AapSession(client, aap.id, {}).send_turn("[[recall]]")
-    assert received_text == "I see 2 user texts. Before this one: hello [[plain]]"
+        answer = await AapSession(client, aap.id, {}).send_turn("[[recall]]")
+    assert answer == "I see 2 user texts. Before this one: hello [[plain]]"
 
 
 async def test_an_interrupt_in_text(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[plain]]")
     session = await running.gateway.sessions.get(ADMINISTRATOR, aap.id)
     turn = asyncio.create_task(aap.post({"role": "user", "content": "[[slowcount]]"}))
-    await wait_until(lambda: any(r.scenario == "slowcount" for r in gemini.model.requests), "the model was asked")
+    await wait_until(lambda: any(r.scenario == "slowcount" for r in gemini.model.requests), "the model has a request")
     assert session.run is not None
     await session.run.cancel()
     answer = await turn
@@ -112,5 +110,5 @@ async def _agent(client: httpx.AsyncClient) -> dict[str, Any]:
             while not found:
                 agents = (await client.get("/meta")).json()["agents"]
                 found = [agent for agent in agents if agent["name"] == "gemini" and agent["version"] != "0.0.0"]
-    assert found, "gemini is not offered"
+    assert found, "gemini is not listed"
     return found[0]

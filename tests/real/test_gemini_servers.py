@@ -1,4 +1,4 @@
-"""MCP servers that an editor brings along, with the real gemini: asked about, granted, denied; and nobody reads their secrets."""
+"""MCP servers of an editor with the real gemini: calls need permission, and secrets of the servers are not exposed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.editor import SERVER, editor_of
-from tests.real.gemini import SCENARIOS, Gemini, gemini
-
-__all__ = ["gemini"]
+from tests.real.gemini import SCENARIOS, Gemini
 
 SECRET = "tok-5up3r-s3cr3t"
-SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server-2_secret", {"x": 1}),)), text_step("Told.")))
-SCENARIOS["server2"] = Scenario((Step((ToolUse("mcp_portico-2_secret", {}),)), text_step("Told.")))
+SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server-2_secret", {"x": 1}),)), text_step("Done.")))
+SCENARIOS["server2"] = Scenario((Step((ToolUse("mcp_portico-2_secret", {}),)), text_step("Done.")))
 
 
 def server(name: str = "my server") -> McpServerStdio:

@@ -10,11 +10,9 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
-from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, gemini, running, text_of
+from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, text_of
 
-__all__ = ["gemini", "running"]
-
-OF_EVERY_SORT: dict[str, dict[str, object]] = {
+INPUTS: dict[str, dict[str, object]] = {
     READ: {"file_path": "f.txt"},
     "list_directory": {"dir_path": "."},
     "grep_search": {"pattern": "CONTENT"},
@@ -24,9 +22,9 @@ OF_EVERY_SORT: dict[str, dict[str, object]] = {
     "web_fetch": {"prompt": "Read {arg}"},
     "google_web_search": {"query": "weather"},
 }
-SCENARIOS["web"] = Scenario((Step((ToolUse("web_fetch", OF_EVERY_SORT["web_fetch"]),)), text_step("Fetched.")))
+SCENARIOS["web"] = Scenario((Step((ToolUse("web_fetch", INPUTS["web_fetch"]),)), text_step("Fetched.")))
 for listed in (READ, SHELL):
-    others = tuple(ToolUse(name, given) for name, given in OF_EVERY_SORT.items() if name != listed)
+    others = tuple(ToolUse(name, given) for name, given in INPUTS.items() if name != listed)
     SCENARIOS[f"not-{listed}"] = Scenario((Step(others), text_step("All tried.")))
 
 
@@ -40,7 +38,7 @@ async def test_a_conversation_in_one_process(gemini: Gemini, running: RunningGat
     assert "carefully" in blocks[0]["thinking"]
     assert await aap.send_turn("[[recall]]") == "I see 3 user texts. Before this one: hello [[plain]] | and [[think]]"
     assert gemini.processes("node") == [process]
-    # The user's own home is not touched.
+    # The home folder of the user is unchanged.
     assert list(gemini.home.iterdir()) == []
 
 
@@ -71,7 +69,7 @@ async def test_a_permission_for_each_of_the_tools(gemini: Gemini, running: Runni
     await aap.permit(granted)
     assert aap.last["stopReason"] == "end_turn"
     assert (gemini.work / "made.txt").exists() is granted
-    # `ls` is one of the commands that the CLI takes for safe, and reading one of the tools: neither slips past the client.
+    # The CLI takes the command `ls` and the tool read_file for safe; both need permission.
     for prompt, name in (("[[run:ls]]", SHELL), ("[[fileread:f.txt]]", READ), ("[[filewrite:out.txt]]", WRITE)):
         await aap.send_turn(prompt, stop="tool_use")
         assert aap.pending_call()["name"] == name
@@ -94,12 +92,12 @@ async def test_an_unlisted_tool_does_not_run(gemini: Gemini, running: RunningGat
 
 @pytest.mark.parametrize("listed", [READ, SHELL])
 async def test_no_kind_of_tool_runs_unlisted(gemini: Gemini, running: RunningGateway, listed: str) -> None:
-    """To read, to search, to write, to run, and of the web: the model calls them although it is not offered them."""
+    """The model calls tools that read, search, write, run commands and use the web, although none is in its request."""
     (gemini.work / "f.txt").write_text("CONTENT")
     aap = await create_session(running.client, f"[[not-{listed}:{gemini.model.url}/fetched]]", tools={listed: False})
     assert (aap.last["stopReason"], text_of(aap.last["messages"])) == ("end_turn", "All tried.")
     answers = [part["functionResponse"]["response"] for part in gemini.last_request()["contents"][-1]["parts"]]
-    assert ["not found" in answer["error"] for answer in answers] == [True] * (len(OF_EVERY_SORT) - 1)
+    assert ["not found" in answer["error"] for answer in answers] == [True] * (len(INPUTS) - 1)
     assert not [request for request in gemini.model.requests if "fetched" in request.path]
     assert [(path.name, path.read_text()) for path in gemini.work.iterdir()] == [("f.txt", "CONTENT")]
 
@@ -123,7 +121,7 @@ async def test_project_settings_add_no_tools(gemini: Gemini, running: RunningGat
     (own / "policies" / "x.toml").write_text('[[rule]]\ntoolName = "*"\ndecision = "allow"\npriority = 999\n')
     (gemini.work / "GEMINI.md").write_text("PROJECT-MEMORY")
     await create_session(running.client, "[[run:touch made.txt]]", tools={READ: True})
-    # They may take tools away, which nobody is hurt by; what they allow is not there.
+    # Project settings can remove tools but not add them.
     assert set(gemini.tools()) <= {READ}
     assert "PROJECT-MEMORY" in json.dumps(gemini.last_request())
     aap = await create_session(running.client, "[[run:ls]]", tools={SHELL: False}, settings="user")
@@ -157,12 +155,12 @@ async def test_a_history_and_a_system_prompt(gemini: Gemini, running: RunningGat
     for mode in ("append", "replace"):
         aap = await create_session(running.client, *history, "[[recall]]", system_prompt=mode)
         assert text_of(aap.last["messages"]) == "I see 2 user texts. Before this one: My name is Ada."
-        asked = gemini.last_request()
-        received_text = json.dumps(asked["contents"])
-        assert '"functionCall"' in received_text
-        assert '"output": "18C"' in received_text
-        assert "It is mild." in received_text
-        system = asked["systemInstruction"]["parts"][0]["text"]
+        request = gemini.last_request()
+        contents = json.dumps(request["contents"])
+        assert '"functionCall"' in contents
+        assert '"output": "18C"' in contents
+        assert "It is mild." in contents
+        system = request["systemInstruction"]["parts"][0]["text"]
         assert "SYSTEM-MARK" in system
         assert (len(system) < 200) is (mode == "replace")
 

@@ -1,9 +1,8 @@
-"""A bench for tools: the real claude behind a gateway, a model that calls what a test tells it to, and a client that answers."""
+"""A test bench for tools: the real claude behind a gateway, a model whose replies a test sets, and an AAP client."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,12 +18,13 @@ from tests.daemon import Daemon, gateway_config, run_gateway
 from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, text_step
 from tests.model_server.serving import ModelServer
+from tests.real.clis import BIN, require
 
-PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
+PROGRAM = BIN / "claude"
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 CLOCK = {"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}}
 NAMES = ("calls", "inner", "sticky")
-"""What a test may have the model do; `sticky` goes on through texts that are not the user's."""
+"""Scenarios whose replies a test can set; `sticky` also answers texts without a tag."""
 
 Json = dict[str, Any]
 
@@ -43,11 +43,11 @@ def bash(command: str) -> ToolUse:
 
 @dataclass
 class Turn:
-    """What one exchange gave, from its stream."""
+    """The response to one request, read from its event stream; `error` is that of a rejected request."""
 
     status: int
     events: list[tuple[str, Json]]
-    refusal: str = ""
+    error: str = ""
 
     @property
     def session(self) -> str:
@@ -79,7 +79,7 @@ class Turn:
 
 @dataclass
 class Bench:
-    """`model_calls` writes what the model does; `say` and `answer` are the client."""
+    """The replies of the model are set by `model_calls` and `model_replies`; `start`, `send_turn` and `answer` are the client."""
 
     base: Path
     model: ModelServer
@@ -109,28 +109,28 @@ class Bench:
         return gateway_config(self.base, agents={"claude": agent})
 
     def model_calls(self, *blocks: Block, after: str = "Done.", name: str = "calls") -> str:
-        """The model makes these calls in one message, then says `after`. The text that starts it."""
+        """Let the model make these calls in one message and then reply `after`. Return the prompt that starts it."""
         return self.model_replies(Step(blocks, chunk=5000), text_step(after), name=name)
 
     def model_replies(self, *steps: Step, name: str = "calls") -> str:
-        """The model gives these replies. The text that starts it."""
+        """Let the model give these replies. Return the prompt that starts it."""
         assert name in NAMES
         self.replies[name] = steps
         return f"go [[{name}]]"
 
     def settings(self, value: Json) -> None:
-        """The user's own settings of the CLI."""
+        """Write the user settings of the CLI."""
         folder = self.home / ".claude"
         folder.mkdir(exist_ok=True)
         (folder / "settings.json").write_text(json.dumps(value))
 
     async def start(self, text: str, own: Mapping[str, bool] | None = None, app: Sequence[Json] = (), **more: Any) -> Turn:
-        """A new session. `own` are the agent's own tools, with whether each is trusted."""
+        """Create a session. `own` are the agent's tools by name with their trust, `app` the application's."""
         agent = {"name": "claude", "tools": _refs(own or {}), "options": more.pop("options", {})}
         messages = [{"role": "user", "content": text}]
         return await self._turn("PUT", "/session", {"agent": agent, "tools": list(app), "messages": messages, **more})
 
-    async def text_step(self, session: str, text: str, own: Mapping[str, bool] | None = None, **more: Any) -> Turn:
+    async def send_turn(self, session: str, text: str, own: Mapping[str, bool] | None = None, **more: Any) -> Turn:
         agent = {} if own is None else {"agent": {"tools": _refs(own)}}
         return await self.answer(session, {"role": "user", "content": text}, **agent, **more)
 
@@ -150,17 +150,16 @@ class Bench:
         assert self.client is not None
         async with self.client.stream(method, path, json={"stream": "delta", **body}) as response:
             if response.status_code >= 400:
-                refusal = json.loads(await response.aread())["error"]
-                return Turn(response.status_code, [], refusal)
+                return Turn(response.status_code, [], json.loads(await response.aread())["error"])
             return Turn(response.status_code, [event async for event in _events(response)])
 
     def sent(self) -> list[Json]:
-        """The messages of the last request that the model got."""
+        """The messages of the last model request."""
         messages: list[Json] = self.model.bodies()[-1]["messages"]
         return messages
 
     def results_sent(self) -> dict[str, Json]:
-        """All tool results in it, by call."""
+        """The tool results of the last model request, by call id."""
         blocks = [block for m in self.sent() if isinstance(m["content"], list) for block in m["content"]]
         return {block["tool_use_id"]: block for block in blocks if block["type"] == "tool_result"}
 
@@ -192,12 +191,11 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Json]]:
 
 @asynccontextmanager
 async def _bench(base: Path) -> AsyncIterator[Bench]:
-    if not PROGRAM.exists():
-        pytest.skip("the claude CLI is not installed; make test-real installs it")
+    require(PROGRAM)
     for name in ("home", "work"):
         (base / name).mkdir()
     replies: dict[str, Sequence[Step]] = {}
-    # The server copies its scenarios when it starts; these look up what a test has said since.
+    # The server copies its scenarios when it starts; these steps read the replies that a test sets later.
     scenarios = {
         name: Scenario(tuple(partial(_reply, replies, name, n) for n in range(9)), sticky=name == "sticky") for name in NAMES
     }
@@ -211,10 +209,8 @@ def _reply(replies: Mapping[str, Sequence[Step]], name: str, n: int, _: Dialogue
 
 
 @pytest.fixture
-async def unstarted_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+async def unstarted_bench(tmp_path: Path) -> AsyncIterator[Bench]:
     """A bench without a gateway."""
-    for name in set(os.environ) - {"PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST"}:
-        monkeypatch.delenv(name)
     async with _bench(tmp_path) as bench:
         yield bench
 
@@ -230,7 +226,7 @@ async def bench(unstarted_bench: Bench) -> AsyncIterator[Bench]:
 
 @asynccontextmanager
 async def daemon_of(bench: Bench) -> AsyncIterator[Daemon]:
-    """A daemon of its own process, which a test may kill and start again; its client is the bench's."""
+    """Start a daemon in its own process, which a test can kill and start again; `bench` uses its client."""
     daemon = Daemon(write_config(bench.base, bench.config()), bench.base)
     await daemon.start()
     try:

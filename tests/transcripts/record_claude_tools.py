@@ -1,7 +1,7 @@
 """Records conversations about tools between the real claude and its codec: `python -m tests.transcripts.record_claude_tools`.
 
-Needs the CLI (make .clis/.installed). Each line of a file in `claude_tools` is one thing that happened: `prompt`, `reply` and
-`interrupt` (asked of the codec), `in` (what it wrote), `out` (what the CLI printed), `event` (what the codec made of it).
+Needs the CLI (make .clis/.installed). Each line of a file in `claude_tools` is one step: `prompt`, `reply` and `interrupt` (calls
+of the codec), `in` (a line that it wrote), `out` (a line of the CLI), `event` (an event of the codec).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
 from drivers.runtime.process import Process, Spawner
 from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
+from tests.real.clis import BIN
 
 HERE = Path(__file__).parent / "claude_tools"
-PROGRAM = Path(__file__).parents[2] / ".clis" / "node_modules" / ".bin" / "claude"
+PROGRAM = BIN / "claude"
 LIMITS = Limits(start=60, idle=60, total=120, grace=5)
 APP = (ToolSpec("get_weather", "The weather.", {"type": "object"}), ToolSpec("get time", "The time.", {"type": "object"}))
 GRANTS = (ToolGrant("Read", True), ToolGrant("Write", True), ToolGrant("Agent", True), ToolGrant("Bash"))
@@ -72,11 +73,11 @@ WIRES: dict[str, tuple[str, list[Answers]]] = {
     "subagent": ("subagent", [[False, "rain"]]),
     "interrupt": ("mixed", []),
 }
-"""By the name of the file: what the model does, and the client's answers to the calls that wait, a list for each stop."""
+"""By the name of the file: the scenario of the model, and the replies of the client to the pending calls, a list per stop."""
 
 
-class Tape:
-    """Everything that happens between a codec and its CLI."""
+class Recorder:
+    """Records the lines and events between a codec and its CLI."""
 
     def __init__(self, launch: Launch, process: Process) -> None:
         self.codec, self.process = launch.codec, process
@@ -117,33 +118,33 @@ async def record(name: str, scenario: str, answers: list[Answers], url: str, bas
     launch = ClaudeDriver().session(SessionSpec(str(PROGRAM), work, env, tools=GRANTS, app_tools=APP))
     command = launch.command
     process = await Spawner().spawn(Command(command.argv, command.cwd, command.env, files=command.files))
-    tape = Tape(launch, process)
+    recorder = Recorder(launch, process)
     try:
-        tape.flush()
+        recorder.flush()
         while launch.codec.phase == "starting":
             for line in await process.read_lines():
-                tape.records.append({"out": json.loads(line)})
+                recorder.records.append({"out": json.loads(line)})
                 launch.codec.receive(line)
-                tape.flush()
-        received_text = f"go [[{scenario}:{work}]]"
-        tape.records.append({"prompt": received_text})
-        launch.codec.prompt(Prompt(received_text))
-        tape.flush()
-        event = await tape.until(Awaiting, SessionEnd)
+                recorder.flush()
+        prompt_text = f"go [[{scenario}:{work}]]"
+        recorder.records.append({"prompt": prompt_text})
+        launch.codec.prompt(Prompt(prompt_text))
+        recorder.flush()
+        event = await recorder.until(Awaiting, SessionEnd)
         for given in answers:
             assert isinstance(event, Awaiting), event
             for call, answer in zip(event.calls, given, strict=False):
-                tape.reply(call.id, answer)
-            event = await tape.until(Awaiting, SessionEnd)
+                recorder.reply(call.id, answer)
+            event = await recorder.until(Awaiting, SessionEnd)
         if isinstance(event, Awaiting):
-            tape.records.append({"interrupt": True})
+            recorder.records.append({"interrupt": True})
             launch.codec.interrupt()
-            tape.flush()
-            event = await tape.until(SessionEnd)
+            recorder.flush()
+            event = await recorder.until(SessionEnd)
         assert isinstance(event, SessionEnd), event
     finally:
         await process.close(2.0)
-    text = "".join(json.dumps(_trimmed(found)) + "\n" for found in tape.records)
+    text = "".join(json.dumps(_trimmed(found)) + "\n" for found in recorder.records)
     text = (
         text.replace(str(home), "/home/user")
         .replace(str(home).replace("/", "-"), "-home-user")
@@ -153,7 +154,7 @@ async def record(name: str, scenario: str, answers: list[Answers], url: str, bas
 
 
 def _trimmed(found: Json) -> Json:
-    """Without the long lists of what this CLI could do besides."""
+    """Remove the long lists of capabilities from a line of the CLI."""
     out = found.get("out", {})
     if out.get("type") == "control_response" and out["response"]["request_id"] == "init":
         return {"out": {**out, "response": {**out["response"], "response": {}}}}

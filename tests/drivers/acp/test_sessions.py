@@ -146,7 +146,7 @@ async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pyt
         AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), agent_args()), Spawner(MARK)
     )
     assert (found.version, found.problem, found.logged_in) == ("1.2.3", None, True)
-    assert found.commands == (SlashCommand(name="shout", description="Says it louder.", hint="what to say"),)
+    assert found.commands == (SlashCommand(name="shout", description="Repeats it louder.", hint="text to repeat"),)
 
 
 @pytest.mark.parametrize(

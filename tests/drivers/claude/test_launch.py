@@ -101,10 +101,9 @@ def test_the_arguments_of_a_session() -> None:
     argv = ClaudeDriver().session(session()).command.argv
     session_id = value_of(argv, "--session-id")
     assert argv == (
-        "claude", "--print", "--input-format", "stream-json", *TASK_ARGUMENTS[1:],
-        "--include-hook-events", "--replay-user-messages",
-        "--permission-prompt-tool", "stdio", "--tools", "", "--strict-mcp-config", "--permission-mode", "default",
-        "--setting-sources", "user,project,local", "--session-id", session_id,
+        "claude", "--print", "--input-format", "stream-json", *TASK_ARGUMENTS[1:], "--include-hook-events",
+        "--replay-user-messages", "--permission-prompt-tool", "stdio", "--tools", "", "--strict-mcp-config",
+        "--permission-mode", "default", "--setting-sources", "user,project,local", "--session-id", session_id,
     )  # fmt: skip
     assert str(uuid.UUID(session_id)) == session_id
 

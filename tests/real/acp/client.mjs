@@ -1,7 +1,7 @@
-// The official TypeScript client as it is, with a test at its standard input and output, a line of JSON each:
+// The official TypeScript client, driven by a test over standard input and output, one line of JSON per message:
 //   node client.mjs FOLDER_OF_PACKAGES URL KEY
 // in:  {"n": 1, "method": ..., "params": ...} a request, without n a notification; {"choose": KIND} for permission requests
-// out: {"n": 1, "result" | "error": ...}, {"update": ...}, {"asked": ...}, {"served": METHOD, "params": ...}, {"closed": REASON}
+// out: {"n": 1, "result" | "error": ...}, {"update": ...}, {"permission": ...}, {"served": METHOD, "params": ...}, {"closed": REASON}
 import { createRequire } from "node:module"
 import { createInterface } from "node:readline"
 import { pathToFileURL } from "node:url"
@@ -9,7 +9,7 @@ import { pathToFileURL } from "node:url"
 const [packages, url, key] = process.argv.slice(2)
 const { resolve } = createRequire(`${packages}/`)
 const load = async (name) => import(pathToFileURL(resolve(name)))
-const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`)
+const emit = (message) => process.stdout.write(`${JSON.stringify(message)}\n`)
 
 const acp = await load("@agentclientprotocol/sdk")
 const { createHttpStream } = await load("@agentclientprotocol/sdk/experimental/http-client")
@@ -20,13 +20,13 @@ const headers = { Authorization: `Bearer ${key}` }
 const stream = url.startsWith("ws") ? createWebSocketStream(url, { WebSocket, headers }) : createHttpStream(url, { headers })
 let choose = "allow_once"
 const answer = ({ params }) => {
-  say({ asked: params })
+  emit({ permission: params })
   if (choose === "nothing") return new Promise(() => {})
   const { optionId } = params.options.find((option) => option.kind === choose)
   return { outcome: { outcome: "selected", optionId } }
 }
-// Files and terminals as an editor has them, always the same.
-const serve = (method, result) => [method, ({ params }) => (say({ served: method, params }), result(params))]
+// The files and terminals of an editor, with constant content.
+const serve = (method, result) => [method, ({ params }) => (emit({ served: method, params }), result(params))]
 const { fs, terminal } = acp.methods.client
 const services = [
   serve(fs.readTextFile, ({ path }) => ({ content: `text of ${path.split("/").pop()}` })),
@@ -37,19 +37,19 @@ const services = [
   serve(terminal.kill, () => ({})),
   serve(terminal.release, () => ({})),
 ]
-// Updates first: every handler before theirs is a turn of the event loop later, and answers to requests wait for none of them.
+// The handler of updates comes first: each earlier handler delays it by a turn of the event loop, and responses do not wait for it.
 const client = acp
   .client({ name: "test" })
-  .onNotification(acp.methods.client.session.update, ({ params }) => say({ update: params }))
+  .onNotification(acp.methods.client.session.update, ({ params }) => emit({ update: params }))
   .onRequest(acp.methods.client.session.requestPermission, answer)
 const connection = services.reduce((app, [method, handler]) => app.onRequest(method, handler), client).connect(stream)
 
-connection.closed.then(() => say({ closed: true }), (error) => say({ closed: String(error) }))
+connection.closed.then(() => emit({ closed: true }), (error) => emit({ closed: String(error) }))
 const ask = async ({ n, method, params }) => {
   try {
-    say({ n, result: (await connection.agent.request(method, params)) ?? {} })
+    emit({ n, result: (await connection.agent.request(method, params)) ?? {} })
   } catch (error) {
-    say({ n, error: { code: error.code ?? 0, message: String(error.message ?? error) } })
+    emit({ n, error: { code: error.code ?? 0, message: String(error.message ?? error) } })
   }
 }
 for await (const line of createInterface({ input: process.stdin })) {

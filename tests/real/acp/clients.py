@@ -1,11 +1,10 @@
-"""The two official clients of the protocol as they are, over either transport of the daemon, in one form for the tests."""
+"""The two official clients of the protocol, over either transport of the daemon, with one interface for the tests."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
@@ -13,13 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 from acp import RequestError, connect_to_agent, text_block
 from acp.http import create_http_stream
 from acp.schema import ClientCapabilities
 from acp.ws import create_websocket_stream
 
-CLIS = Path(__file__).parents[3] / ".clis"
+from tests.real.clis import CLIS, require
+
 PACKAGES = CLIS / "acp-client"
 SCRIPT = Path(__file__).with_name("client.mjs")
 
@@ -27,7 +26,7 @@ Json = dict[str, Any]
 
 
 class RequestFailed(Exception):
-    """An error of JSON-RPC, with its code."""
+    """The JSON-RPC error of a request, with its code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -35,9 +34,9 @@ class RequestFailed(Exception):
 
 
 class Editor(ABC):
-    """A client that notes what it sees, and has files and a terminal that are always the same.
+    """A client that records updates and permission requests, with files and a terminal of constant content.
 
-    `choose` is the kind of option that it answers permission requests with.
+    `choose` sets the kind of option that answers permission requests.
     """
 
     def __init__(self) -> None:
@@ -56,7 +55,7 @@ class Editor(ABC):
 
     @abstractmethod
     async def choose(self, kind: str) -> None:
-        """Answer so from now on; `nothing` leaves questions open."""
+        """Answer later permission requests with this kind of option; with `nothing` they stay pending."""
 
     async def new(self) -> str:
         return str((await self.call("session/new", {"cwd": ".", "mcpServers": []}))["sessionId"])
@@ -71,7 +70,7 @@ class Editor(ABC):
     async def resume(self, session: str) -> Json:
         return await self.call("session/resume", {"sessionId": session, "cwd": ".", "mcpServers": []})
 
-    async def listed(self) -> list[str]:
+    async def list_ids(self) -> list[str]:
         return [found["sessionId"] for found in (await self.call("session/list", {}))["sessions"]]
 
     async def until(self, seen: Callable[[], Any]) -> None:
@@ -81,12 +80,12 @@ class Editor(ABC):
                 await self.changed.wait()
 
     def received_text(self, kind: str = "agent_message_chunk") -> str:
-        found = (note["update"] for note in self.updates)
+        found = (notification["update"] for notification in self.updates)
         return "".join(update["content"]["text"] for update in found if update["sessionUpdate"] == kind)
 
 
 class TypeScript(Editor):
-    """@agentclientprotocol/sdk, in a node of its own."""
+    """@agentclientprotocol/sdk, in a Node process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         super().__init__()
@@ -104,8 +103,8 @@ class TypeScript(Editor):
                     answer.set_result(message)
             elif "update" in message:
                 self.updates.append(message["update"])
-            elif "asked" in message:
-                self.permission_requests.append(message["asked"])
+            elif "permission" in message:
+                self.permission_requests.append(message["permission"])
             elif "served" in message:
                 self.served.append(message["served"])
             self.changed.set()
@@ -212,23 +211,23 @@ def _snake(name: str) -> str:
 @asynccontextmanager
 async def editor_on(language: str, transport: str, url: str, agent: str, key: str) -> AsyncIterator[Editor]:
     """An initialized client of the daemon at `url`."""
-    place = f"{url.replace('http', 'ws', 1) if transport == 'ws' else url}/acp/{agent}"
-    connected = _python(transport, place, key) if language == "python" else _typescript(place, key)
+    address = f"{url.replace('http', 'ws', 1) if transport == 'ws' else url}/acp/{agent}"
+    connected = _python(transport, address, key) if language == "python" else _typescript(address, key)
     async with connected as editor:
-        offers = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
-        answer = await editor.call("initialize", {"protocolVersion": 1, "clientCapabilities": offers})
+        capabilities = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
+        answer = await editor.call("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
         assert answer["protocolVersion"] == 1
         assert answer["agentCapabilities"]["loadSession"]
         yield editor
 
 
 @asynccontextmanager
-async def _python(transport: str, place: str, key: str) -> AsyncIterator[Editor]:
+async def _python(transport: str, address: str, key: str) -> AsyncIterator[Editor]:
     headers = {"Authorization": f"Bearer {key}"}
     stream = (
-        create_http_stream(place, headers=headers)
+        create_http_stream(address, headers=headers)
         if transport == "http"
-        else await create_websocket_stream(place, headers=headers)
+        else await create_websocket_stream(address, headers=headers)
     )
     editor: Any = Python()
     editor.connection = connect_to_agent(editor, stream)
@@ -241,15 +240,12 @@ async def _python(transport: str, place: str, key: str) -> AsyncIterator[Editor]
 
 
 @asynccontextmanager
-async def _typescript(place: str, key: str) -> AsyncIterator[Editor]:
-    if not (PACKAGES / "node_modules" / "@agentclientprotocol").exists():
-        if "CI" in os.environ or (PACKAGES / ".installed").exists():
-            pytest.fail(f"{PACKAGES} has no @agentclientprotocol/sdk although it should be installed; try make clean test-real")
-        pytest.skip("the TypeScript client is not installed; make test-real installs it")
+async def _typescript(address: str, key: str) -> AsyncIterator[Editor]:
+    require(PACKAGES / "node_modules" / "@agentclientprotocol", PACKAGES)
     node = shutil.which("node")
     assert node is not None
     process = await asyncio.create_subprocess_exec(
-        node, str(SCRIPT), str(PACKAGES), place, key,
+        node, str(SCRIPT), str(PACKAGES), address, key,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=64 * 1024 * 1024,
     )  # fmt: skip
     editor = TypeScript(process)

@@ -1,5 +1,4 @@
-"""A model that says back what the user says, for requirements of agents that do; `slow` is answered slowly, and for `work` it
-runs a command."""
+"""A model that echoes the user's text. A text with `slow` has a slow answer, one with `work` a tool call."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ WORK = Step((ToolUse("Bash", {"command": "echo worked", "description": "work"}),
 
 
 class Mirror(Engine):
-    """Looks at what was said last, and at nothing before it."""
+    """Chooses the reply by the last message only."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -24,9 +23,9 @@ class Mirror(Engine):
         last = dialogue[-1]
         if last.role == "tool":
             return Choice("mirror", 1, text_step("It is done."))
-        # The CLI's own word on a prompt that was cancelled stands before the next one (2.1.329).
-        received_text = "\n".join(text for text in last.texts if not text.startswith("[Request interrupted"))
-        step = SLOW if "slow" in received_text else WORK if "work" in received_text else text_step(received_text)
+        # claude 2.1.329 adds a text about a cancelled prompt before the next one.
+        prompt_text = "\n".join(text for text in last.texts if not text.startswith("[Request interrupted"))
+        step = SLOW if "slow" in prompt_text else WORK if "work" in prompt_text else text_step(prompt_text)
         return Choice("mirror", 0, step)
 
 

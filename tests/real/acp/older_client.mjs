@@ -1,6 +1,6 @@
-// The first release of the TypeScript client, which sets a model by a method of its own and knows of no config options:
+// The first release of the TypeScript client, which sets a model by its own method and has no config options:
 //   node older_client.mjs MODULE MODEL COMMAND...
-// Starts the agent, sets the model, says hello, and prints each update of text and the stop reason.
+// Starts the agent, sets the model, sends "hello", and prints each text update and the stop reason.
 import { spawn } from "node:child_process"
 import { Readable, Writable } from "node:stream"
 import { pathToFileURL } from "node:url"
@@ -11,7 +11,7 @@ const agent = spawn(program, args, { stdio: ["pipe", "pipe", "inherit"] })
 const stream = acp.ndJsonStream(Writable.toWeb(agent.stdin), Readable.toWeb(agent.stdout))
 const client = {
   async sessionUpdate({ update }) {
-    if (update.sessionUpdate === "agent_message_chunk") console.log(`said: ${update.content.text}`)
+    if (update.sessionUpdate === "agent_message_chunk") console.log(`text: ${update.content.text}`)
   },
 }
 const connection = new acp.ClientSideConnection(() => client, stream)

@@ -1,4 +1,4 @@
-"""Example programs of the protocol's packages, their files unchanged, with `portico acp` where they look for their agent."""
+"""Runs unmodified example programs of the protocol's packages with `portico acp` as their agent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import write_config
 from tests.daemon import gateway_config
+from tests.real.clis import CLIS, ROOT, require
 
-ROOT = Path(__file__).parents[3]
-CLIS = ROOT / ".clis"
 PACKAGES = CLIS / "acp-client" / "node_modules"
 STEPS = [
     {"thinking": "Let me see."},
@@ -28,7 +25,7 @@ STEPS = [
 
 
 def portico_acp(folder: Path, agent: str) -> list[str]:
-    """The command line of `portico acp AGENT`, where `script` says what it was told and asks before it writes a note."""
+    """The command line of `portico acp AGENT`, whose agent `script` echoes its prompt and requests permission for a tool call."""
     config = gateway_config(
         folder, agents={"script": {"driver": "script", "cwd": str(folder), "options": {"scenario": "note.json"}}}
     )
@@ -36,34 +33,30 @@ def portico_acp(folder: Path, agent: str) -> list[str]:
     return [sys.executable, "-m", "gateway", "acp", "--config", str(write_config(folder, config)), agent]
 
 
-def program(place: Path, command: list[str]) -> Path:
-    """A program of that name that is this command, whatever its arguments."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
-    place.chmod(0o755)
-    return place
+def program(path: Path, command: list[str]) -> Path:
+    """Write a program at `path` that runs this command and ignores its arguments."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
+    path.chmod(0o755)
+    return path
 
 
-def installed(place: Path) -> Path:
-    """A node package or program. Without it the test is skipped by hand, and fails in CI and after `make test-real`."""
-    if not place.exists():
-        if "CI" in os.environ or (CLIS / "acp-client" / ".installed").exists():
-            pytest.fail(f"{place} is missing although it should be installed; try make clean test-real")
-        pytest.skip(f"{place.name} is not installed; make test-real installs it")
-    return place
+def installed(path: Path) -> Path:
+    """Return the path of a Node package or program, or skip or fail the test if it does not exist."""
+    return require(path, CLIS / "acp-client")
 
 
 def node() -> Path:
-    """The machine's Node."""
+    """The Node of the machine."""
     found = shutil.which("node")
     assert found is not None
     return Path(found)
 
 
-async def received_text(
+async def run_program(
     *command: str | Path, folder: Path, stdin: str = "", env: Mapping[str, str] | None = None, code: int | None = 0
 ) -> str:
-    """What it prints, with this to read, in this folder; its exit code must be this."""
+    """Run a program in this folder; return its output. Its exit code must be `code`, if that is not None."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), **(env or {})}
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, cwd=folder,

@@ -10,11 +10,11 @@ import pytest
 from tests.daemon import KEY, RunningGateway, run_gateway
 from tests.model_server.scenarios import Text, text_step
 from tests.real.acp.clients import editor_on
-from tests.real.tool_bench import Bench, bash, unstarted_bench  # noqa: F401
+from tests.real.tool_bench import Bench, bash
 
 
 @pytest.fixture
-async def portico(unstarted_bench: Bench) -> AsyncIterator[RunningGateway]:  # noqa: F811
+async def portico(unstarted_bench: Bench) -> AsyncIterator[RunningGateway]:
     async with run_gateway(unstarted_bench.config()) as running:
         yield running
 
@@ -22,12 +22,9 @@ async def portico(unstarted_bench: Bench) -> AsyncIterator[RunningGateway]:  # n
 @pytest.mark.parametrize("transport", ["ws", "http"])
 @pytest.mark.parametrize("language", ["python", "typescript"])
 async def test_permission_denial_cancel_and_reload(
-    unstarted_bench: Bench,  # noqa: F811
-    portico: RunningGateway,
-    language: str,
-    transport: str,
+    unstarted_bench: Bench, portico: RunningGateway, language: str, transport: str
 ) -> None:
-    """A command by permission and one denied, a cancelled one, a reconnect, and a prompt on the loaded session."""
+    """A granted, a denied and a cancelled command, a reconnect, and a prompt on the loaded session."""
     made = unstarted_bench.work / "made.txt"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
         session = await editor.new()
@@ -48,12 +45,12 @@ async def test_permission_denial_cancel_and_reload(
         await editor.notify("session/cancel", {"sessionId": session})
         assert await prompting == "cancelled"
     async with editor_on(language, transport, portico.url, "claude", KEY) as editor:
-        assert await editor.listed() == [session]
+        assert await editor.list_ids() == [session]
         await editor.load(session)
         assert editor.received_text().startswith("I write. Written.I could not.")
         editor.updates.clear()
         go = unstarted_bench.model_replies(text_step("I remember."), name="inner")
         assert await editor.prompt(session, go) == "end_turn"
         assert editor.received_text() == "I remember."
-        # The model was given what was said before.
+        # The model receives the earlier conversation.
         assert "I could not." in str(unstarted_bench.model.bodies()[-1]["messages"])

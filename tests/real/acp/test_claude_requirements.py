@@ -1,5 +1,5 @@
-"""Every requirement of the protocol's official test kit, and of acpx's, on the real claude: behind `portico acp claude`, and
-behind a daemon's WebSocket. One gateway for all of them on each way, so that only their sessions have a CLI each."""
+"""Every requirement of the protocol's official test kit, and of acpx, with the real claude: over `portico acp claude` and over
+the WebSocket of a daemon. All requirements of a transport share one gateway; each session has its own CLI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.gateway.protocols.acp.client import Client
 from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
 from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
 from tests.real.acp.mirror import mirror
-from tests.real.conftest import Home, make_home, tear_down
+from tests.real.conftest import Home, make_home
+from tests.real.processes import tear_down
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,7 +27,7 @@ async def _by_stdio(home: Home) -> AsyncIterator[Client]:
     async with on_stdio(home.base, "claude", settings=home.config(), env=home.daemon_env()) as (client, process):
         yield client
         assert process.stdin is not None
-        # SHUTDOWN-001: it ends when its input does.
+        # SHUTDOWN-001: the process ends when its input ends.
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 30) == 0
 
@@ -47,9 +48,15 @@ async def client(
         async with request.param(home) as found:
             await found.initialize()
             yield found
+<<<<<<< HEAD
         await tear_down(home)
         assert all(asked.headers["user-agent"].startswith("claude-cli/") for asked in model.requests)
         assert len(model.bodies("mirror")) > len(ALL_REQUIREMENTS) / 2
+=======
+        await tear_down(home.path, home.daemons)
+        assert all(request.headers["user-agent"].startswith("claude-cli/") for request in model.requests)
+        assert len(model.bodies("mirror")) > len(EVERY) / 2
+>>>>>>> wip-words-real
 
 
 @pytest.mark.parametrize("name", ALL_REQUIREMENTS)

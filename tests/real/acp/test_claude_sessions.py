@@ -40,7 +40,7 @@ async def connect(portico: RunningGateway) -> AsyncIterator[Connect]:
 
 
 def calls(client: Client, since: int = 0) -> list[tuple[str, str, str]]:
-    """The ends of calls: id, status, and what came of it."""
+    """The ends of calls: id, status and output."""
     ended = [u for u in client.updates(since=since) if u["sessionUpdate"] == "tool_call_update"]
     return [(u["toolCallId"], u["status"], u["content"][0]["content"]["text"]) for u in ended]
 
@@ -50,7 +50,7 @@ def allow(params: dict[str, Any]) -> str:
 
 
 async def test_load_replays_the_history_and_resume_does_not(connect: Connect) -> None:
-    """Text, a call, and what a cancelled prompt has said."""
+    """Text, a call, and the output of a cancelled prompt."""
     first = await connect()
     first.choose = allow
     session = await first.new()
@@ -73,7 +73,7 @@ async def test_load_replays_the_history_and_resume_does_not(connect: Connect) ->
     third = await connect()
     await third.request("session/resume", load(session))
     assert third.updates() == []
-    # It goes on where it was; and nothing of what was cancelled comes after all.
+    # The session continues; the cancelled prompt has no further output.
     assert (await third.prompt(session, "and on"))["stopReason"] == "end_turn"
     assert third.text() == "and on"
     await first.until(lambda _: first.text().endswith("and on"))
@@ -82,7 +82,7 @@ async def test_load_replays_the_history_and_resume_does_not(connect: Connect) ->
 
 
 async def test_a_hundred_sessions_over_one_websocket(connect: Connect, model: ModelServer) -> None:
-    """A session has a CLI from its first prompt on; the others cost a row."""
+    """A session has a CLI from its first prompt on; the others are database rows only."""
     client = await connect()
     sessions = [await client.new() for _ in range(100)]
     assert len(set(sessions)) == 100
@@ -114,7 +114,7 @@ async def test_a_session_is_continued_over_aap_and_again_over_acp(
     assert [m["content"] for m in await get_history(portico.client, session)] == [
         "over ACP", "over ACP", "over AAP", "over AAP", "and back", "and back",
     ]  # fmt: skip
-    # One conversation for the model, too.
+    # The model receives one conversation.
     given = str(model.bodies("mirror")[-1]["messages"])
     assert given.index("over ACP") < given.index("over AAP") < given.index("and back")
 
@@ -131,8 +131,13 @@ async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, 
     assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
     assert [(found, status) for found, status, _ in calls(client)] == [(call, "completed" if granted else "failed")]
     assert client.text(session) == "It is done."
+<<<<<<< HEAD
     # The question is taken back; an answer that comes all the same does nothing.
     assert [m["params"] for m in client.received if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
+=======
+    # The request is cancelled; a late response has no effect.
+    assert [m["params"] for m in client.got if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
+>>>>>>> wip-words-real
     await client.answer(question, "reject_once" if granted else "allow_once")
     assert (await client.prompt(session, "next"))["stopReason"] == "end_turn"
 
@@ -144,6 +149,6 @@ async def test_an_aap_permission_request_is_answered_over_acp(connect: Connect, 
     client.choose = allow
     await client.request("session/load", load(first["sessionId"]))
     await client.until(lambda _: client.text().endswith("It is done."))
-    assert [(status, received_text) for _, status, received_text in calls(client)] == [("completed", "worked")]
+    assert [(status, output) for _, status, output in calls(client)] == [("completed", "worked")]
     found = await wait_until_idle(portico.client, first["sessionId"])
     assert found["history"]["full"][-1]["content"] == "It is done."

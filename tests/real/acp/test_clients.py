@@ -1,4 +1,4 @@
-"""Both official clients over both transports, each with the same conversations: all that an editor does."""
+"""Both official clients over both transports, with the requests of an editor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connect(request: pytest.FixtureRequest, language: str, portico: RunningGatew
 
 
 async def play(portico: RunningGateway, session_id: str, scenario: str) -> None:
-    """Have the agent `script` play a scenario in this session."""
+    """Set the scenario of the agent `script` in this session."""
     session = await portico.gateway.sessions.get(ADMINISTRATOR, session_id)
     async with session.lock:
         await session.configure(replace(session.config, options={**session.config.options, "scenario": scenario}))
@@ -55,9 +55,9 @@ async def test_new_prompt_list_and_a_second_session(connect: Connect) -> None:
         assert editor.received_text() == "first"
         answers = await asyncio.gather(editor.prompt(one, "left"), editor.prompt(two, "right"))
         assert answers == ["end_turn", "end_turn"]
-        spoken = {note["sessionId"]: note["update"]["content"]["text"] for note in editor.updates if "content" in note["update"]}
-        assert spoken == {one: "left", two: "right"}
-        assert set(await editor.listed()) == {one, two}
+        texts_by_session = {n["sessionId"]: n["update"]["content"]["text"] for n in editor.updates if "content" in n["update"]}
+        assert texts_by_session == {one: "left", two: "right"}
+        assert set(await editor.list_ids()) == {one, two}
 
 
 async def test_reconnect_load_and_prompt(connect: Connect) -> None:
@@ -67,15 +67,15 @@ async def test_reconnect_load_and_prompt(connect: Connect) -> None:
         for text in texts:
             await editor.prompt(session, text)
     async with connect() as editor:
-        assert await editor.listed() == [session]
+        assert await editor.list_ids() == [session]
         await editor.load(session)
-        # All of the history was there when the answer came, in its order.
+        # The history arrives before the response, in order.
         assert (editor.received_text("user_message_chunk"), editor.received_text()) == ("".join(texts), "".join(texts))
         for text in ("after", "again"):
             editor.updates.clear()
             assert await editor.prompt(session, text) == "end_turn"
             assert editor.received_text() == text
-        # A second time, on the connection where it is open.
+        # Load it again on the connection where it is open.
         editor.updates.clear()
         await editor.load(session)
         assert editor.received_text() == "".join([*texts, "after", "again"])
@@ -97,9 +97,9 @@ async def test_close_and_load_again(connect: Connect) -> None:
         session = await editor.new()
         await editor.prompt(session, "before")
         await editor.call("session/close", {"sessionId": session})
-        with pytest.raises(RequestFailed, match="not open") as refused:
+        with pytest.raises(RequestFailed, match="not open") as failed:
             await editor.prompt(session, "closed")
-        assert refused.value.code == -32002
+        assert failed.value.code == -32002
         editor.updates.clear()
         await editor.load(session)
         assert editor.received_text() == "before"
@@ -107,12 +107,12 @@ async def test_close_and_load_again(connect: Connect) -> None:
 
 
 async def test_the_clients_files_and_terminals(connect: Connect, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    asked = [
+    requests = [
         {"read_file": "a.txt"},
         {"write_file": {"path": "b.txt", "text": "B"}},
         {"terminal": {"command": "make", "kill_after": 0}},
     ]
-    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one}} for n, one in enumerate(asked)]
+    steps = [{"tool_call": {"name": "editor", "id": f"c{n}", "client": one}} for n, one in enumerate(requests)]
     async with connect("script") as editor:
         session = await editor.new()
         await play(portico, session, write_scenario([*steps, {"text": "{results.c0}, {results.c1}, {results.c2}"}]))
@@ -120,10 +120,10 @@ async def test_the_clients_files_and_terminals(connect: Connect, portico: Runnin
         assert editor.received_text() == "text of a.txt, done, made\n"
         assert editor.served[:3] == ["fs/read_text_file", "fs/write_text_file", "terminal/create"]
         assert sorted(editor.served[3:]) == ["terminal/kill", "terminal/output", "terminal/release", "terminal/wait_for_exit"]
-        shown = [note["update"].get("content") for note in editor.updates if note["update"].get("toolCallId") == "c2"]
+        contents = [n["update"].get("content") for n in editor.updates if n["update"].get("toolCallId") == "c2"]
         assert [{"type": "terminal", "terminalId": "terminal-1"}] in [
             [{key: part[key] for key in ("type", "terminalId")} for part in content]
-            for content in shown
+            for content in contents
             if content and content[0]["type"] == "terminal"
         ]
 
@@ -131,10 +131,10 @@ async def test_the_clients_files_and_terminals(connect: Connect, portico: Runnin
 async def test_an_unknown_session_fails_its_request_only(connect: Connect) -> None:
     async with connect() as editor:
         session = await editor.new()
-        for ask in (editor.load, editor.resume, lambda unknown: editor.prompt(unknown, "hello")):
-            with pytest.raises(RequestFailed) as refused:
-                await ask("no-such-session")
-            assert refused.value.code == -32002
+        for request in (editor.load, editor.resume, lambda unknown: editor.prompt(unknown, "hello")):
+            with pytest.raises(RequestFailed) as failed:
+                await request("no-such-session")
+            assert failed.value.code == -32002
         assert await editor.prompt(session, "still here") == "end_turn"
 
 

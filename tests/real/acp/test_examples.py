@@ -1,4 +1,4 @@
-"""The example clients of the official packages over the network, their files unchanged: the address is the daemon's."""
+"""The unmodified example clients of the official packages over the network, with the address of the daemon."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, gateway_config
-from tests.real.acp.programs import PACKAGES, installed, node, received_text
+from tests.real.acp.programs import PACKAGES, installed, node, run_program
 
 EXAMPLES = Path(__file__).with_name("examples")
 # The examples connect to localhost:8000/acp, without a key.
 RUN = """
 import runpy, sys
 import acp.http, acp.ws
-file, place, key = sys.argv[1:]
-scheme, rest = place.split("://")
-def there(connect):
+file, address, key = sys.argv[1:]
+scheme, rest = address.split("://")
+def with_address(connect):
     def connected(url):
         return connect(url.split("://")[0] + "://" + rest, headers={"Authorization": "Bearer " + key})
     return connected
-acp.http.create_http_stream = there(acp.http.create_http_stream)
-acp.ws.create_websocket_stream = there(acp.ws.create_websocket_stream)
+acp.http.create_http_stream = with_address(acp.http.create_http_stream)
+acp.ws.create_websocket_stream = with_address(acp.ws.create_websocket_stream)
 runpy.run_path(file, run_name="__main__")
 """
 
@@ -52,14 +52,14 @@ async def test_a_python_client(daemon: Daemon, file: str, words: str) -> None:
     ],
 )
 async def test_a_typescript_client(tmp_path: Path, file: str, variable: str, words: str) -> None:
-    """Those of 1.9.0, the last release that has its examples. They have a key of their own."""
+    """The examples of 1.9.0, the last release that has them. They send their own key."""
     client = installed(PACKAGES / "acp-sdk-1" / "dist" / "examples" / file)
     config = gateway_config(tmp_path, agents={"echo": {"driver": "echo", "cwd": str(tmp_path)}})
     daemon = Daemon(write_config(tmp_path, {**config, "auth": {"keys": [KEY, "example-token"]}}), tmp_path)
     await daemon.start()
     try:
         url = daemon.url if "http" in file else daemon.url.replace("http", "ws", 1)
-        out = await received_text(node(), client, folder=tmp_path, env={variable: f"{url}/acp/echo"})
+        out = await run_program(node(), client, folder=tmp_path, env={variable: f"{url}/acp/echo"})
         async with daemon.client() as portico:
             [session] = (await portico.get("/sessions")).json()["sessions"]
     finally:

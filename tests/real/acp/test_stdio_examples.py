@@ -1,5 +1,5 @@
-"""The example clients that start their agent: those of the official Python package, and of two older TypeScript ones. Their files
-are unchanged; what they start is `portico acp`."""
+"""The unmodified example clients that start their agent, with `portico acp` as the agent: those of the official Python package
+and of two older TypeScript packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.acp.programs import CLIS, PACKAGES, installed, node, portico_acp, program, received_text
+from tests.real.acp.programs import PACKAGES, installed, node, portico_acp, program, run_program
+from tests.real.clis import CLIS
 
 EXAMPLES = Path(__file__).with_name("examples")
 ASKED = """1. Allow (allow_once)
@@ -21,13 +22,13 @@ ASKED = """1. Allow (allow_once)
 
 async def test_python_client(tmp_path: Path) -> None:
     command = portico_acp(tmp_path, "echo")
-    out = await received_text(sys.executable, EXAMPLES / "client.py", *command, folder=tmp_path, stdin="hello\n\nagain\n")
+    out = await run_program(sys.executable, EXAMPLES / "client.py", *command, folder=tmp_path, stdin="hello\n\nagain\n")
     assert out == "> | Agent: hello\n> > | Agent: again\n> "
 
 
 async def test_a_client_without_permission_requests(tmp_path: Path) -> None:
-    """The Python one knows nothing of permissions: its error counts as a no, and the run goes on."""
-    out = await received_text(
+    """The Python example does not support permission requests: its error counts as a denial, and the run continues."""
+    out = await run_program(
         sys.executable, EXAMPLES / "client.py", *portico_acp(tmp_path, "script"), folder=tmp_path, stdin="go\n"
     )
     assert "| Agent: You said: go. \n" in out
@@ -43,7 +44,7 @@ async def test_python_duet(tmp_path: Path) -> None:
         shutil.copy(EXAMPLES / name, folder)
     command = portico_acp(tmp_path, "echo")
     (folder / "agent.py").write_text(f"import os\nos.execv({command[0]!r}, {command!r})\n")
-    out = await received_text(sys.executable, folder / "duet.py", folder=tmp_path, stdin="hello\n", code=None)
+    out = await run_program(sys.executable, folder / "duet.py", folder=tmp_path, stdin="hello\n", code=None)
     assert out == "> | Agent: hello\n> "
 
 
@@ -56,9 +57,9 @@ async def test_python_duet(tmp_path: Path) -> None:
     ids=["allows-all", "never-allows"],
 )
 async def test_python_gemini(tmp_path: Path, arguments: list[str], answers: str, end: str) -> None:
-    """The one for `gemini --acp`, which offers files and terminals, with portico for its gemini."""
+    """The example for `gemini --acp`, which supports files and terminals, with portico as its gemini."""
     gemini = program(tmp_path / "bin" / "gemini", portico_acp(tmp_path, "script"))
-    out = await received_text(
+    out = await run_program(
         sys.executable, EXAMPLES / "gemini.py", "--gemini", gemini, *arguments, folder=tmp_path, stdin=answers
     )  # fmt: skip
     assert "Connected to Gemini (protocol v1)" in out
@@ -77,20 +78,20 @@ async def test_typescript_client(tmp_path: Path) -> None:
 
 
 async def test_first_typescript_client(tmp_path: Path) -> None:
-    """The client of the package's first name, 0.4.5: in TypeScript, beside a module that it calls ../acp.js."""
+    """The client of the package's first name, 0.4.5: in TypeScript, which imports ../acp.js."""
     package = installed(PACKAGES / "acp-sdk-0")
     folder = tmp_path / "typescript"
     (folder / "examples").mkdir(parents=True)
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "acp.js").write_text(f'export * from "{package}/dist/acp.js"\n')
     client = shutil.copy(package / "typescript" / "examples" / "client.ts", folder / "examples")
-    # A Node that leaves out the types by itself.
+    # This Node strips the types.
     await _typescript(tmp_path, installed(CLIS / "acpx" / "node_modules" / ".bin" / "node"), Path(client))
 
 
 async def _typescript(folder: Path, runtime: Path, client: Path) -> str:
     npx = program(folder / "bin" / "npx", portico_acp(folder, "script"))
-    out = await received_text(runtime, client, folder=folder, stdin="1\n", env={"PATH": f"{npx.parent}:/usr/bin:/bin"})
+    out = await run_program(runtime, client, folder=folder, stdin="1\n", env={"PATH": f"{npx.parent}:/usr/bin:/bin"})
     assert "Connected to agent (protocol v1)" in out
     assert "[agent_thought_chunk]\n" in out
     assert "You said: Hello, age\nnt!. \n" in out

@@ -1,8 +1,7 @@
-"""Fixtures: the pinned codex CLI in an empty home of its own, a model server, and gateways in front of it."""
+"""Fixtures: the pinned codex CLI with an empty home folder, a model server, and gateways with the agent `codex`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ import pytest
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.openai import OpenAIServer, model_server
-from tests.real.conftest import tear_down
+from tests.real.clis import BIN, require
+from tests.real.processes import tear_down
 
-CLIS = Path(__file__).parents[3] / ".clis"
 DUMMY_KEY = "sk-dummy-0123456789abcdef"
 CONFIG = """
 model = "gpt-5.5"
@@ -33,7 +32,10 @@ wire_api = "responses"
 
 @dataclass
 class Home:
-    """An empty home, a folder to work in, and the `codex` agent that lives there. Change `agent` before the gateway."""
+    """An empty home folder, a working folder, and the configuration of the agent `codex`.
+
+    Changes of `agent` apply to gateways that are started afterwards.
+    """
 
     path: Path
     work: Path
@@ -43,7 +45,7 @@ class Home:
 
     @property
     def codex(self) -> Path:
-        """The CLI's own home."""
+        """The folder CODEX_HOME."""
         return self.path / ".codex"
 
     def config(self, **tables: Any) -> dict[str, Any]:
@@ -55,12 +57,12 @@ class Home:
         """A gateway in this process."""
         async with run_gateway(self.config(**tables)) as running:
             running.client.timeout = 120
-            # Until the CLI has been asked what it is: from here on each process of the home is a session's or a task's.
+            # Wait for the probe of the CLI: every later process with this home belongs to a session or a task.
             await running.gateway.discovery.all_agents()
             yield running
 
     async def daemon(self, **tables: Any) -> Daemon:
-        """A started daemon, a process of its own; it is stopped after the test if it still runs."""
+        """Start a daemon in its own process. It is stopped after the test if it still runs."""
         daemon = Daemon(write_config(self.base, self.config(**tables)), self.base)
         self.daemons.append(daemon)
         await daemon.start()
@@ -69,19 +71,14 @@ class Home:
         return daemon
 
     def threads(self) -> list[Path]:
-        """What the CLI keeps of its own sessions."""
+        """The thread files of the CLI."""
         return list((self.codex / "sessions").rglob("*.jsonl"))
 
 
 @pytest.fixture(scope="session")
 def codex_program() -> Path:
-    """The pinned CLI. Without it there is nothing to test: skipped by hand, failed in CI and after `make test-real`."""
-    program = CLIS / "node_modules" / ".bin" / "codex"
-    if not program.exists():
-        if "CI" in os.environ or (CLIS / ".installed").exists():
-            pytest.fail(f"{program} is missing although it should be installed; try make clean test-real")
-        pytest.skip("the codex CLI is not installed; make test-real installs it")
-    return program
+    """The pinned CLI."""
+    return require(BIN / "codex")
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ async def model() -> AsyncIterator[OpenAIServer]:
 
 @pytest.fixture
 async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> AsyncIterator[Home]:
-    """A home for the CLI. When the test is over and its gateways are stopped, nothing may run there any more."""
+    """A home folder for the CLI. No process may use it after the test, when its gateways are stopped."""
     path, work = tmp_path / "home", tmp_path / "work"
     (path / ".codex").mkdir(parents=True)
     work.mkdir()
@@ -106,7 +103,7 @@ async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> Asyn
     }
     home = Home(path, work, tmp_path, {"driver": "codex", "cwd": str(work), "env": env})
     yield home
-    await tear_down(home)
+    await tear_down(home.path, home.daemons)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Records what the pinned codex CLI prints into tests/transcripts/codex, as the README there says.
+"""Records the output of the pinned codex CLI into tests/transcripts/codex (see the README there).
 
 python -m tests.real.codex.record [NAME...]
 
-A session's file also holds what was done to the codec between the lines, as objects with the key `portico`.
+The file of a session also holds the actions on the codec between the lines, as objects with the key `portico`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import AgentToken, Awaiting, OutputEvent, ToolCall
 from drivers.runtime.process import Process, Spawner
 from tests.model_server.openai import model_server
-from tests.real.codex.conftest import CLIS, CONFIG, DUMMY_KEY
+from tests.real.clis import BIN
+from tests.real.codex.conftest import CONFIG, DUMMY_KEY
 
 FOLDER = Path(__file__).parents[2] / "transcripts" / "codex"
-WEATHER = ToolSpec("get_weather", "The weather of a place.", {"type": "object", "properties": {"location": {"type": "string"}}})
+WEATHER = ToolSpec("get_weather", "The weather of a city.", {"type": "object", "properties": {"location": {"type": "string"}}})
 SILENCE = 60.0
 
 
 @dataclass(frozen=True)
 class Session:
-    """What is said, with which tools (name to trust), and how its calls are answered; `stop` is what it is interrupted at."""
+    """The prompts of a session, its tools (name to trust) and the replies to its calls. `stop` interrupts the run."""
 
     prompts: tuple[str, ...]
     own: dict[str, bool] = field(default_factory=dict)
@@ -86,7 +87,7 @@ SESSIONS = {
 
 
 class Recorder:
-    """One process, its codec, and the file that is made of them."""
+    """Feeds the output of one process to its codec and records both."""
 
     def __init__(self, process: Process, codec: Codec, session: Session | None) -> None:
         self.process, self.codec, self.session = process, codec, session
@@ -95,13 +96,13 @@ class Recorder:
         self._stopped = False
 
     async def run(self) -> None:
-        """Until all that is to be said has been answered, or the process has ended."""
+        """Run until all prompts are answered or the process has ended."""
         self._flush()
         while True:
             if self.codec.phase == "ready" and self.session:
                 if not self._prompts:
                     return
-                self._note(prompt=self._prompts[0])
+                self._record_action(prompt=self._prompts[0])
                 self.codec.prompt(Prompt(self._prompts.pop(0)))
             self._flush()
             debouncing = self.codec if isinstance(self.codec, SupportsDebounce) else None
@@ -111,7 +112,7 @@ class Recorder:
             except TimeoutError:
                 if debouncing is None or silence is None:
                     raise
-                self._note(settle=True)
+                self._record_action(settle=True)
                 self._act(debouncing.debounced_events())
                 continue
             if not lines:
@@ -124,7 +125,7 @@ class Recorder:
         for event in events:
             if self.session and self.session.stop and isinstance(event, self.session.stop) and not self._stopped:
                 self._stopped = True
-                self._note(interrupt=True)
+                self._record_action(interrupt=True)
                 self.codec.interrupt()
             elif isinstance(event, Awaiting):
                 for call in event.calls:
@@ -135,12 +136,12 @@ class Recorder:
         reply: Reply = ToolReply(call_id, "18 degrees")
         if wants == "permission":
             reply = PermissionReply(call_id, self.session.denied is None, self.session.denied)
-            self._note(permission=call_id, granted=reply.granted, reason=reply.reason)
+            self._record_action(permission=call_id, granted=reply.granted, reason=reply.reason)
         else:
-            self._note(result=call_id, content="18 degrees")
+            self._record_action(result=call_id, content="18 degrees")
         self.codec.reply(reply)
 
-    def _note(self, **what: Any) -> None:
+    def _record_action(self, **what: Any) -> None:
         self.lines.append(json.dumps({"portico": what}).encode())
 
     def _flush(self) -> None:
@@ -149,14 +150,14 @@ class Recorder:
 
 
 async def record(name: str, url: str) -> bytes:
-    """What the CLI prints in an empty home, made neutral."""
+    """The output of the CLI with an empty home folder, without paths and ports of this machine."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         home = Path(folder)
         (home / ".codex").mkdir()
         (home / "work").mkdir()
         (home / ".codex" / "config.toml").write_text(CONFIG.format(url=url))
         env = {"HOME": folder, "CODEX_HOME": f"{folder}/.codex", "PATH": os.environ["PATH"], "SCRIPTED_KEY": DUMMY_KEY}
-        program, session = str(CLIS / "node_modules" / ".bin" / "codex"), SESSIONS.get(name)
+        program, session = str(BIN / "codex"), SESSIONS.get(name)
         launch: Launch
         if session is None:
             task = TaskSpec(program, home / "work", env, options={"sandbox": "workspace-write"}, task=TASKS[name])
@@ -178,7 +179,7 @@ async def record(name: str, url: str) -> bytes:
 
 
 def neutral(text: bytes, home: str) -> bytes:
-    """Without this machine's paths and ports."""
+    """Replace the home folder and the ports of this machine."""
     text = text.replace(home.encode(), b"/home/user")
     return re.sub(rb"127\.0\.0\.1:\d+", b"127.0.0.1:9", text)
 

@@ -67,7 +67,7 @@ async def test_application_and_own_tools_in_one_message(portico: RunningGateway,
     weathers = [call for call in calls_of(aap.first["messages"]) if call["name"] == "get_weather"]
     assert len(weathers) == 2
     answer = await aap.send(*(result(call, "18") for call in weathers))
-    # The CLI asks for a patch only when the other calls of the message are over.
+    # The CLI requests permission for a patch only after the other calls of the message.
     (patch,) = [call for call in calls_of(answer["messages"]) if call["name"] == "apply_patch"]
     assert (answer["stopReason"], (home.work / "m.txt").exists()) == ("tool_use", False)
     # On a busy machine the trusted command may begin after the others have been announced.
@@ -95,14 +95,14 @@ async def test_tools_are_kept_after_a_process_exit_and_can_be_changed(
     process = cli_of(home.path)
     process.kill()
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
-    await wait_until(lambda: not session.live.alive, "its end is noticed")
+    await wait_until(lambda: not session.live.alive, "its exit is detected")
     answer = await aap.send("[[weather]]")
     assert (answer["stopReason"], len(home.threads())) == ("tool_use", 1)
     await aap.send(result(calls_of(answer["messages"])[0], "18"))
     other = {**WEATHER, "name": "get_time"}
     await aap.send_turn("[[plain]] two", tools=[other])
-    offered = {tool.get("name") for tool in model.bodies()[-1]["tools"]}
-    assert "get_time" in offered and "get_weather" not in offered
+    names = {tool.get("name") for tool in model.bodies()[-1]["tools"]}
+    assert "get_time" in names and "get_weather" not in names
     assert (await aap.send_turn("[[recall]]")).startswith(
         "I see 4 user texts. Before this one: [[plain]] one | [[weather]] | [[plain]] two"
     )

@@ -1,4 +1,4 @@
-"""The real codex at work: cancelled with the processes of its tools, and told something in the middle."""
+"""Runs of the real codex that are cancelled with the processes of their tools, or steered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sleeping(home: Home) -> list[int]:
 async def test_a_cancelled_run_ends_its_shell_command(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]]", own={"shell": True})
     turn = post(aap, "[[longshell]]", stream="delta")
-    await wait_until(lambda: sleeping(home), "a shell command at work")
+    await wait_until(lambda: sleeping(home), "a running shell command")
     sleeps = sleeping(home)
     began = time.monotonic()
     answer = await portico.client.post(f"/session/{aap.id}/cancel")

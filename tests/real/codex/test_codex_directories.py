@@ -1,4 +1,4 @@
-"""Additional directories with the real codex: its sandbox lets it write there, and patches there are not asked about."""
+"""Additional directories with the real codex: the sandbox allows writing, and trusted patches need no permission."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ exclude_slash_tmp = true
 exclude_tmpdir_env_var = true
 writable_roots = ["{users}"]
 """
-"""Else a command of the sandbox may write below /tmp, where these tests are."""
+"""Without these settings a sandboxed command can write below /tmp, where these tests are."""
 
 
 @pytest.fixture
 def folders(home: Home) -> tuple[Path, Path, Path]:
-    """The session's folder, the additional one, and one of the user's own settings."""
+    """The folder of the session, the additional one, and one of the user settings."""
     here, there, users = (home.work / name for name in ("here", "there, too", "users"))
     for folder in (here, there, users):
         folder.mkdir()
@@ -53,14 +53,14 @@ async def test_a_trusted_patch_in_an_additional_directory_needs_no_permission(
     session = await in_mode(client, "edit", here, there)
     await client.prompt(session, f"[[patch:{there}/a.txt]]")
     assert (there / "a.txt").exists()
-    assert asked(client) == 0
+    assert permission_requests(client) == 0
     assert f"<root>{there}</root>" in str(model.bodies()[-1]["input"])
-    # Elsewhere it is, and there too once the session is opened without.
+    # Patches elsewhere need permission, and so do patches there when the session is resumed without the directory.
     await client.prompt(session, f"[[patch:{there.parent}/b.txt]]")
-    assert asked(client) == 1
+    assert permission_requests(client) == 1
     await client.request("session/resume", session_body(session, here))
     await client.prompt(session, f"[[patch:{there}/c.txt]]")
-    assert asked(client) == 2
+    assert permission_requests(client) == 2
     assert [path.name for path in there.iterdir()] == ["a.txt"]
     await connection.close()
 
@@ -74,14 +74,14 @@ async def test_sandboxed_commands_write_in_an_additional_directory(
     session = await in_mode(client, "auto", here, there)
     await client.prompt(session, f"[[run:touch '{there}/a' {users}/a ./a {there.parent}/a]]")
     assert [(folder / "a").exists() for folder in (there, users, here, there.parent)] == [True, True, True, False]
-    # A resumed thread keeps its folders unless it is told others: it is.
+    # A resumed thread keeps its folders unless the request has others.
     await client.request("session/resume", session_body(session, here))
     await client.prompt(session, f"[[run:touch '{there}/b' {users}/b ./b]]")
     assert [(folder / "b").exists() for folder in (there, users, here)] == [False, True, True]
     await client.request("session/load", session_body(session, here, there))
     await client.prompt(session, f"[[run:touch '{there}/c' {users}/c ./c]]")
     assert [(folder / "c").exists() for folder in (there, users, here)] == [True, True, True]
-    assert asked(client) == 0
+    assert permission_requests(client) == 0
     await connection.close()
 
 
@@ -98,9 +98,14 @@ async def test_rules_files_in_an_additional_directory_allow_nothing(
     client.choose = lambda params: "reject_once"
     session = await in_mode(client, "ask", here, there)
     await client.prompt(session, f"[[run:touch '{there}/a']]")
-    assert (asked(client), (there / "a").exists()) == (1, False)
+    assert (permission_requests(client), (there / "a").exists()) == (1, False)
     await connection.close()
 
 
+<<<<<<< HEAD
 def asked(client: Client) -> int:
     return sum(m.get("method") == "session/request_permission" for m in client.received)
+=======
+def permission_requests(client: Client) -> int:
+    return sum(m.get("method") == "session/request_permission" for m in client.got)
+>>>>>>> wip-words-real

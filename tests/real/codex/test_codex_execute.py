@@ -1,4 +1,4 @@
-"""Tasks with the real codex by POST /v1/execute: the seed's events, its errors, and tasks of any form and size."""
+"""Tasks with the real codex by POST /v1/execute: events, errors, and tasks of any form and size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.aap_client import of_kind
-from tests.real.codex.aap_client import execute, received_text
+from tests.real.codex.aap_client import execute, message_texts
 from tests.real.codex.conftest import DUMMY_KEY, Home
 from tests.real.processes import arguments, cli_of, wait_until
 
@@ -81,13 +81,13 @@ async def test_an_output_of_a_megabyte(portico: RunningGateway) -> None:
 )
 async def test_a_task_of_any_form(portico: RunningGateway, model: OpenAIServer, task: str) -> None:
     assert of_kind(await execute(portico.client, task), "agent_token")[0]["text"] == PLAIN
-    assert received_text(model.bodies()[-1]) == [task]
+    assert message_texts(model.bodies()[-1]) == [task]
 
 
 async def test_a_task_of_a_megabyte(portico: RunningGateway, model: OpenAIServer) -> None:
     task = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
     assert (await execute(portico.client, task))[-1]["exit_code"] == 0
-    assert received_text(model.bodies()[-1]) == [task]
+    assert message_texts(model.bodies()[-1]) == [task]
     refused = await execute(portico.client, task + "!")
     assert "exceeds the maximum length of 1048576 characters" in of_kind(refused, "error")[0]["message"]
     assert refused[-1]["exit_code"] == 1
@@ -132,6 +132,6 @@ async def test_ps_shows_neither_the_task_nor_a_key(home: Home, model: OpenAIServ
     home.agent["options"] = {"api_key": "sk-option-0123456789"}
     async with home.gateway() as running:
         async with running.client.stream("POST", "/v1/execute", json={"driver": "codex", "task": "[[slowtext]] secret-task"}):
-            await wait_until(lambda: bool(model.requests), "the model is asked")
-            shown = list(arguments(cli_of(home.path)))
-        assert shown and not any("secret-task" in a or "sk-" in a for a in shown)
+            await wait_until(lambda: bool(model.requests), "the model has a request")
+            visible = list(arguments(cli_of(home.path)))
+        assert visible and not any("secret-task" in a or "sk-" in a for a in visible)

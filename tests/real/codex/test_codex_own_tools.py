@@ -1,4 +1,4 @@
-"""The real codex' own tools in a session: granted, denied, not listed. What was not granted did not run."""
+"""The own tools of the real codex in a session: granted, denied and unlisted. A call without a grant does not run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
-from tests.real.codex.aap_client import calls_of, create_session, deny, grant, outputs, received_text, results_of, text_of
+from tests.real.codex.aap_client import calls_of, create_session, deny, grant, message_texts, outputs, results_of, text_of
 from tests.real.codex.conftest import Home
 from tests.real.processes import processes_of
 
@@ -89,7 +89,7 @@ async def test_a_denied_command_does_not_run_and_the_model_receives_the_reason(
     assert not (home.work / "made.txt").exists()
     assert results_of(answer["messages"]) == {call["toolCallId"]: "Tool call denied: too risky"}
     assert (answer["stopReason"], "rejected" in str(outputs(model.bodies()[-1]))) == ("end_turn", True)
-    assert "The call of shell was denied: too risky" in received_text(model.bodies()[-1])
+    assert "The call of shell was denied: too risky" in message_texts(model.bodies()[-1])
     assert [m["role"] for m in await aap.history()] == ["user", "assistant", "tool", "assistant"]
 
 

@@ -1,4 +1,4 @@
-"""Rules in force over the real codex: what is denied did not run although the client trusts it, what is allowed ran unasked."""
+"""Policy rules with the real codex: denied calls do not run even if trusted, allowed calls run without permission."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
-from tests.real.codex.aap_client import calls_of, create_session, grant, received_text, results_of
+from tests.real.codex.aap_client import calls_of, create_session, grant, message_texts, results_of
 from tests.real.codex.conftest import Home
 
 RULES = [
     {"tool": "shell", "when": {"command": "touch allowed*"}, "decide": "allow"},
-    {"tool": "shell", "when": {"command": "touch denied*"}, "decide": "deny", "reason": "not in this house"},
+    {"tool": "shell", "when": {"command": "touch denied*"}, "decide": "deny", "reason": "not permitted here"},
     {"tool": "shell", "when": {"command": "touch asked*"}, "decide": "ask"},
     {"tool": "apply_patch", "when": {"changes.path": "*secret*"}, "decide": "deny"},
 ]
 
 
 @pytest.fixture
-async def ruled(home: Home) -> AsyncIterator[RunningGateway]:
+async def policy_gateway(home: Home) -> AsyncIterator[RunningGateway]:
     home.agent["policy"] = RULES
     async with home.gateway() as running:
         yield running
@@ -31,20 +31,22 @@ def made(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("trust", [True, False])
-async def test_denied_calls_do_not_run(ruled: RunningGateway, home: Home, model: OpenAIServer, trust: bool) -> None:
+async def test_denied_calls_do_not_run(policy_gateway: RunningGateway, home: Home, model: OpenAIServer, trust: bool) -> None:
     own = {"shell": trust, "apply_patch": trust}
-    aap = await create_session(ruled.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
+    aap = await create_session(policy_gateway.client, "[[run:touch allowed.txt; touch denied.txt]]", own=own)
     (output,) = results_of(aap.first["messages"]).values()
-    assert "not in this house" in output and made(home) == []
-    assert any("not in this house" in text for text in received_text(model.bodies()[-1]))
+    assert "not permitted here" in output and made(home) == []
+    assert any("not permitted here" in text for text in message_texts(model.bodies()[-1]))
     await aap.send_turn("[[patch:secret.txt]]")
     assert made(home) == []
     await aap.send_turn("[[run:touch allowed.txt]]")
     assert made(home) == ["allowed.txt"]
 
 
-async def test_an_ask_rule_overrides_trust(ruled: RunningGateway, home: Home) -> None:
-    aap = await create_session(ruled.client, "[[run:touch asked.txt]]", own={"shell": True, "apply_patch": True}, stop="tool_use")
+async def test_an_ask_rule_overrides_trust(policy_gateway: RunningGateway, home: Home) -> None:
+    aap = await create_session(
+        policy_gateway.client, "[[run:touch asked.txt]]", own={"shell": True, "apply_patch": True}, stop="tool_use"
+    )
     (call,) = calls_of(aap.first["messages"])
     assert made(home) == []
     answer = await aap.send(grant(call))
@@ -53,6 +55,6 @@ async def test_an_ask_rule_overrides_trust(ruled: RunningGateway, home: Home) ->
     assert made(home) == ["asked.txt", "trusted.txt"]
 
 
-async def test_a_task_is_rejected_if_the_agent_has_rules(ruled: RunningGateway, home: Home) -> None:
-    answer = await ruled.client.post("/v1/execute", json={"driver": "codex", "task": "[[run:touch denied.txt]]"})
+async def test_a_task_is_rejected_if_the_agent_has_rules(policy_gateway: RunningGateway, home: Home) -> None:
+    answer = await policy_gateway.client.post("/v1/execute", json={"driver": "codex", "task": "[[run:touch denied.txt]]"})
     assert answer.status_code == 403 and made(home) == []

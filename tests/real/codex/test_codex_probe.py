@@ -1,4 +1,4 @@
-"""What is found of the real codex: its version, whether it can be used, its models."""
+"""The probe of the real codex: its version, its login and its models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP servers that an editor brings along, with the real codex: asked about, granted, denied; and nobody reads their secrets."""
+"""MCP servers of an editor with the real codex: calls need permission, and secrets of the servers are not exposed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MINE = McpServerStdio(
     name="my server", command=sys.executable, args=[str(SERVER)], env=[EnvVariable(name="SECRET", value=SECRET)]
 )
 CALLS = {
-    "server": Scenario((Step((ToolUse("mcp__my_server__secret", {}),)), text_step("Told."))),
-    "server2": Scenario((Step((ToolUse("mcp__my_server_2__secret", {}),)), text_step("Told."))),
+    "server": Scenario((Step((ToolUse("mcp__my_server__secret", {}),)), text_step("Done."))),
+    "server2": Scenario((Step((ToolUse("mcp__my_server_2__secret", {}),)), text_step("Done."))),
 }
 OTHER = """
 [mcp_servers.my_server]
@@ -59,12 +59,12 @@ async def test_trusted_tools_stay_in_the_sandbox(home: Home) -> None:
     async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _process):
         session = (await agent.new_session(cwd=str(home.work), mcp_servers=[MINE])).session_id
         await agent.set_session_mode(session_id=session, mode_id="auto")
-        for received_text in (
+        for prompt_text in (
             "[[run:touch in.txt; touch /usr/out.txt]]",
             "[[runoutside:touch /usr/out.txt]]",
             "[[patch:made.txt]]",
         ):
-            await agent.prompt(session_id=session, prompt=[text_block(received_text)])
+            await agent.prompt(session_id=session, prompt=[text_block(prompt_text)])
         assert editor.permission_requests == []
     assert (home.work / "in.txt").exists() and (home.work / "made.txt").exists()
     assert not await asyncio.to_thread(Path("/usr/out.txt").exists)
@@ -93,14 +93,14 @@ async def test_a_call_that_waits_for_permission_can_be_cancelled(home: Home, mod
 
 
 def never(editor: Editor) -> Any:
-    """A client that notes what it is asked and does not answer."""
+    """A permission handler that records the request and never answers."""
 
-    async def asked(session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
+    async def record_only(session_id: str, tool_call: Any, options: list[Any], **_: Any) -> Any:
         editor.permission_requests.append(tool_call)
         editor.changed.set()
         await asyncio.Event().wait()
 
-    return asked
+    return record_only
 
 
 async def test_a_server_of_the_same_name_in_the_user_settings_is_not_used(home: Home) -> None:
@@ -122,5 +122,5 @@ async def test_a_loaded_session_has_its_servers(home: Home) -> None:
         for _ in range(2):
             assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
             assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
-        # From then on it is trusted.
+        # After `allow_always` the tool is trusted.
         assert len(editor.permission_requests) == 1

@@ -1,4 +1,4 @@
-"""Open calls of the real codex outlive its process and the daemon: the same answers are taken by a fresh one."""
+"""Pending calls of the real codex are answered after its process or the daemon has been killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.real.codex.aap_client import (
     create_session,
     deny,
     grant,
+    message_texts,
     outputs,
-    received_text,
     result,
     results_of,
     text_of,
@@ -27,11 +27,11 @@ async def test_a_result_for_a_cli_that_was_killed(portico: RunningGateway, home:
     aap = await create_session(portico.client, "[[weather]]", app=[WEATHER], stop="tool_use")
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
     cli_of(home.path).kill()
-    await wait_until(lambda: session.run.suspended, "its end is noticed")
+    await wait_until(lambda: session.run.suspended, "its exit is detected")
     answer = await aap.send(result(calls_of(aap.first["messages"])[0], "18 degrees"))
     assert (answer["stopReason"], text_of(answer["messages"])) == ("end_turn", "It is mild in Tokyo.")
     assert outputs(model.bodies()[-1]) == ["18 degrees"]
-    assert received_text(model.bodies()[-1]) == ["[[weather]]"]
+    assert message_texts(model.bodies()[-1]) == ["[[weather]]"]
 
 
 async def test_a_result_after_the_daemon_was_killed(home: Home, model: OpenAIServer) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong with the real codex: errors of the model, a stream that breaks, interrupts, and processes that are killed."""
+"""Failures with the real codex: errors of the model, broken streams, interrupts, and killed processes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_cli_that_is_killed_between_turns(portico: RunningGateway, home:
     process = cli_of(home.path)
     process.kill()
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
-    await wait_until(lambda: not session.live.alive, "its end is noticed")
+    await wait_until(lambda: not session.live.alive, "its exit is detected")
     assert await aap.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
 
 
@@ -129,7 +129,7 @@ async def test_a_deleted_native_thread_is_seeded_from_the_history(
     process = cli_of(home.path)
     process.kill()
     session = await portico.gateway.sessions.get(ADMINISTRATOR, aap.id)
-    await wait_until(lambda: not session.live.alive, "its end is noticed")
+    await wait_until(lambda: not session.live.alive, "its exit is detected")
     for found in home.codex.iterdir():
         if found.name != "config.toml":
             shutil.rmtree(found) if found.is_dir() else found.unlink()

@@ -8,7 +8,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.aap_client import frames_of, joined, text_of, user
-from tests.real.codex.aap_client import create_session, received_text
+from tests.real.codex.aap_client import create_session, message_texts
 from tests.real.codex.conftest import Home
 from tests.real.processes import arguments, cli_of, wait_until
 
@@ -48,7 +48,7 @@ async def test_three_turns_in_one_warm_process_keep_the_context(portico: Running
     await aap.send_turn("[[think]] two")
     assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[think]] two"
     assert cli_of(home.path) == first
-    assert received_text(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
+    assert message_texts(model.bodies()[-1], "assistant") == [PLAIN, ANSWER]
     assert [message["role"] for message in await aap.history()] == ["user", "assistant"] * 3
 
 
@@ -60,7 +60,7 @@ async def test_an_answer_of_more_than_a_megabyte_is_complete(portico: RunningGat
 async def test_a_prompt_of_a_megabyte(portico: RunningGateway, model: OpenAIServer) -> None:
     prompt = ("[[plain]] " + "0123456789abcde\n" * 65536)[: 1024 * 1024 - 1] + "."
     aap = await create_session(portico.client, prompt)
-    assert received_text(model.bodies()[-1]) == [prompt]
+    assert message_texts(model.bodies()[-1]) == [prompt]
     answer = await aap.send(prompt + "!")
     assert (answer["stopReason"], "exceeds the maximum length" in answer["error"]) == ("error", True)
     assert await aap.send_turn("[[plain]]") == PLAIN
@@ -72,7 +72,7 @@ PROMPTS = ["-p [[plain]]", "/review [[plain]]", "@/etc/hostname [[plain]]", "! l
 @pytest.mark.parametrize("prompt", PROMPTS)
 async def test_a_prompt_reaches_the_model_as_it_was_written(portico: RunningGateway, model: OpenAIServer, prompt: str) -> None:
     await create_session(portico.client, prompt)
-    assert received_text(model.bodies()[-1]) == [prompt]
+    assert message_texts(model.bodies()[-1]) == [prompt]
 
 
 async def test_an_image(portico: RunningGateway, model: OpenAIServer) -> None:
@@ -87,9 +87,9 @@ async def test_an_image(portico: RunningGateway, model: OpenAIServer) -> None:
 async def test_a_system_prompt(portico: RunningGateway, model: OpenAIServer, how: str) -> None:
     messages = [{"role": "system", "content": "You are Portia."}, user("[[plain]]")]
     await create_session(portico.client, *messages, system_prompt=how)
-    asked = "\n".join([str(model.bodies()[-1].get("instructions")), *received_text(model.bodies()[-1], "developer")])
-    assert "You are Portia." in asked
-    assert ("You are Codex" in asked) == (how == "append")
+    request = "\n".join([str(model.bodies()[-1].get("instructions")), *message_texts(model.bodies()[-1], "developer")])
+    assert "You are Portia." in request
+    assert ("You are Codex" in request) == (how == "append")
 
 
 async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer) -> None:
@@ -97,8 +97,8 @@ async def test_the_model_the_effort_and_the_key(home: Home, model: OpenAIServer)
     (home.codex / "config.toml").write_text(config)
     async with home.gateway() as running:
         await create_session(running.client, "[[plain]]", model="gpt-5.4-mini", effort="low", api_key="sk-option-0123456789")
-    asked = model.bodies()[-1]
-    assert (asked["model"], asked["reasoning"]["effort"]) == ("gpt-5.4-mini", "low")
+    request = model.bodies()[-1]
+    assert (request["model"], request["reasoning"]["effort"]) == ("gpt-5.4-mini", "low")
     assert model.keys[-1] == "Bearer sk-option-0123456789"
     assert not [f for f in home.path.rglob("*") if f.is_file() and b"sk-option" in f.read_bytes()]
 
@@ -115,9 +115,9 @@ async def test_ps_shows_neither_the_prompt_nor_a_key(portico: RunningGateway, ho
     system = {"role": "system", "content": "secret-system"}
     aap = await create_session(portico.client, system, user("[[plain]]"), api_key="sk-option-0123456789")
     async with aap.open_stream("[[slowtext]] secret-prompt"):
-        await wait_until(lambda: len(model.bodies()) == 2, "the model is asked")
-        shown = list(arguments(cli_of(home.path)))
-    assert any("app-server" in a for a in shown) and not any("secret" in a or "sk-" in a for a in shown)
+        await wait_until(lambda: len(model.bodies()) == 2, "the model has a request")
+        visible = list(arguments(cli_of(home.path)))
+    assert any("app-server" in a for a in visible) and not any("secret" in a or "sk-" in a for a in visible)
 
 
 async def test_the_native_binary_is_spawned(portico: RunningGateway, home: Home) -> None:
