@@ -33,6 +33,17 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Suspend the timer: to format a traceback takes longer than AGAIN on a busy machine, and a failure there ends the worker."""
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0) if _SETTINGS in item.stash else (0.0, 0.0)
+    try:
+        return (yield)
+    finally:
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left, again)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     """Set a timer for the teardown: pytest-timeout 2.4.0 cancels the timer of a test that has failed."""
     if _SETTINGS in item.stash:

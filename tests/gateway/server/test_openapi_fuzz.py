@@ -104,6 +104,7 @@ class Fuzz:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 async def test_generated_requests_get_documented_responses(daemon: Daemon, tmp_path: Path) -> None:
     write_config(tmp_path, gateway_config(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
     await daemon.start()
