@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -40,6 +40,8 @@ from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord
 
 CANCEL_GRACE = 0.6
 """Seconds that an agent has to end a run on request; then it is killed, and the native session resumed at the next turn."""
+STORE_WAIT = 1.0
+"""Seconds that a shutdown waits for a request that is changing the session: for its writes, not for the start of an agent."""
 
 WhenBusy = Literal["refuse", "steer", "queue"]
 
@@ -207,7 +209,7 @@ class Session:
                 yield
             finally:
                 self._changed(self)
-                # A run that has failed before it was read has woken nobody.
+                # A run that fails before its agent is read does not advance the queue.
                 self.queue.advance()
 
     async def _begin(self, request: Submission, message: UserMessage, settings: SessionSettings) -> Turn:
@@ -398,8 +400,13 @@ class Session:
     async def stop(self, why: str, *, forget: bool = False) -> None:
         """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).
 
-        A run that waits for the client goes on waiting in the store, unless `forget` is set.
+        A run that waits for the client goes on waiting in the store, unless `forget` is set; call it under the lock then.
         """
+        if not forget:
+            # An event that is being stored is not in the log yet: the end of the run would get its number.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STORE_WAIT), self.lock:
+                    pass
         if self.run is not None and (forget or self.run.state is not RunState.WAITING):
             await self.run.fail(why)
         if self.run is not None:

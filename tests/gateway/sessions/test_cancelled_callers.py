@@ -13,14 +13,14 @@ from drivers.contract.agent import ToolReply
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session, Submission
-from tests.daemon import Running
+from tests.daemon import RunningGateway
+from tests.gateway.requests import create_session, get_history, send_turn
 from tests.gateway.sessions.test_submit import HELLO, faster, suspend, waiting
-from tests.gateway.talk import create, history, send_turn
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 
-async def cancel_in_write(portico: Running, work: Coroutine[Any, Any, Any], method: str) -> None:
+async def cancel_in_write(portico: RunningGateway, work: Coroutine[Any, Any, Any], method: str) -> None:
     """Cancel the work while its write, by a method of a repository, waits for the thread that writes."""
     store = portico.gateway.store
     repository, name = method.split(".")
@@ -43,7 +43,7 @@ async def cancel_in_write(portico: Running, work: Coroutine[Any, Any, Any], meth
             await task
 
 
-async def events_agree(portico: Running, session: Session) -> None:
+async def events_agree(portico: RunningGateway, session: Session) -> None:
     """The store has the events of the log, each once."""
     await session.log.written()
     rows = await portico.gateway.store.events.read(session.id, 0, rows=1000)
@@ -52,9 +52,9 @@ async def events_agree(portico: Running, session: Session) -> None:
 
 
 @pytest.mark.parametrize("key", [None, IdempotencyKey("key", "digest")], ids=["no key", "key"])
-async def test_a_prompt(portico: Running, scene: Scene, key: IdempotencyKey | None) -> None:
-    name = scene([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
-    found = await create(portico.client, "script", "Go", options={"scenario": name})
+async def test_a_prompt(portico: RunningGateway, write_scenario: WriteScenario, key: IdempotencyKey | None) -> None:
+    name = write_scenario([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
+    found = await create_session(portico.client, "script", "Go", options={"scenario": name})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     await cancel_in_write(portico, session.submit(Submission(message=HELLO, key=key)), "runs.start")
     assert session.state == "idle"
@@ -63,22 +63,22 @@ async def test_a_prompt(portico: Running, scene: Scene, key: IdempotencyKey | No
 
 
 @pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
-async def test_answers(portico: Running, scene: Scene, asleep: bool) -> None:
-    session = await waiting(portico, scene)
+async def test_answers(portico: RunningGateway, write_scenario: WriteScenario, asleep: bool) -> None:
+    session = await waiting(portico, write_scenario)
     if asleep:
         await suspend(session)
     await cancel_in_write(portico, session.submit(Submission(replies=[ToolReply("sky", "sun")])), "runs.resume")
     assert session.run is not None
     await session.run.wait()
     assert session.state == "idle"
-    tools = [m["content"] for m in await history(portico.client, session.id) if m["role"] == "tool"]
+    tools = [m["content"] for m in await get_history(portico.client, session.id) if m["role"] == "tool"]
     assert tools == ["sun"]
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
     await events_agree(portico, session)
 
 
-async def test_the_cancelling_of_a_suspended_run(portico: Running, scene: Scene) -> None:
-    session = await waiting(portico, scene)
+async def test_the_cancelling_of_a_suspended_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    session = await waiting(portico, write_scenario)
     await suspend(session)
     await cancel_in_write(portico, session.cancel(), "runs.stop")
     assert session.state == "idle"
@@ -86,8 +86,8 @@ async def test_the_cancelling_of_a_suspended_run(portico: Running, scene: Scene)
     await events_agree(portico, session)
 
 
-async def test_new_settings(portico: Running, scene: Scene) -> None:
-    found = await create(portico.client, "script", "Go", options={"scenario": scene([{"text": "one"}])})
+async def test_new_settings(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    found = await create_session(portico.client, "script", "Go", options={"scenario": write_scenario([{"text": "one"}])})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     before = session.config
     await cancel_in_write(portico, session.submit(Submission(message=HELLO, settings=faster)), "sessions.update")

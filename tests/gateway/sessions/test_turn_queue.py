@@ -12,11 +12,11 @@ from drivers.contract.messages import UserMessage
 from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.daemon import Running
+from tests.daemon import RunningGateway
+from tests.gateway.requests import create_session, wait_until
 from tests.gateway.sessions.test_submit import waiting
-from tests.gateway.talk import create, until
 
-Scene = Callable[..., str]
+WriteScenario = Callable[..., str]
 
 MESSAGE = UserMessage(content="And?")
 QUEUED = Submission(message=MESSAGE, when_busy="queue")
@@ -30,11 +30,11 @@ async def end_of(turn: Turn) -> str:
 
 
 async def test_a_queued_message_waits_for_the_run_of_a_message_that_cancels_pending_calls(
-    portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await waiting(portico, scene)
+    session = await waiting(portico, write_scenario)
     queued = asyncio.create_task(session.submit(QUEUED))
-    await until(lambda: not session.queue.empty)
+    await wait_until(lambda: not session.queue.empty)
     turn_start = session._turn_start
 
     async def slow(*args: Any) -> Any:
@@ -52,10 +52,10 @@ async def test_a_queued_message_waits_for_the_run_of_a_message_that_cancels_pend
 
 
 async def test_a_queued_message_is_taken_after_a_run_that_could_not_be_stored(
-    portico: Running, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = scene([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
-    found = await create(portico.client, "script", "Go", options={"scenario": name})
+    name = write_scenario([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
+    found = await create_session(portico.client, "script", "Go", options={"scenario": name})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     storing, failing = asyncio.Event(), asyncio.Event()
 
@@ -69,7 +69,7 @@ async def test_a_queued_message_is_taken_after_a_run_that_could_not_be_stored(
         first = asyncio.create_task(session.submit(Submission(message=MESSAGE)))
         await storing.wait()
         queued = asyncio.create_task(session.submit(QUEUED))
-        await until(lambda: not session.queue.empty)
+        await wait_until(lambda: not session.queue.empty)
     failing.set()
     with pytest.raises(OSError, match="disk full"):
         await first
