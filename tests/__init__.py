@@ -1,1 +1,1 @@
-"""The test suite: what Portico promises, checked from outside where possible."""
+"""The test suite. Tests use the public interfaces where possible."""

@@ -1,4 +1,4 @@
-"""A small agent that speaks the Agent Client Protocol, made with the official package; its prompts are commands.
+"""A small agent for the Agent Client Protocol, which uses the official package. Its prompts are commands.
 
 `python -m tests.acp_agent`. The first word of a prompt names a command (`do_*` below), the rest is its argument. Sessions are
 stored in the folder ACP_AGENT_SESSIONS, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,

@@ -1,4 +1,4 @@
-"""Stands in for the opencode CLI (1.18.33): its arguments, its JSON events, and sessions as files in its home folder.
+"""A replacement for the opencode CLI (1.18.33) with its arguments and JSON events. Sessions are files in the home folder.
 
 Prompts: `sleep` hangs, `crash` kills the process, `fail` is an error of the model, `call TOOL` a tool call that writes a file
 named like the tool. Any other prompt is answered with all prompts of the session so far.

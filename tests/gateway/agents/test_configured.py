@@ -21,7 +21,7 @@ WriteScenario = Callable[..., str]
 NAMES = [{"env": "*"}]
 
 
-async def _variables(daemon: Daemon, folder: Path, write_scenario: WriteScenario, *names: str) -> list[str]:
+async def _agent_environment(daemon: Daemon, folder: Path, write_scenario: WriteScenario, *names: str) -> list[str]:
     """Return the environment variables that the agent outputs, in a session and in a task."""
     steps = [step for name in names for step in ({"env": name}, {"text": "\n"})]
     entry = {
@@ -52,7 +52,7 @@ async def test_agent_environment_has_only_general_and_configured_variables(
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "XDG_CACHE_HOME": "/tmp/cache",
     }
-    for variables in await _variables(daemon, tmp_path, write_scenario, "*"):
+    for variables in await _agent_environment(daemon, tmp_path, write_scenario, "*"):
         names = set(variables.split())
         assert {"PATH", "HOME", "LANG", "LC_TIME", "HTTPS_PROXY", "XDG_CACHE_HOME", "VENDOR_SETTING"} <= names
         assert not {name for name in names if name.startswith("PORTICO_")} - {MARKER}
@@ -62,7 +62,7 @@ async def test_agent_environment_has_only_general_and_configured_variables(
 async def test_configured_variables_are_in_the_agent_environment(
     daemon: Daemon, tmp_path: Path, write_scenario: WriteScenario
 ) -> None:
-    for variables in await _variables(daemon, tmp_path, write_scenario, "VENDOR_SETTING", "LANG", "HOME"):
+    for variables in await _agent_environment(daemon, tmp_path, write_scenario, "VENDOR_SETTING", "LANG", "HOME"):
         assert variables.split("\n")[:3] == ["VENDOR_SETTING=configured", "LANG=de_DE.UTF-8", f"HOME={tmp_path}"]
 
 

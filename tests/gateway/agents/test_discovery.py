@@ -36,16 +36,16 @@ def claude(tmp_path: Path) -> Program:
     return write
 
 
-def config(tmp_path: Path, program: Path) -> dict[str, Any]:
+def claude_config(tmp_path: Path, program: Path) -> dict[str, Any]:
     return gateway_config(tmp_path, agents={"claude": {"driver": "claude", "program": str(program)}})
 
 
-def calls(tmp_path: Path) -> list[str]:
+def program_calls(tmp_path: Path) -> list[str]:
     return (tmp_path / "calls").read_text().split()
 
 
 async def test_meta_reports_the_version_and_models_of_the_program(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(config(tmp_path, claude())) as running:
+    async with run_gateway(claude_config(tmp_path, claude())) as running:
         agents = {agent["name"]: agent for agent in (await running.client.get("/meta")).json()["agents"]}
     assert agents["claude"]["version"] == "2.1.329"
     model = next(option for option in agents["claude"]["options"] if option["name"] == "model")
@@ -53,7 +53,7 @@ async def test_meta_reports_the_version_and_models_of_the_program(tmp_path: Path
 
 
 async def test_logged_out_agent_is_not_listed_and_drivers_reports_the_problem(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(config(tmp_path, claude(logged_in=False))) as running:
+    async with run_gateway(claude_config(tmp_path, claude(logged_in=False))) as running:
         listed = [agent["name"] for agent in (await running.client.get("/meta")).json()["agents"]]
         state = await agent_state(running.client, "claude")
     assert "claude" not in listed
@@ -62,7 +62,7 @@ async def test_logged_out_agent_is_not_listed_and_drivers_reports_the_problem(tm
 
 
 async def test_missing_program_is_reported_with_instructions(tmp_path: Path) -> None:
-    async with run_gateway(config(tmp_path, tmp_path / "nowhere")) as running:
+    async with run_gateway(claude_config(tmp_path, tmp_path / "nowhere")) as running:
         state = await agent_state(running.client, "claude")
     assert (state["installed"], state["offered"], state["version"]) == (False, False, None)
     assert "npm install" in state["problem"] and "agents.claude.program" in state["problem"]
@@ -70,29 +70,29 @@ async def test_missing_program_is_reported_with_instructions(tmp_path: Path) -> 
 
 async def test_probe_result_is_kept_over_a_restart_while_the_program_is_unchanged(tmp_path: Path, claude: Program) -> None:
     program = claude()
-    async with run_gateway(config(tmp_path, program)) as running:
+    async with run_gateway(claude_config(tmp_path, program)) as running:
         await running.client.get("/meta")
     known = json.loads((tmp_path / "data" / "discovery.json").read_text())
     assert any(probe["version"] == "2.1.329" for probe in known.values())
     # From here on the program does not respond, so the version can only come from the cache.
     program.write_text("#!/bin/sh\nsleep 60\n")
     os.utime(program, ns=(0, int(next(key for key in known if key.startswith("claude|")).split("|")[3])))
-    async with run_gateway(config(tmp_path, program)) as running:
+    async with run_gateway(claude_config(tmp_path, program)) as running:
         state = await asyncio.wait_for(agent_state(running.client, "claude"), 2)
     assert state["version"] == "2.1.329"
 
 
 async def test_changed_program_is_probed_again(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(config(tmp_path, claude())) as running:
+    async with run_gateway(claude_config(tmp_path, claude())) as running:
         assert (await agent_state(running.client, "claude"))["version"] == "2.1.329"
         claude(version="3.0.0")
         assert (await agent_state(running.client, "claude"))["version"] == "3.0.0"
 
 
 async def test_concurrent_requests_share_one_probe(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(config(tmp_path, claude())) as running:
+    async with run_gateway(claude_config(tmp_path, claude())) as running:
         await asyncio.gather(*(running.client.get("/meta") for _ in range(20)))
-    assert calls(tmp_path).count("--version") == 1
+    assert program_calls(tmp_path).count("--version") == 1
 
 
 async def agent_state(client: Any, name: str) -> dict[str, Any]:

@@ -33,35 +33,35 @@ async def small(tmp_path: Path) -> AsyncIterator[RunningGateway]:
         yield running
 
 
-async def create(client: httpx.AsyncClient, *messages: dict[str, Any], **agent: Any) -> httpx.Response:
+async def put_session(client: httpx.AsyncClient, *messages: dict[str, Any], **agent: Any) -> httpx.Response:
     return await client.put("/session", json={"agent": {"name": "small", **agent}, "messages": list(messages)})
 
 
-def user(content: str) -> dict[str, Any]:
+def user_message(content: str) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
 async def test_session_with_two_turns(small: RunningGateway) -> None:
-    answer = await create(small.client, user("say hello"))
+    answer = await put_session(small.client, user_message("say hello"))
     assert answer.status_code == 201, answer.text
     content = answer.json()["messages"][0]["content"]
     assert [block["type"] for block in content] == ["thinking", "text"]
     session = answer.json()["sessionId"]
-    answer = await small.client.post(f"/session/{session}", json={"messages": [user("recall")]})
+    answer = await small.client.post(f"/session/{session}", json={"messages": [user_message("recall")]})
     assert answer.json()["messages"] == [{"role": "assistant", "content": "say hello | recall"}]
 
 
 async def test_history_and_system_message_are_rejected(small: RunningGateway) -> None:
-    history = [user("one"), {"role": "assistant", "content": "two"}, user("three")]
-    answer = await create(small.client, *history)
+    history = [user_message("one"), {"role": "assistant", "content": "two"}, user_message("three")]
+    answer = await put_session(small.client, *history)
     assert (answer.status_code, "cannot be given a history" in answer.text) == (400, True)
-    answer = await create(small.client, {"role": "system", "content": "be kind"}, user("one"))
+    answer = await put_session(small.client, {"role": "system", "content": "be kind"}, user_message("one"))
     assert (answer.status_code, "takes no system message" in answer.text) == (400, True)
 
 
 @pytest.mark.parametrize("granted", [True, False])
 async def test_permission_is_answered_in_a_second_request(small: RunningGateway, tmp_path: Path, granted: bool) -> None:
-    answer = await create(small.client, user("run touch made.txt"), tools=[GRANT])
+    answer = await put_session(small.client, user_message("run touch made.txt"), tools=[GRANT])
     assert answer.json()["stopReason"] == "tool_use", answer.text
     session, (message,) = answer.json()["sessionId"], answer.json()["messages"]
     (call,) = message["content"]
@@ -75,7 +75,7 @@ async def test_permission_is_answered_in_a_second_request(small: RunningGateway,
 
 
 async def test_two_permission_requests_take_two_turns(small: RunningGateway) -> None:
-    answer = await create(small.client, user("both"), tools=[GRANT])
+    answer = await put_session(small.client, user_message("both"), tools=[GRANT])
     session = answer.json()["sessionId"]
     for _ in range(2):
         assert answer.json()["stopReason"] == "tool_use", answer.text
@@ -103,7 +103,7 @@ async def test_image_support_follows_the_capabilities_of_the_agent(tmp_path: Pat
         async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running:
             (listed,) = [a for a in (await running.client.get("/meta")).json()["agents"] if a["name"] == "small"]
             assert listed["capabilities"].get("image") == (None if flags else {"data": {}})
-            answer = await create(running.client, message)
+            answer = await put_session(running.client, message)
             assert answer.status_code == (400 if flags else 201)
             if flags:
                 assert answer.json() == {"error": "agent 'small' takes no images by data: address; /meta lists what it takes"}

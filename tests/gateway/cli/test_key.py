@@ -28,12 +28,12 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
 
 
-def key(*arguments: str, env: dict[str, str] | None = None) -> Result:
+def run_key_command(*arguments: str, env: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, ["key", *arguments], env=env)
 
 
 def test_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
-    first, second = key(), key()
+    first, second = run_key_command(), run_key_command()
     assert (first.exit_code, first.stderr) == (0, "")
     assert first.stdout == second.stdout
     assert len(first.stdout.strip()) >= 32
@@ -45,21 +45,21 @@ def test_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> N
 
 
 def test_data_directory_comes_from_option_or_environment(tmp_path: Path) -> None:
-    by_option = key("--data-dir", str(tmp_path / "a")).stdout
-    by_env = key(env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
-    by_both = key("--data-dir", str(tmp_path / "a"), env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
+    by_option = run_key_command("--data-dir", str(tmp_path / "a")).stdout
+    by_env = run_key_command(env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
+    by_both = run_key_command("--data-dir", str(tmp_path / "a"), env={"PORTICO_DATA_DIR": str(tmp_path / "b")}).stdout
     assert (tmp_path / "a" / "api-key").read_text() == by_option == by_both
     assert (tmp_path / "b" / "api-key").read_text() == by_env != by_option
 
 
 def test_configured_keys_take_precedence_over_the_key_file(tmp_path: Path) -> None:
     config = str(write_config(tmp_path, {"auth": {"keys": ["first-of-config", "second-of-config"]}}))
-    assert key("--config", config).stdout == "first-of-config\n"
-    assert key("--config", config, env={"PORTICO_API_KEY": " from-env\n"}).stdout == "from-env\n"
-    assert key(env={"PORTICO_API_KEY": "from-env"}).stdout == "from-env\n"
+    assert run_key_command("--config", config).stdout == "first-of-config\n"
+    assert run_key_command("--config", config, env={"PORTICO_API_KEY": " from-env\n"}).stdout == "from-env\n"
+    assert run_key_command(env={"PORTICO_API_KEY": "from-env"}).stdout == "from-env\n"
     assert not list(tmp_path.rglob("api-key"))
-    made = key(env={"PORTICO_API_KEY": " "}).stdout
-    assert made == key().stdout
+    made = run_key_command(env={"PORTICO_API_KEY": " "}).stdout
+    assert made == run_key_command().stdout
 
 
 def test_all_configured_keys_are_valid(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_empty_key_file_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "api-key"
     for left in ("", "\n"):
         file.write_text(left)
-        assert len(key("--data-dir", str(tmp_path)).stdout.strip()) >= 32
-        assert file.read_text() == key("--data-dir", str(tmp_path)).stdout
+        assert len(run_key_command("--data-dir", str(tmp_path)).stdout.strip()) >= 32
+        assert file.read_text() == run_key_command("--data-dir", str(tmp_path)).stdout
 
 
 def test_concurrent_creation_returns_the_key_that_was_written_first(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class SessionClient:
         self.client, self.id, self.last = running.client, made["sessionId"], made
 
     @classmethod
-    async def begin(cls, running: RunningGateway, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> SessionClient:
+    async def create(cls, running: RunningGateway, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> SessionClient:
         agent = {"name": "small", "tools": list(own)}
         body = {"agent": agent, "tools": list(tools), "messages": [{"role": "user", "content": text}]}
         answer = await running.client.put("/session", json=body)
@@ -78,14 +78,14 @@ def permission(call: dict[str, Any], granted: bool) -> dict[str, Any]:
 
 
 async def test_application_tools_are_listed_to_the_agent(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "tools", [LOOKUP, CLOCK])
+    session = await SessionClient.create(running, "tools", [LOOKUP, CLOCK])
     assert json.loads(session.text) == [[tool["name"], tool["description"], tool["inputSchema"]] for tool in (LOOKUP, CLOCK)]
     # A session without tools lists none.
-    assert (await SessionClient.begin(running, "tools", [])).text == "[]"
+    assert (await SessionClient.create(running, "tools", [])).text == "[]"
 
 
 async def test_call_stops_the_turn_and_its_result_reaches_the_agent(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, 'call look_up {"n": 5}')
+    session = await SessionClient.create(running, 'call look_up {"n": 5}')
     (call,) = session.pending_calls
     assert (call["name"], call["input"], session.text) == ("look_up", {"n": 5}, "Calling. ")
     answer = await session.post(result(call, "five"))
@@ -98,7 +98,7 @@ async def test_call_stops_the_turn_and_its_result_reaches_the_agent(running: Run
 
 
 async def test_result_of_five_megabytes_reaches_the_agent(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "call look_up")
+    session = await SessionClient.create(running, "call look_up")
     await session.post(result(session.pending_calls[0], "x" * 5_000_000))
     assert session.text == "5000000 long"
 
@@ -106,7 +106,7 @@ async def test_result_of_five_megabytes_reaches_the_agent(running: RunningGatewa
 @pytest.mark.parametrize("how", ["reported", "made"])
 async def test_twenty_calls_are_answered_in_one_request(running: RunningGateway, how: str) -> None:
     """`made` calls are made at once; `reported` calls are made one after the other and reported beforehand."""
-    session = await SessionClient.begin(running, f"many 20 look_up {how}")
+    session = await SessionClient.create(running, f"many 20 look_up {how}")
     calls = session.pending_calls
     assert sorted(call["input"]["n"] for call in calls) == list(range(20))
     partly = await running.client.post(f"/session/{session.id}", json={"messages": [result(calls[0], "0")]})
@@ -117,14 +117,14 @@ async def test_twenty_calls_are_answered_in_one_request(running: RunningGateway,
 
 
 async def test_call_without_tool_call_update_is_answered(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "silent look_up")
+    session = await SessionClient.create(running, "silent look_up")
     await session.post(result(session.pending_calls[0], "result"))
     assert session.text == "result"
     assert await session.roles() == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_permission_requests_for_application_tools_are_granted_by_the_gateway(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "ask look_up")
+    session = await SessionClient.create(running, "ask look_up")
     (call,) = session.pending_calls
     assert (call["name"], call["input"]) == ("look_up", {"a": 1})
     await session.post(result(call, "asked"))
@@ -134,7 +134,7 @@ async def test_permission_requests_for_application_tools_are_granted_by_the_gate
 
 
 async def test_application_call_and_own_call_of_the_agent_in_parallel(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "mixed look_up", own=[{"name": "execute"}])
+    session = await SessionClient.create(running, "mixed look_up", own=[{"name": "execute"}])
     answers = 0
     while session.last["stopReason"] == "tool_use":
         answers += 1
@@ -144,19 +144,19 @@ async def test_application_call_and_own_call_of_the_agent_in_parallel(running: R
 
 
 async def test_denied_call_is_an_error_result(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "call look_up")
+    session = await SessionClient.create(running, "call look_up")
     await session.post({**permission(session.pending_calls[0], False), "reason": "not today"})
     assert session.text == "error: Tool call denied: not today"
 
 
 async def test_user_message_instead_of_a_result_cancels_the_call(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "call look_up")
+    session = await SessionClient.create(running, "call look_up")
     assert await session.send_turn("say else") == "else"
     assert await session.roles() == ["user", "assistant", "tool", "user", "assistant"]
 
 
 async def test_changed_tools_apply_from_the_next_message_on(running: RunningGateway) -> None:
-    session = await SessionClient.begin(running, "say one")
+    session = await SessionClient.create(running, "say one")
     assert [tool[0] for tool in json.loads(await session.send_turn("tools", tools=[CLOCK]))] == ["get_time"]
     assert await session.send_turn("recall") == "say one | tools | recall"
     assert await session.send_turn("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
@@ -171,7 +171,7 @@ async def test_call_that_is_pending_over_a_restart_cannot_be_answered(tmp_path: 
     """The agent cannot be given a history, so the result is rejected with 503 and the call stays pending."""
     config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
     async with run_gateway(config) as running:
-        session = await SessionClient.begin(running, "call look_up")
+        session = await SessionClient.create(running, "call look_up")
         call = session.pending_calls[0]
     async with run_gateway(config) as running:
         answer = await running.client.post(f"/session/{session.id}", json={"messages": [result(call, "late")]})

@@ -21,11 +21,11 @@ RULES = Policy(
 )
 
 
-def enforcer(*, trust: bool = False, policy: Policy = RULES) -> PolicyEnforcer:
+def create_enforcer(*, trust: bool = False, policy: Policy = RULES) -> PolicyEnforcer:
     return PolicyEnforcer(policy, [ToolGrant("shell", trust), ToolGrant("lookup", True)])
 
 
-def started(call_id: str, command: str = "ls", name: str = "shell") -> ToolCall:
+def started_call(call_id: str, command: str = "ls", name: str = "shell") -> ToolCall:
     return ToolCall(id=call_id, name=name, status="started", input={"command": command})
 
 
@@ -38,8 +38,8 @@ def outcomes(found: PolicyEnforcer) -> list[tuple[str, str, str]]:
 
 
 def test_calls_that_rules_decide_are_answered_without_the_client() -> None:
-    found = enforcer()
-    calls = [started("a", "git status"), started("b", "rm x")]
+    found = create_enforcer()
+    calls = [started_call("a", "git status"), started_call("b", "rm x")]
     enforced = found.apply([*calls, awaiting_client("a", "b", optional=("c",))])
     assert enforced.events == calls
     assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
@@ -48,8 +48,10 @@ def test_calls_that_rules_decide_are_answered_without_the_client() -> None:
 
 
 def test_decisions_are_sent_to_the_client_when_another_call_awaits_it() -> None:
-    found = enforcer()
-    enforced = found.apply([started("a", "git status"), started("b", "rm x"), started("c", "ls"), awaiting_client("a", "b", "c")])
+    found = create_enforcer()
+    enforced = found.apply(
+        [started_call("a", "git status"), started_call("b", "rm x"), started_call("c", "ls"), awaiting_client("a", "b", "c")]
+    )
     assert enforced.replies == []
     *_, result, failed, awaiting = enforced.events
     assert result == ToolResult(tool_call_id="b", output="Tool call denied: never", is_error=True)
@@ -66,56 +68,60 @@ def test_decisions_are_sent_to_the_client_when_another_call_awaits_it() -> None:
 
 
 def test_client_may_deny_a_call_that_a_rule_allows() -> None:
-    found = enforcer()
-    found.apply([started("a", "git status"), started("c", "ls"), awaiting_client("a", "c")])
+    found = create_enforcer()
+    found.apply([started_call("a", "git status"), started_call("c", "ls"), awaiting_client("a", "c")])
     assert found.release([PermissionReply("c", True), PermissionReply("a", False)]) == []
 
 
 def test_permission_request_for_a_trusted_tool_without_rules_goes_to_the_client() -> None:
-    found = enforcer()
-    enforced = found.apply([started("l", name="lookup"), awaiting_client("l")])
+    found = create_enforcer()
+    enforced = found.apply([started_call("l", name="lookup"), awaiting_client("l")])
     assert (enforced.replies, enforced.events[-1]) == ([], awaiting_client("l"))
 
 
 def test_trust_applies_to_calls_without_a_matching_rule() -> None:
-    found = enforcer(trust=True)
-    enforced = found.apply([started("a", "ls"), started("b", "git a"), started("l", name="lookup"), awaiting_client("a", "b")])
+    found = create_enforcer(trust=True)
+    enforced = found.apply(
+        [started_call("a", "ls"), started_call("b", "git a"), started_call("l", name="lookup"), awaiting_client("a", "b")]
+    )
     assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", True)]
     assert outcomes(found) == [("l", "trusted", "trust"), ("a", "trusted", "trust"), ("b", "allowed", "policy[0]")]
 
 
 def test_rules_take_precedence_over_trust() -> None:
-    found = enforcer(trust=True)
-    enforced = found.apply([started("a", "push it"), started("b", "ls; rm x"), awaiting_client("a", "b")])
+    found = create_enforcer(trust=True)
+    enforced = found.apply([started_call("a", "push it"), started_call("b", "ls; rm x"), awaiting_client("a", "b")])
     assert enforced.events[-1] == awaiting_client("a")
     assert outcomes(found) == [("a", "asked", "policy[2]"), ("b", "denied", "policy[1]")]
 
 
 def test_rule_that_allows_a_whole_tool_acts_like_trust() -> None:
-    found = enforcer(policy=Policy([Rule(tool="shell", decide="allow")]))
-    assert found.apply([started("a", "ls")]).replies == []
+    found = create_enforcer(policy=Policy([Rule(tool="shell", decide="allow")]))
+    assert found.apply([started_call("a", "ls")]).replies == []
     assert outcomes(found) == [("a", "allowed", "policy[0]")]
 
 
 def test_earlier_grant_allows_the_repeated_call_unless_a_rule_denies_it() -> None:
-    found = enforcer()
+    found = create_enforcer()
     old = [ToolUseBlock(tool_call_id=c, name="shell", input={"command": c}) for c in ("push it", "rm x")]
     found.begin([ToolGrant("shell")], old)
-    enforced = found.apply([started("a", "push it"), started("b", "rm x"), awaiting_client("a", "b")])
+    enforced = found.apply([started_call("a", "push it"), started_call("b", "rm x"), awaiting_client("a", "b")])
     assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
-    assert found.apply([started("c", "push it"), awaiting_client("c")]).events[-1] == awaiting_client("c")
+    assert found.apply([started_call("c", "push it"), awaiting_client("c")]).events[-1] == awaiting_client("c")
 
 
 def test_begin_replaces_the_grants() -> None:
-    found = enforcer(trust=True)
+    found = create_enforcer(trust=True)
     found.begin([ToolGrant("shell")])
-    assert found.apply([started("a", "ls"), awaiting_client("a")]).events[-1] == awaiting_client("a")
+    assert found.apply([started_call("a", "ls"), awaiting_client("a")]).events[-1] == awaiting_client("a")
 
 
 def test_application_tools_can_be_denied_but_not_allowed_by_rules() -> None:
     policy = Policy([Rule(tool="app_no", decide="deny", reason="no"), Rule(tool="app*", decide="allow")])
-    found = enforcer(policy=policy)
-    enforced = found.apply([started("a", name="app_no"), started("b", name="app_yes"), awaiting_client("a", "b", wants="result")])
+    found = create_enforcer(policy=policy)
+    enforced = found.apply(
+        [started_call("a", name="app_no"), started_call("b", name="app_yes"), awaiting_client("a", "b", wants="result")]
+    )
     assert enforced.events[-1] == awaiting_client("b", wants="result")
     found.answered([ToolReply("b", "x")], "client")
     assert found.release([ToolReply("b", "x")]) == [PermissionReply("a", False, "no")]
@@ -123,12 +129,12 @@ def test_application_tools_can_be_denied_but_not_allowed_by_rules() -> None:
 
 
 def test_permission_request_for_an_unknown_call_goes_to_the_client() -> None:
-    assert enforcer(trust=True).apply([awaiting_client("a")]).events == [awaiting_client("a")]
+    assert create_enforcer(trust=True).apply([awaiting_client("a")]).events == [awaiting_client("a")]
 
 
 def test_replies_and_cancellations_are_recorded_as_decisions() -> None:
-    found = enforcer()
-    found.apply([started(c) for c in "abcd"])
+    found = create_enforcer()
+    found.apply([started_call(c) for c in "abcd"])
     found.answered([PermissionReply("a", True), PermissionReply("b", False, "why"), ToolReply("c", "x")], "client")
     found.answered([PermissionReply("d", False, "late")], TIME_LIMIT)
     found.cancelled(["a"])
@@ -139,5 +145,5 @@ def test_replies_and_cancellations_are_recorded_as_decisions() -> None:
 
 
 def test_other_events_are_passed_on_in_order() -> None:
-    events: list[OutputEvent] = [started("a"), ToolResult(tool_call_id="z", output=1), started("b")]
-    assert enforcer().apply(events).events == events
+    events: list[OutputEvent] = [started_call("a"), ToolResult(tool_call_id="z", output=1), started_call("b")]
+    assert create_enforcer().apply(events).events == events

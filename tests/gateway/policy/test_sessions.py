@@ -44,7 +44,7 @@ async def ruled(tmp_path: Path) -> AsyncIterator[RunningGateway]:
         yield running
 
 
-def made(tmp_path: Path) -> list[str]:
+def written_files(tmp_path: Path) -> list[str]:
     return sorted(path.stem for path in (tmp_path / "scenes").glob("*.txt"))
 
 
@@ -53,7 +53,7 @@ def audit(tmp_path: Path) -> list[tuple[str, str, str, str | None]]:
         return list(store.execute("SELECT call_id, outcome, by, reason FROM audit ORDER BY id"))
 
 
-async def turn(running: RunningGateway, mode: str, scenario: str, grants: list[Json]) -> tuple[str, Json, str]:
+async def run_first_turn(running: RunningGateway, mode: str, scenario: str, grants: list[Json]) -> tuple[str, Json, str]:
     """Run the first turn of a new session. Return the session id, the tool results by call id, and the stop reason."""
     body = session_body(options={"scenario": scenario}, grants=grants, stream=mode)
     answer = await running.client.put("/session", json=body)
@@ -92,15 +92,15 @@ async def test_decision_for_one_call(
     if reported == "by trust":
         reported = "ran" if grants is FREE else None
         outcome = ("trusted", "trust", None) if grants is FREE else ("asked", "default", None)
-    session, sent_results, stop = await turn(ruled, mode, scenario, [grants])
+    session, sent_results, stop = await run_first_turn(ruled, mode, scenario, [grants])
     assert (sent_results, stop) == (({"one": reported}, "end_turn") if reported else ({}, "tool_use"))
-    assert made(tmp_path) == (["one"] if reported == "ran" else [])
+    assert written_files(tmp_path) == (["one"] if reported == "ran" else [])
     assert audit(tmp_path) == [("one", *outcome)]
     if reported is None:
         assert (await get_history(ruled.client, session))[-1]["role"] == "assistant"
         answer = await send_turn(ruled.client, session, grant("one"))
         assert results(answer["messages"]) == {"one": "ran"} and answer["stopReason"] == "end_turn"
-        assert made(tmp_path) == ["one"] and audit(tmp_path)[-1] == ("one", "granted", "client", None)
+        assert written_files(tmp_path) == ["one"] and audit(tmp_path)[-1] == ("one", "granted", "client", None)
     assert results(await get_history(ruled.client, session)) == {"one": reported or "ran"}
 
 
@@ -112,9 +112,9 @@ async def test_parallel_calls_with_different_decisions(
     scenario = write_scenario(
         [{"parallel": calls}, {"text": "{results.allowed} {results.denied} {results.asked} {results.open}"}]
     )
-    session, sent_results, stop = await turn(ruled, mode, scenario, [CAREFUL])
+    session, sent_results, stop = await run_first_turn(ruled, mode, scenario, [CAREFUL])
     denied = "Tool call denied: nothing is removed here"
-    assert (sent_results, stop, made(tmp_path)) == ({"denied": denied}, "tool_use", [])
+    assert (sent_results, stop, written_files(tmp_path)) == ({"denied": denied}, "tool_use", [])
     assert "'open' is still pending" in await expect_error(
         ruled.client.post(f"/session/{session}", json={"messages": [grant("asked")]}), 400
     )
@@ -125,7 +125,7 @@ async def test_parallel_calls_with_different_decisions(
     answer = await send_turn(ruled.client, session, *both)
     assert results(answer["messages"]) == {"allowed": "ran", "asked": "ran", "open": "ran"}
     assert answer["messages"][-1]["content"] == f"ran {denied} ran ran"
-    assert made(tmp_path) == ["allowed", "asked", "open"]
+    assert written_files(tmp_path) == ["allowed", "asked", "open"]
     roles = [message["role"] for message in await get_history(ruled.client, session)]
     assert roles == ["user", "assistant", "tool", "tool", "tool", "tool", "assistant"]
 
@@ -134,7 +134,7 @@ async def test_replies_that_could_not_be_stored_can_be_sent_again(
     ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = write_scenario([{"parallel": [shell("allowed", "git a"), shell("asked", "push a")]}, {"text": "done"}])
-    session, _, stop = await turn(ruled, "none", scenario, [CAREFUL])
+    session, _, stop = await run_first_turn(ruled, "none", scenario, [CAREFUL])
     assert stop == "tool_use"
     runs = ruled.gateway.store.runs
     kept = runs.resume
@@ -146,11 +146,11 @@ async def test_replies_that_could_not_be_stored_can_be_sent_again(
     monkeypatch.setattr(runs, "resume", full)
     answers = {"messages": [grant("asked")]}
     assert (await ruled.client.post(f"/session/{session}", json=answers)).status_code == 500
-    assert made(tmp_path) == []
+    assert written_files(tmp_path) == []
     answer = await send_turn(ruled.client, session, grant("asked"))
     assert answer["stopReason"] == "end_turn"
     assert results(answer["messages"]) == {"allowed": "ran", "asked": "ran"}
-    assert made(tmp_path) == ["allowed", "asked"]
+    assert written_files(tmp_path) == ["allowed", "asked"]
 
 
 async def test_application_side_tool_is_denied_by_a_rule(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -206,7 +206,7 @@ async def test_user_message_instead_of_replies_cancels_the_calls(
     session = (await create_session(ruled.client, options=options, grants=[FREE]))["sessionId"]
     await send_turn(ruled.client, session, "Never mind")
     assert [row[:3] for row in audit(tmp_path)][:2] == [("one", "asked", "policy[2]"), ("one", "cancelled", "client")]
-    assert made(tmp_path) == []
+    assert written_files(tmp_path) == []
 
 
 async def test_audit_names_the_api_key_that_decided(ruled: RunningGateway, tmp_path: Path, write_scenario: WriteScenario) -> None:

@@ -30,7 +30,7 @@ TOOL = {"name": "get_weather", "description": "The weather.", "inputSchema": {"t
 ANSWER = {"role": "tool", "toolCallId": "c", "content": "rain"}
 
 
-def scenario(write_scenario: WriteScenario) -> dict[str, str]:
+def scenario_options(write_scenario: WriteScenario) -> dict[str, str]:
     waits_for_client = [{"app_tool": {"name": "get_weather", "id": "c"}}, {"hang": True}]
     return {
         "scenario": write_scenario(
@@ -40,7 +40,7 @@ def scenario(write_scenario: WriteScenario) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def hanging(client: httpx.AsyncClient, options: dict[str, str]) -> AsyncIterator[str]:
+async def hanging_session(client: httpx.AsyncClient, options: dict[str, str]) -> AsyncIterator[str]:
     """Create a session whose turn hangs, yield its id, and delete it at the end."""
     body = session_body("script", "hang", options=options)
     known = set((await client.get("/sessions")).json()["sessions"])
@@ -68,18 +68,18 @@ async def expect_too_many(awaited: Awaitable[httpx.Response], key: str) -> None:
 
 
 async def test_turns_over_the_limit_are_rejected_without_effect(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    options = scenario(write_scenario)
+    options = scenario_options(write_scenario)
     async with run_gateway(gateway_config(tmp_path, limits={"running_turns": 1})) as portico:
         client = portico.client
         first = (await create_session(client, "script", "one", options=options))["sessionId"]
         waiting = (await create_session(client, "script", "ask", options=options, tools=[TOOL]))["sessionId"]
         before = [await get_session(client, session) for session in (first, waiting)]
-        async with hanging(client, options) as busy:
+        async with hanging_session(client, options) as busy:
             turn = {"messages": [user_message("two")], "agent": {"options": {"pace": "fast"}}}
             await expect_too_many(client.post(f"/session/{first}", json=turn), "limits.running_turns")
             await expect_too_many(client.put("/session", json=session_body(options=options)), "limits.running_turns")
             await expect_too_many(client.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.running_turns")
-            # Neither its pending call nor the answer is lost.
+            # The call stays pending and can be answered later.
             await expect_too_many(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}), "limits.running_turns")
             await expect_too_many(
                 client.post(f"/session/{waiting}", json={"messages": [user_message("other")]}), "limits.running_turns"
@@ -89,17 +89,17 @@ async def test_turns_over_the_limit_are_rejected_without_effect(tmp_path: Path, 
             await expect_error(client.post(f"/session/{busy}", json={"messages": [user_message()]}), 409)
         assert (await send_turn(client, first, "two"))["messages"][0]["content"] == "done"
         going_on = asyncio.create_task(client.post(f"/session/{waiting}", json={"messages": [ANSWER]}))
-        await wait_until(lambda: _is(client, waiting, "running"))
+        await wait_until(lambda: _has_state(client, waiting, "running"))
         await client.delete(f"/session/{waiting}")
         assert (await going_on).status_code == 200
 
 
-async def _is(client: httpx.AsyncClient, session: str, state: str) -> bool:
+async def _has_state(client: httpx.AsyncClient, session: str, state: str) -> bool:
     return bool((await get_session(client, session))["state"] == state)
 
 
 async def test_turn_limit_holds_for_concurrent_requests(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    body = session_body("script", "hang", options=scenario(write_scenario), stream="delta")
+    body = session_body("script", "hang", options=scenario_options(write_scenario), stream="delta")
     async with run_gateway(gateway_config(tmp_path, limits={"running_turns": 2})) as portico:
         requests = [asyncio.create_task(portico.client.put("/session", json=body)) for _ in range(8)]
         done = await wait_until(lambda: done if len(done := [request for request in requests if request.done()]) == 6 else None)
@@ -110,31 +110,35 @@ async def test_turn_limit_holds_for_concurrent_requests(tmp_path: Path, write_sc
 
 
 async def test_turn_limit_per_api_key(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    options = scenario(write_scenario)
+    options = scenario_options(write_scenario)
     async with run_gateway(gateway_config(tmp_path, limits={"turns_per_key": 1})) as portico:
         keys = NamedKeys(portico.gateway.settings.data_dir)
-        async with _client(portico, keys.add("a")) as a, _client(portico, keys.add("b")) as b, hanging(a, options):
+        async with (
+            _client_with_key(portico, keys.add("a")) as a,
+            _client_with_key(portico, keys.add("b")) as b,
+            hanging_session(a, options),
+        ):
             await expect_too_many(a.put("/session", json=session_body("echo")), "limits.turns_per_key")
             await expect_too_many(a.post("/v1/execute", json={"driver": "echo", "task": "x"}), "limits.turns_per_key")
             assert (await create_session(b, "echo"))["stopReason"] == "end_turn"
             assert (await create_session(portico.client, "echo"))["stopReason"] == "end_turn"
             assert (await execute(b, "x", "echo"))[-1]["exit_code"] == 0
-            async with hanging(portico.client, options):
+            async with hanging_session(portico.client, options):
                 await expect_too_many(portico.client.put("/session", json=session_body("echo")), "limits.turns_per_key")
 
 
-def _client(portico: RunningGateway, key: str) -> httpx.AsyncClient:
+def _client_with_key(portico: RunningGateway, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=portico.url, headers={"Authorization": f"Bearer {key}"}, timeout=60, verify=False)
 
 
 async def test_tasks_occupy_slots_for_live_agents(tmp_path: Path, write_scenario: WriteScenario, monkeypatch: Any) -> None:
-    options = scenario(write_scenario)
+    options = scenario_options(write_scenario)
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
         monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "scenario", options["scenario"])
         idle = (await create_session(portico.client, "script", "one"))["sessionId"]
         task = {"driver": "script", "task": "hang", "idempotency_key": "first"}
         first = asyncio.create_task(portico.client.post("/v1/execute", json=task))
-        async with hanging(portico.client, options):
+        async with hanging_session(portico.client, options):
             # The idle session released its slot. Now one task and one turn occupy all slots.
             await expect_too_many(
                 portico.client.post("/v1/execute", json={**task, "idempotency_key": "more"}), "limits.live_agents"
@@ -143,7 +147,7 @@ async def test_tasks_occupy_slots_for_live_agents(tmp_path: Path, write_scenario
                 portico.client.post(f"/session/{idle}", json={"messages": [user_message()]}), "limits.live_agents"
             )
             again = asyncio.create_task(portico.client.post("/v1/execute", json=task))
-            await wait_until(lambda: _running(portico, 2))
+            await wait_until(lambda: _running_count_is(portico, 2))
             assert not again.done(), "a repeated idempotency key takes no slot"
         assert (await execute(portico.client, "other", idempotency_key="more"))[-1]["exit_code"] == 0
         await portico.gateway.tasks.close("the test is over")
@@ -151,7 +155,7 @@ async def test_tasks_occupy_slots_for_live_agents(tmp_path: Path, write_scenario
             assert (await request).status_code == 200
 
 
-async def _running(portico: RunningGateway, count: int) -> bool:
+async def _running_count_is(portico: RunningGateway, count: int) -> bool:
     return len(await portico.gateway.store.runs.unfinished()) == count
 
 

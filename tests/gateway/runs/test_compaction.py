@@ -1,4 +1,4 @@
-"""Compacted history: what is left of a conversation after the agent's CLI has summed it up."""
+"""Compacted history: the conversation after the agent's CLI has replaced messages by a summary."""
 
 from __future__ import annotations
 

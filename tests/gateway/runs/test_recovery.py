@@ -42,7 +42,7 @@ WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))
 
 
-async def _kill_in_mid_turn(daemon: Daemon, write_scenario: WriteScenario, folder: Path) -> tuple[str, list[int]]:
+async def _kill_during_turn(daemon: Daemon, write_scenario: WriteScenario, folder: Path) -> tuple[str, list[int]]:
     """Create a session and kill the daemon during a turn with much text.
 
     Returns the session id and the ids of two processes that are left: the agent, and a process that the agent started in a
@@ -78,7 +78,7 @@ async def _kill_in_mid_turn(daemon: Daemon, write_scenario: WriteScenario, folde
 async def test_turn_of_a_killed_daemon_keeps_its_text_and_ends_with_an_error(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    session, left = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
+    session, left = await _kill_during_turn(daemon, write_scenario, tmp_path)
     await daemon.start()
     assert not [pid for pid in left if is_alive(pid)]
     async with daemon.client() as client:
@@ -100,7 +100,7 @@ async def test_turn_of_a_killed_daemon_keeps_its_text_and_ends_with_an_error(
 
 
 async def test_second_start_recovers_nothing(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
-    session, _ = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
+    session, _ = await _kill_during_turn(daemon, write_scenario, tmp_path)
     await daemon.start()
     async with daemon.client() as client:
         before = await get_session(client, session)
@@ -116,7 +116,7 @@ async def test_second_start_recovers_nothing(daemon: Daemon, write_scenario: Wri
 async def test_processes_are_found_by_their_marker_without_the_agent(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    _, (agent, stray) = await _kill_in_mid_turn(daemon, write_scenario, tmp_path)
+    _, (agent, stray) = await _kill_during_turn(daemon, write_scenario, tmp_path)
     psutil.Process(agent).kill()
     await wait_until(lambda: not is_alive(agent))
     assert is_alive(stray)
@@ -327,7 +327,7 @@ class Recorder:
             await self.output.flush()
 
 
-async def recorded(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
+async def stored_messages(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
     """Return the stored messages of a run with these events."""
     await asyncio.to_thread(path.mkdir)
     store = await Store.open(sqlite_url(path))
@@ -339,13 +339,13 @@ async def recorded(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
     return recorder.rows
 
 
-def folded(events: Sequence[LogEvent]) -> list[str]:
+def expected_messages(events: Sequence[LogEvent]) -> list[str]:
     """Return the messages of a history whose run ends after these events."""
     fold = Fold()
     return [m.model_dump_json() for event in [*events, SessionEnd(exit_code=1)] for m in fold.feed(event)]
 
 
-async def killed(store: Store, events: Sequence[LogEvent], rows: Sequence[MessageRow], session: str = "s") -> None:
+async def store_killed_run(store: Store, events: Sequence[LogEvent], rows: Sequence[MessageRow], session: str = "s") -> None:
     """Store a session as of a daemon that was killed after it stored these events and messages of a run."""
     await store.sessions.create(SessionRecord(session, "script"), ['{"role":"assistant","content":"old"}'])
     earlier = (AgentToken(text="old"), SessionEnd(exit_code=0))
@@ -360,7 +360,7 @@ async def killed(store: Store, events: Sequence[LogEvent], rows: Sequence[Messag
     await store.messages.append(session, rows)
 
 
-async def recovered(store: Store, *sessions: str) -> list[list[str]]:
+async def recover_histories(store: Store, *sessions: str) -> list[list[str]]:
     """Recover, and return the messages after each prompt. A second recovery must change nothing."""
     assert await close_open_runs(store) == len(sessions)
     found = [await store.messages.rows(session) for session in sessions]
@@ -373,7 +373,7 @@ async def recovered(store: Store, *sessions: str) -> list[list[str]]:
     return [[row.body for row in rows[2:]] for rows in found]
 
 
-def up_to(rows: Sequence[MessageRow], events: int) -> int:
+def complete_messages(rows: Sequence[MessageRow], events: int) -> int:
     """Return the number of messages that are complete after `events` events."""
     return sum((row.seq or 0) <= FIRST + events for row in rows)
 
@@ -381,26 +381,30 @@ def up_to(rows: Sequence[MessageRow], events: int) -> int:
 @pytest.mark.parametrize("name", RUNS)
 async def test_no_message_is_lost_or_duplicated_after_any_kill(store: Store, tmp_path: Path, name: str) -> None:
     """Combines each number of stored events with each number of stored messages that these events complete."""
-    events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
-    cuts = {f"{n} events, {kept} messages": (n, kept) for n in range(len(events) + 1) for kept in range(up_to(rows, n) + 1)}
+    events, rows = RUNS[name], await stored_messages(tmp_path / "recorded", RUNS[name])
+    cuts = {
+        f"{n} events, {kept} messages": (n, kept)
+        for n in range(len(events) + 1)
+        for kept in range(complete_messages(rows, n) + 1)
+    }
     for cut, (stored, kept) in cuts.items():
-        await killed(store, events[:stored], rows[:kept], cut)
-    histories = dict(zip(cuts, await recovered(store, *cuts), strict=True))
-    assert histories == {cut: folded(events[:stored]) for cut, (stored, _) in cuts.items()}
+        await store_killed_run(store, events[:stored], rows[:kept], cut)
+    histories = dict(zip(cuts, await recover_histories(store, *cuts), strict=True))
+    assert histories == {cut: expected_messages(events[:stored]) for cut, (stored, _) in cuts.items()}
 
 
 @pytest.mark.parametrize("name", RUNS)
 async def test_messages_stored_before_their_events_are_kept_once(store: Store, tmp_path: Path, name: str) -> None:
     """Only cancelled results and messages of the client that were not stored follow them."""
-    events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
+    events, rows = RUNS[name], await stored_messages(tmp_path / "recorded", RUNS[name])
     cuts = {
         f"{n} events, {kept} messages": (n, kept)
         for n in range(len(events) + 1)
-        for kept in range(up_to(rows, n) + 1, len(rows) + 1)
+        for kept in range(complete_messages(rows, n) + 1, len(rows) + 1)
     }
     for cut, (stored, kept) in cuts.items():
-        await killed(store, events[:stored], rows[:kept], cut)
-    for (stored, kept), history in zip(cuts.values(), await recovered(store, *cuts), strict=True):
+        await store_killed_run(store, events[:stored], rows[:kept], cut)
+    for (stored, kept), history in zip(cuts.values(), await recover_histories(store, *cuts), strict=True):
         bodies = [row.body for row in rows[:kept]]
         pending = unanswered(MESSAGE.validate_json(body) for body in bodies)
         cancelled = [ToolMessage(tool_call_id=call_id, content=CANCELLED).model_dump_json() for call_id in pending]
@@ -414,7 +418,7 @@ async def test_messages_stored_before_their_events_are_kept_once(store: Store, t
 @pytest.mark.parametrize("given_by_event", [True, False])
 async def test_results_stored_before_the_kill_are_in_the_history_once(store: Store, echoed: bool, given_by_event: bool) -> None:
     """The client answers one of two pending calls and the gateway denies the other; the events may repeat their results."""
-    await killed(store, [call("1"), call("2"), Awaiting(calls=())], [])
+    await store_killed_run(store, [call("1"), call("2"), Awaiting(calls=())], [])
     asked = AssistantMessage(content=tuple(ToolUseBlock(tool_call_id=c, name="lookup", input={}) for c in "12"))
     await store.messages.append("s", [MessageRow(asked.model_dump_json(), 6)])
     results = [ToolMessage(tool_call_id="1", content="given"), ToolMessage(tool_call_id="2", content="denied")]
@@ -425,13 +429,13 @@ async def test_results_stored_before_the_kill_are_in_the_history_once(store: Sto
     later.append(AgentToken(text="b"))
     await store.events.append(EventRow("s", seq + 1, seq + len(later), b"\n".join(event.encode() for event in later)))
     words = AssistantMessage(content="b")
-    assert await recovered(store, "s") == [[message.model_dump_json() for message in (asked, *results, words)]]
+    assert await recover_histories(store, "s") == [[message.model_dump_json() for message in (asked, *results, words)]]
 
 
 async def test_recovery_after_several_kills(store: Store) -> None:
     """The daemon is killed in consecutive runs."""
-    await killed(store, [AgentToken(text="a"), call("c")], [])
-    [first] = await recovered(store, "s")
+    await store_killed_run(store, [AgentToken(text="a"), call("c")], [])
+    [first] = await recover_histories(store, "s")
     for number in range(2, 5):
         seq = await store.events.last_seq("s") + 1
         prompt = MessageRow(PROMPT.model_dump_json(), seq)
@@ -455,24 +459,28 @@ def to_version_4(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["steered between messages", "steered in a message and in a call", "parallel calls"])
 async def test_run_in_a_database_of_version_4_is_recovered_after_any_kill(tmp_path: Path, name: str) -> None:
-    events, rows = RUNS[name], await recorded(tmp_path / "recorded", RUNS[name])
-    cuts = {f"{n} events, {kept} messages": (n, kept) for n in range(len(events) + 1) for kept in range(up_to(rows, n) + 1)}
+    events, rows = RUNS[name], await stored_messages(tmp_path / "recorded", RUNS[name])
+    cuts = {
+        f"{n} events, {kept} messages": (n, kept)
+        for n in range(len(events) + 1)
+        for kept in range(complete_messages(rows, n) + 1)
+    }
     store = await Store.open(sqlite_url(tmp_path))
     for cut, (stored, kept) in cuts.items():
-        await killed(store, events[:stored], rows[:kept], cut)
+        await store_killed_run(store, events[:stored], rows[:kept], cut)
     await store.close()
     to_version_4(tmp_path)
     # `portico audit` may migrate it before the daemon starts.
     await (await Store.open(sqlite_url(tmp_path))).close()
     store = await Store.open(sqlite_url(tmp_path))
-    histories = dict(zip(cuts, await recovered(store, *cuts), strict=True))
+    histories = dict(zip(cuts, await recover_histories(store, *cuts), strict=True))
     await store.close()
-    assert histories == {cut: folded(events[:stored]) for cut, (stored, _) in cuts.items()}
+    assert histories == {cut: expected_messages(events[:stored]) for cut, (stored, _) in cuts.items()}
 
 
 async def test_waiting_run_in_a_database_of_version_4_can_be_resumed_and_recovered(tmp_path: Path) -> None:
     store = await Store.open(sqlite_url(tmp_path))
-    await killed(store, [AgentToken(text="a"), MessageEnd(), call("1")], [])
+    await store_killed_run(store, [AgentToken(text="a"), MessageEnd(), call("1")], [])
     asked = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="lookup", input={}),))
     before = AssistantMessage(content="a")
     await store.messages.append("s", [MessageRow(before.model_dump_json()), MessageRow(asked.model_dump_json())])
@@ -487,5 +495,5 @@ async def test_waiting_run_in_a_database_of_version_4_can_be_resumed_and_recover
     await store.runs.resume("run of s", "s", [MessageRow(result.model_dump_json(), 8)], begin)
     await store.events.append(EventRow("s", 9, 10, b"\n".join(e.encode() for e in (found("1"), AgentToken(text="b")))))
     expected = [before, asked, result, AssistantMessage(content="b")]
-    assert await recovered(store, "s") == [[message.model_dump_json() for message in expected]]
+    assert await recover_histories(store, "s") == [[message.model_dump_json() for message in expected]]
     await store.close()

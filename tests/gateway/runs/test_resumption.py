@@ -47,7 +47,7 @@ async def aap_client(daemon: Daemon, base: BaseUrl) -> AsyncIterator[AapClient]:
         yield AapClient(client, base)
 
 
-async def begin(aap: AapClient, scenario: str) -> str:
+async def create_waiting_session(aap: AapClient, scenario: str) -> str:
     """Create a session that waits for a result (`weather`) and a permission (`note`), and return its id."""
     grants = [{"name": "lookup", "trust": True}, {"name": "write_note"}]
     answer = await aap.create_session("script", "Go", grants=grants, options={"scenario": scenario}, tools=[WEATHER])
@@ -87,7 +87,7 @@ async def test_calls_can_be_answered_after_the_gateway_was_restarted(
 ) -> None:
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        session = await begin(aap, write_scenario(STEPS))
+        session = await create_waiting_session(aap, write_scenario(STEPS))
     await (daemon.kill() if how == signal.SIGKILL else daemon.stop())
     await daemon.start()
     async with aap_client(daemon, base) as aap:
@@ -102,7 +102,7 @@ async def test_calls_can_be_answered_after_two_restarts(
     steps = [*STEPS, {"app_tool": {"id": "more", "name": "get_weather"}}, {"text": "{results.more} {results.note}"}]
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        session = await begin(aap, write_scenario(steps))
+        session = await create_waiting_session(aap, write_scenario(steps))
     await daemon.kill()
     await daemon.start()
     async with aap_client(daemon, base) as aap:
@@ -117,7 +117,7 @@ async def test_calls_can_be_answered_after_two_restarts(
 async def test_calls_can_be_answered_after_the_agent_ended(
     portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    session = await begin(aap, write_scenario(STEPS))
+    session = await create_waiting_session(aap, write_scenario(STEPS))
     live = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).live
     assert live is not None
     process = psutil.Process(live.pid)  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ async def test_calls_can_be_answered_after_the_agent_ended(
 async def test_repeated_replies_are_rejected_while_the_run_continues(
     portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    session = await begin(aap, write_scenario([*STEPS, {"hang": {}}]))
+    session = await create_waiting_session(aap, write_scenario([*STEPS, {"hang": {}}]))
     async with aap.stream(session, *ALL) as response:
         async for line in response.aiter_lines():
             if "Weather" in line:
@@ -148,7 +148,7 @@ async def test_denied_call_is_not_repeated_after_a_restart(
 ) -> None:
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        session = await begin(aap, write_scenario(STEPS))
+        session = await create_waiting_session(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
     async with aap_client(daemon, base) as aap:
@@ -165,7 +165,7 @@ async def test_user_message_cancels_the_pending_calls_after_a_restart(
 ) -> None:
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        session = await begin(aap, write_scenario(STEPS, [{"text": "Well."}]))
+        session = await create_waiting_session(aap, write_scenario(STEPS, [{"text": "Well."}]))
     await daemon.kill()
     await daemon.start()
     async with aap_client(daemon, base) as aap:
@@ -180,7 +180,7 @@ async def test_invalid_replies_are_rejected_without_effect(
 ) -> None:
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        session = await begin(aap, write_scenario(STEPS))
+        session = await create_waiting_session(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
     async with aap_client(daemon, base) as aap:
@@ -197,7 +197,7 @@ async def test_calls_stay_pending_when_the_agent_does_not_start(
 ) -> None:
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        session = await begin(aap, write_scenario(STEPS))
+        session = await create_waiting_session(aap, write_scenario(STEPS))
     await daemon.kill()
     scenario = tmp_path / "scenes" / "scene.json"
     kept = scenario.read_text()
@@ -214,7 +214,7 @@ async def test_waiting_session_can_be_deleted_after_a_restart(
 ) -> None:
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        session = await begin(aap, write_scenario(STEPS))
+        session = await create_waiting_session(aap, write_scenario(STEPS))
     await daemon.kill()
     await daemon.start()
     async with aap_client(daemon, base) as aap:

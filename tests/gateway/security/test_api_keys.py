@@ -36,35 +36,35 @@ from tests.gateway.requests import (
 WriteScenario = Callable[..., str]
 
 
-def key(daemon: Daemon, *arguments: str) -> Result:
+def run_key_command(daemon: Daemon, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["key", "--config", str(daemon.config), *arguments])
 
 
-def made(daemon: Daemon, name: str) -> str:
-    result = key(daemon, "add", name)
+def create_key(daemon: Daemon, name: str) -> str:
+    result = run_key_command(daemon, "add", name)
     assert result.exit_code == 0, result.output
     return result.stdout.strip()
 
 
-def client(url: str, key: str) -> httpx.AsyncClient:
+def client_with_key(url: str, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, verify=False)
 
 
 async def test_key_is_valid_from_its_creation_to_its_removal(daemon: Daemon, tmp_path: Path) -> None:
     await daemon.start()
-    phone = made(daemon, "phone")
-    async with client(daemon.url, phone) as mine:
+    phone = create_key(daemon, "phone")
+    async with client_with_key(daemon.url, phone) as mine:
         assert (await mine.get("/sessions")).status_code == 200
         task = {"driver": "echo", "task": "x"}
         assert (await mine.post("/v1/execute", json=task)).status_code == 200
         async with httpx.AsyncClient(base_url=daemon.url, verify=False, timeout=60) as anonymous:
             assert (await anonymous.post("/v1/execute", json={**task, "auth_token": phone})).status_code == 200
-            assert key(daemon, "remove", "phone").exit_code == 0
+            assert run_key_command(daemon, "remove", "phone").exit_code == 0
             await expect_error(anonymous.post("/v1/execute", json={**task, "auth_token": phone}), 401)
         await expect_error(mine.get("/sessions"), 401)
         await expect_error(mine.put("/session", json=session_body("echo")), 401)
         await expect_error(mine.post("/v1/execute", json=task), 401)
-        other = made(daemon, "phone")
+        other = create_key(daemon, "phone")
         assert other != phone
         await expect_error(mine.get("/sessions"), 401)
         assert (await mine.get("/sessions", headers={"Authorization": f"Bearer {other}"})).status_code == 200
@@ -87,11 +87,14 @@ async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
             ("POST", "/v1/execute", {"driver": "slow", "task": "x"}),
         ):
             seen = ""
-            async with client(daemon.url, made(daemon, "phone")) as mine, mine.stream(method, path, json=body) as stream:
+            async with (
+                client_with_key(daemon.url, create_key(daemon, "phone")) as mine,
+                mine.stream(method, path, json=body) as stream,
+            ):
                 async for text in stream.aiter_text():
                     seen += text
-                    if "first" in seen and key(daemon, "list").stdout:
-                        assert key(daemon, "remove", "phone").exit_code == 0
+                    if "first" in seen and run_key_command(daemon, "list").stdout:
+                        assert run_key_command(daemon, "remove", "phone").exit_code == 0
             assert "first" in seen
             assert "secret" not in seen
         (session,) = (await default.get("/sessions")).json()["sessions"]
@@ -100,13 +103,13 @@ async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
 
 
 async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
-    phone = made(daemon, "phone")
+    phone = create_key(daemon, "phone")
     await daemon.start()
-    async with client(daemon.url, phone) as mine:
+    async with client_with_key(daemon.url, phone) as mine:
         session = (await create_session(mine, "echo"))["sessionId"]
     await daemon.kill()
     await daemon.start()
-    async with client(daemon.url, phone) as mine:
+    async with client_with_key(daemon.url, phone) as mine:
         assert (await mine.get("/sessions")).json() == {"sessions": [session]}
     for file in (tmp_path / "data").rglob("*"):
         if file.is_file():
@@ -117,23 +120,23 @@ async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon,
 
 
 async def test_key_list_shows_the_last_use(daemon: Daemon) -> None:
-    assert key(daemon, "list").stdout == ""
-    laptop = made(daemon, "laptop")
-    made(daemon, "phone")
-    first, second = key(daemon, "list").stdout.splitlines()
+    assert run_key_command(daemon, "list").stdout == ""
+    laptop = create_key(daemon, "laptop")
+    create_key(daemon, "phone")
+    first, second = run_key_command(daemon, "list").stdout.splitlines()
     assert re.fullmatch(r"laptop\tmade \d{4}-\d\d-\d\d \d\d:\d\d\tnever used", first)
     assert second.startswith("phone\t")
     await daemon.start()
-    async with client(daemon.url, laptop) as mine:
+    async with client_with_key(daemon.url, laptop) as mine:
         await mine.get("/sessions")
-    used, unused = key(daemon, "list").stdout.splitlines()
+    used, unused = run_key_command(daemon, "list").stdout.splitlines()
     assert re.search(r"\tlast used \d{4}-", used)
     assert unused.endswith("never used")
     assert laptop not in used
 
 
 async def test_invalid_key_commands_are_rejected(daemon: Daemon) -> None:
-    made(daemon, "phone")
+    create_key(daemon, "phone")
     for arguments, message in (
         (("add", "phone"), "already"),
         (("add", "a b"), "letters, digits"),
@@ -141,10 +144,10 @@ async def test_invalid_key_commands_are_rejected(daemon: Daemon) -> None:
         (("add", "x" * 65), "64 at most"),
         (("remove", "laptop"), "no key 'laptop'"),
     ):
-        result = key(daemon, *arguments)
+        result = run_key_command(daemon, *arguments)
         assert (result.exit_code, result.stdout) == (1, "")
         assert message in result.stderr
-    assert key(daemon).stdout == f"{KEY}\n", "the command alone prints the default key"
+    assert run_key_command(daemon).stdout == f"{KEY}\n", "the command alone prints the default key"
     behind = CliRunner().invoke(main, ["key", "list", "--config", str(daemon.config)])
     assert behind.stdout.startswith("phone\t"), "options may follow the subcommand"
 
@@ -173,12 +176,12 @@ def test_file_names_in_the_key_folder_are_not_valid_keys(tmp_path: Path) -> None
     "content", [b"", b'{"name": "pho', b"[]", b"null", b"{}", b'{"name": "x", "created_at": null}', b"\xff\xfe"]
 )
 async def test_damaged_key_file_is_ignored_and_reported(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
-    phone = made(daemon, "phone")
+    phone = create_key(daemon, "phone")
     (file,) = [file for file in (tmp_path / "data" / "keys").iterdir() if not file.name.startswith(".")]
-    made(daemon, "laptop")
+    create_key(daemon, "laptop")
     file.write_bytes(content)
     await daemon.start()
-    async with client(daemon.url, phone) as mine:
+    async with client_with_key(daemon.url, phone) as mine:
         assert "is unknown" in await expect_error(mine.get("/sessions"), 401)
     listing = await asyncio.create_subprocess_exec(
         *forked_command("gateway", "key", "list", "--config", str(daemon.config)),
@@ -198,7 +201,7 @@ Two = tuple[RunningGateway, httpx.AsyncClient, httpx.AsyncClient]
 async def two(portico: RunningGateway) -> AsyncIterator[Two]:
     """A gateway and two clients, each with its own key."""
     keys = NamedKeys(portico.gateway.settings.data_dir)
-    async with client(portico.url, keys.add("a")) as a, client(portico.url, keys.add("b")) as b:
+    async with client_with_key(portico.url, keys.add("a")) as a, client_with_key(portico.url, keys.add("b")) as b:
         yield portico, a, b
 
 
@@ -251,13 +254,13 @@ async def test_session_list_pages_have_only_sessions_of_the_key(two: Two) -> Non
 
 
 async def test_session_belongs_to_its_key_after_a_restart(daemon: Daemon) -> None:
-    keys = [made(daemon, name) for name in "ab"]
+    keys = [create_key(daemon, name) for name in "ab"]
     await daemon.start()
-    async with client(daemon.url, keys[0]) as a:
+    async with client_with_key(daemon.url, keys[0]) as a:
         session = (await create_session(a, "echo"))["sessionId"]
     await daemon.stop()
     await daemon.start()
-    async with client(daemon.url, keys[0]) as a, client(daemon.url, keys[1]) as b:
+    async with client_with_key(daemon.url, keys[0]) as a, client_with_key(daemon.url, keys[1]) as b:
         await expect_error(b.get(f"/session/{session}"), 404)
         assert (await send_turn(a, session, "again"))["stopReason"] == "end_turn"
         await expect_error(b.get(f"/session/{session}"), 404)
@@ -266,7 +269,7 @@ async def test_session_belongs_to_its_key_after_a_restart(daemon: Daemon) -> Non
 async def test_share_sessions_gives_every_key_access(tmp_path: Path) -> None:
     async with run_gateway({**gateway_config(tmp_path), "auth": {"keys": [KEY], "share_sessions": True}}) as portico:
         keys = NamedKeys(portico.gateway.settings.data_dir)
-        async with client(portico.url, keys.add("a")) as a, client(portico.url, keys.add("b")) as b:
+        async with client_with_key(portico.url, keys.add("a")) as a, client_with_key(portico.url, keys.add("b")) as b:
             session = (await create_session(a, "echo"))["sessionId"]
             assert (await b.get("/sessions")).json() == {"sessions": [session]}
             assert (await send_turn(b, session, "x"))["stopReason"] == "end_turn"

@@ -34,7 +34,7 @@ LATE = [
 ]
 
 
-async def begin(client: Any, write_scenario: WriteScenario) -> str:
+async def create_waiting_session(client: Any, write_scenario: WriteScenario) -> str:
     """Create a session that waits for a result (`sky`) and a permission (`note`), and return its id."""
     options = {"scenario": write_scenario({"when": "And?", "steps": [{"text": "here"}]}, STEPS)}
     answer = await create_session(client, "script", "Go", options=options, tools=[WEATHER], grants=[{"name": "write_note"}])
@@ -42,7 +42,7 @@ async def begin(client: Any, write_scenario: WriteScenario) -> str:
     return str(answer["sessionId"])
 
 
-def denied(seconds: str) -> dict[str, str]:
+def denied_results(seconds: str) -> dict[str, str]:
     texts = f"no result from the application within {seconds} s", f"no answer within {seconds} s"
     return {"sky": f"Tool call denied: {texts[0]}", "note": f"Tool call denied: {texts[1]}"}
 
@@ -63,11 +63,11 @@ def set_waiting_since(tmp_path: Path, moment: float) -> None:
 
 async def test_calls_are_denied_after_the_timeout_and_the_agent_continues(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"answer": 0.3})) as portico:
-        session = await begin(portico.client, write_scenario)
+        session = await create_waiting_session(portico.client, write_scenario)
         assert (await wait_until_idle(portico.client, session))["stopReason"] == "end_turn"
         messages = await get_history(portico.client, session)
-        assert results(messages) == denied("0.3")
-        assert messages[-1]["content"] == " / ".join(denied("0.3").values())
+        assert results(messages) == denied_results("0.3")
+        assert messages[-1]["content"] == " / ".join(denied_results("0.3").values())
         assert "'note', 'sky' is answered already" in await reject_late_replies(portico.client, session)
         assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
         found = {(r.call_id, r.outcome, r.by) for r in await portico.gateway.store.audit.newest(10, session)}
@@ -77,13 +77,13 @@ async def test_calls_are_denied_after_the_timeout_and_the_agent_continues(tmp_pa
 
 async def test_replies_before_the_timeout_are_accepted(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"answer": 30.0})) as portico:
-        session = await begin(portico.client, write_scenario)
+        session = await create_waiting_session(portico.client, write_scenario)
         assert (await send_turn(portico.client, session, *LATE))["messages"][-1]["content"] == "sun / done"
 
 
 async def test_timeout_of_a_suspended_run_starts_no_agent(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"answer": 3.0})) as portico:
-        session = await begin(portico.client, write_scenario)
+        session = await create_waiting_session(portico.client, write_scenario)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ async def test_timeout_of_a_suspended_run_starts_no_agent(tmp_path: Path, write_
         assert await portico.gateway.store.processes.all() == []
         messages = await get_history(portico.client, session)
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-        assert results(messages) == denied("3")
+        assert results(messages) == denied_results("3")
         assert "answered already" in await reject_late_replies(portico.client, session)
         assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
 
@@ -102,7 +102,7 @@ async def test_timeout_counts_while_the_gateway_is_down(tmp_path: Path, write_sc
     daemon = Daemon(write_config(tmp_path, gateway_config(tmp_path, limits={"answer": 900.0})), tmp_path)
     await daemon.start()
     async with daemon.client() as client:
-        session = await begin(client, write_scenario)
+        session = await create_waiting_session(client, write_scenario)
     await daemon.kill()
     set_waiting_since(tmp_path, time.time() - 901)
     await daemon.start()
@@ -110,7 +110,7 @@ async def test_timeout_counts_while_the_gateway_is_down(tmp_path: Path, write_sc
         if first == "POST":
             assert "answered already" in await reject_late_replies(client, session)
         found = await get_session(client, session)
-        assert (found["state"], results(found["history"]["full"])) == ("idle", denied("900"))
+        assert (found["state"], results(found["history"]["full"])) == ("idle", denied_results("900"))
         assert psutil.Process(daemon.pid).children() == []
         assert (await send_turn(client, session, "And?"))["messages"][-1]["content"] == "here"
     assert await daemon.stop() == 0
@@ -119,28 +119,28 @@ async def test_timeout_counts_while_the_gateway_is_down(tmp_path: Path, write_sc
 async def test_remaining_time_counts_after_a_restart(tmp_path: Path, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path, limits={"answer": 900.0})
     async with run_gateway(config) as portico:
-        session = await begin(portico.client, write_scenario)
+        session = await create_waiting_session(portico.client, write_scenario)
     set_waiting_since(tmp_path, time.time() - 897)
     async with run_gateway(config) as portico:
         assert (await get_session(portico.client, session))["state"] == "waiting"
-        assert results((await wait_until_idle(portico.client, session))["history"]["full"]) == denied("900")
+        assert results((await wait_until_idle(portico.client, session))["history"]["full"]) == denied_results("900")
 
 
 async def test_waiting_session_is_evicted_and_keeps_its_pending_calls(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as portico:
-        session = await begin(portico.client, write_scenario)
+        session = await create_waiting_session(portico.client, write_scenario)
         [(marker, *_)] = await portico.gateway.store.processes.all()
         assert (
             await create_session(portico.client, options={"scenario": write_scenario([{"text": "other"}], name="other.json")})
         )["messages"]
-        await wait_until(lambda: _gone(portico, marker))
+        await wait_until(lambda: _agent_ended(portico, marker))
         assert (await get_session(portico.client, session))["state"] == "waiting"
         answer = await send_turn(portico.client, session, *LATE)
         assert answer["messages"][-1]["content"] == "sun / done"
     assert (tmp_path / "scenes" / "note.txt").read_text() == "Tokyo"
 
 
-async def _gone(portico: RunningGateway, marker: str) -> bool:
+async def _agent_ended(portico: RunningGateway, marker: str) -> bool:
     return all(found != marker for found, *_ in await portico.gateway.store.processes.all())
 
 
@@ -149,7 +149,7 @@ async def test_concurrent_requests_load_a_session_once(
 ) -> None:
     config = gateway_config(tmp_path, limits={"answer": 900.0})
     async with run_gateway(config) as portico:
-        session = await begin(portico.client, write_scenario)
+        session = await create_waiting_session(portico.client, write_scenario)
     watched: list[Any] = []
     monkeypatch.setattr(PendingCalls, "open", lambda self, calls, since: watched.append(self))
     async with run_gateway(config) as portico:
@@ -178,7 +178,7 @@ async def test_timeout_applies_to_pending_calls_of_a_given_history(tmp_path: Pat
 
 async def test_cancelled_session_without_an_agent_is_removed_from_memory(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path)) as portico:
-        session = await begin(portico.client, write_scenario)
+        session = await create_waiting_session(portico.client, write_scenario)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ WriteScenario = Callable[..., str]
 REMEMBER = [{"remember": True}]
 
 
-async def agents(portico: RunningGateway) -> list[tuple[str, int, float]]:
+async def live_agents(portico: RunningGateway) -> list[tuple[str, int, float]]:
     return await portico.gateway.store.processes.all()
 
 
@@ -37,24 +37,24 @@ def scenario(write_scenario: WriteScenario) -> dict[str, str]:
 
 async def test_agent_process_is_kept_between_turns(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = (await create_session(portico.client, "script", "one", options=scenario(write_scenario)))["sessionId"]
-    warm = await agents(portico)
+    warm = await live_agents(portico)
     assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
-    assert await agents(portico) == warm
+    assert await live_agents(portico) == warm
 
 
 async def test_idle_agent_is_ended_and_restored_with_its_context(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.1})) as portico:
         answer = await create_session(portico.client, "script", "one", options=scenario(write_scenario))
         session = answer["sessionId"]
-        await wait_until(lambda: _asleep(portico))
+        await wait_until(lambda: _no_live_agents(portico))
         assert (await get_session(portico.client, session))["state"] == "idle"
         assert (await send_turn(portico.client, session, "two"))["messages"][0]["content"] == '["one"]'
-        await wait_until(lambda: _asleep(portico))
+        await wait_until(lambda: _no_live_agents(portico))
         assert json.loads((await send_turn(portico.client, session, "three"))["messages"][0]["content"]) == ["one", "two"]
 
 
-async def _asleep(portico: RunningGateway) -> bool:
-    return not await agents(portico)
+async def _no_live_agents(portico: RunningGateway) -> bool:
+    return not await live_agents(portico)
 
 
 async def test_agent_is_not_ended_during_a_turn(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -69,14 +69,14 @@ async def test_agent_with_a_pending_call_is_not_ended_when_idle(tmp_path: Path, 
     async with run_gateway(gateway_config(tmp_path, limits={"sleep_after": 0.05, "total": 5.0, "idle": 5.0})) as portico:
         session = (await create_session(portico.client, options={"scenario": name}, tools=[tool]))["sessionId"]
         other = (await create_session(portico.client, options=scenario(write_scenario)))["sessionId"]
-        await wait_until(lambda: _one_is_left(portico))
+        await wait_until(lambda: _one_live_agent(portico))
         answer = await send_turn(portico.client, session, {"role": "tool", "toolCallId": "c", "content": "yes"})
         assert answer["messages"][0]["content"] == "yes"
         assert (await get_session(portico.client, other))["state"] == "idle"
 
 
-async def _one_is_left(portico: RunningGateway) -> bool:
-    return len(await agents(portico)) == 1
+async def _one_live_agent(portico: RunningGateway) -> bool:
+    return len(await live_agents(portico)) == 1
 
 
 async def test_session_that_was_idle_for_the_longest_is_evicted(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -84,18 +84,18 @@ async def test_session_that_was_idle_for_the_longest_is_evicted(tmp_path: Path, 
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 2})) as portico:
         first, second = [(await create_session(portico.client, "script", text, options=options))["sessionId"] for text in "ab"]
         await send_turn(portico.client, first, "c")
-        (of_first, of_second) = await agents(portico)
+        (of_first, of_second) = await live_agents(portico)
         third = (await create_session(portico.client, options=options))["sessionId"]
-        await wait_until(lambda: _gone(portico, of_second))
-        assert of_first in await agents(portico)
-        assert len(await agents(portico)) == 2
+        await wait_until(lambda: _agent_ended(portico, of_second))
+        assert of_first in await live_agents(portico)
+        assert len(await live_agents(portico)) == 2
         assert (await send_turn(portico.client, second, "d"))["messages"][0]["content"] == '["b"]'
         assert (await send_turn(portico.client, first, "e"))["messages"][0]["content"] == '["a", "c"]'
         assert (await get_session(portico.client, third))["state"] == "idle"
 
 
-async def _gone(portico: RunningGateway, agent: tuple[str, int, float]) -> bool:
-    return agent not in await agents(portico)
+async def _agent_ended(portico: RunningGateway, agent: tuple[str, int, float]) -> bool:
+    return agent not in await live_agents(portico)
 
 
 async def test_request_is_rejected_while_all_agents_are_running(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -140,7 +140,7 @@ async def test_agent_limit_holds_for_concurrent_requests(tmp_path: Path, write_s
         )
         assert [request.result().status_code for request in refused] == [429] * 6
         # The two that were admitted start their agents while the others are refused.
-        await wait_until(lambda: _live(portico, 2))
+        await wait_until(lambda: _live_agent_count_is(portico, 2))
         sessions = (await portico.client.get("/sessions")).json()["sessions"]
         assert len(sessions) == 2
         for session in sessions:
@@ -148,8 +148,8 @@ async def test_agent_limit_holds_for_concurrent_requests(tmp_path: Path, write_s
         await asyncio.gather(*requests)
 
 
-async def _live(portico: RunningGateway, count: int) -> bool:
-    return len(await agents(portico)) == count
+async def _live_agent_count_is(portico: RunningGateway, count: int) -> bool:
+    return len(await live_agents(portico)) == count
 
 
 async def test_slot_is_released_after_a_failed_start(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -190,4 +190,4 @@ async def test_agent_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
         (tmp_path / "scenes" / "slow.json").write_text(json.dumps(slow))
         text = await expect_error(portico.client.put("/session", json=session_body(options={"scenario": "slow.json"})), 503)
         assert "limits.start" in text
-        assert not await agents(portico)
+        assert not await live_agents(portico)

@@ -31,7 +31,7 @@ ANSWER = {"role": "tool", "toolCallId": "sky", "content": "sun"}
 HELLO = UserMessage(content="hello")
 
 
-async def waiting(portico: RunningGateway, write_scenario: WriteScenario) -> Session:
+async def create_waiting_session(portico: RunningGateway, write_scenario: WriteScenario) -> Session:
     """Create a session that waits for the result of the call `sky`."""
     name = write_scenario({"when": "And?", "steps": [{"text": "here"}]}, [CALL, {"text": "{results.sky}"}])
     answer = await create_session(portico.client, "script", "Go", options={"scenario": name}, tools=[WEATHER])
@@ -47,30 +47,30 @@ async def suspend(session: Session) -> None:
     assert session.run.suspended
 
 
-async def stored(portico: RunningGateway, session: Session) -> tuple[Any, ...]:
+async def stored_state(portico: RunningGateway, session: Session) -> tuple[Any, ...]:
     """Return the state that a rejected request must not change."""
     record = await portico.gateway.store.sessions.get(session.id)
     assert record is not None
     return session.config, record.config, session.state, session.log.last, await get_session(portico.client, session.id)
 
 
-@pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "live"])
 async def test_calls_stay_pending_when_the_agent_for_a_message_cannot_start(
-    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, asleep: bool
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, suspended: bool
 ) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     turn: dict[str, Any] = {"messages": [user_message("other")]}
-    if asleep:
+    if suspended:
         await suspend(session)
     else:
         turn["agent"] = {"options": {"scenario": "missing.json"}}
-    before = await stored(portico, session)
+    before = await stored_state(portico, session)
     scenario = tmp_path / "scenes" / "scene.json"
     hidden = scenario.rename(scenario.with_suffix(".hidden"))
     text = await expect_error(portico.client.post(f"/session/{session.id}", json=turn), 503)
     assert "cannot start" in text
     hidden.rename(scenario)
-    assert await stored(portico, session) == before
+    assert await stored_state(portico, session) == before
     answer = await send_turn(portico.client, session.id, ANSWER)
     assert (answer["stopReason"], answer["messages"][-1]["content"]) == ("end_turn", "sun")
 
@@ -78,7 +78,7 @@ async def test_calls_stay_pending_when_the_agent_for_a_message_cannot_start(
 async def test_message_with_new_settings_cancels_the_pending_calls(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     answer = await send_turn(portico.client, session.id, "And?", agent={"options": {"pace": "fast"}})
     assert answer["messages"][-1]["content"] == "here"
     messages = await get_history(portico.client, session.id)
@@ -88,7 +88,7 @@ async def test_message_with_new_settings_cancels_the_pending_calls(
 
 
 async def test_message_to_a_suspended_run_cancels_its_calls(portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     await suspend(session)
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
     roles = [message["role"] for message in await get_history(portico.client, session.id)]
@@ -96,13 +96,13 @@ async def test_message_to_a_suspended_run_cancels_its_calls(portico: RunningGate
 
 
 async def test_settings_of_rejected_replies_are_not_stored(portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     await suspend(session)
-    before = await stored(portico, session)
+    before = await stored_state(portico, session)
     agent = {"options": {"scenario": "missing.json"}}
     body = {"messages": [ANSWER], "agent": agent}
     await expect_error(portico.client.post(f"/session/{session.id}", json=body), 503)
-    assert await stored(portico, session) == before
+    assert await stored_state(portico, session) == before
     assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
@@ -116,14 +116,14 @@ async def test_permission_option_changes_no_settings_when_the_agent_cannot_start
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
     question = await client.next_permission_request()
     await suspend(session)
-    before = await stored(portico, session)
+    before = await stored_state(portico, session)
     scenario = tmp_path / "scenes" / name
     hidden = scenario.rename(scenario.with_suffix(".hidden"))
     await client.answer(question, choice)
     with pytest.raises(RpcFailed, match="cannot start"):
         await answer
     hidden.rename(scenario)
-    assert await stored(portico, session) == before
+    assert await stored_state(portico, session) == before
     reply = {"role": "tool_permission", "toolCallId": "c", "granted": False}
     assert (await send_turn(portico.client, session.id, reply))["stopReason"] == "end_turn"
 
@@ -136,7 +136,7 @@ async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
     session = await portico.gateway.sessions.get(ADMINISTRATOR, await scripted_session(client, portico.gateway, name))
     answer = await client.begin("session/prompt", prompt(session.id, "go"))
     question = await client.next_permission_request()
-    before = await stored(portico, session)
+    before = await stored_state(portico, session)
 
     def full(*_: Any) -> None:
         raise TooMany("all slots are taken")
@@ -145,14 +145,14 @@ async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
     await client.answer(question, "allow_always")
     with pytest.raises(RpcFailed, match="all slots are taken"):
         await answer
-    assert await stored(portico, session) == before
+    assert await stored_state(portico, session) == before
 
 
 async def test_turn_that_is_not_admitted_has_no_effect(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as portico:
-        session = await waiting(portico, write_scenario)
+        session = await create_waiting_session(portico, write_scenario)
         await suspend(session)
-        before = await stored(portico, session)
+        before = await stored_state(portico, session)
         busy = write_scenario([{"text": "busy"}, {"hang": True}], name="busy.json")
         async with portico.client.stream(
             "PUT",
@@ -164,7 +164,7 @@ async def test_turn_that_is_not_admitted_has_no_effect(tmp_path: Path, write_sce
             for messages in ([user_message()], [ANSWER]):
                 turn = {"messages": messages, "agent": {"options": {"pace": "fast"}}}
                 await expect_error(portico.client.post(f"/session/{session.id}", json=turn), 429)
-                assert await stored(portico, session) == before
+                assert await stored_state(portico, session) == before
                 assert session.services.client is services
             for one in portico.gateway.sessions.held:
                 if one is not session:
@@ -183,14 +183,14 @@ def unknown(config: SessionSettings) -> SessionSettings:
 async def test_rejected_submissions_have_no_effect(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     services = session.services.client = SessionServices()
-    before = await stored(portico, session)
+    before = await stored_state(portico, session)
 
     async def expect_rejected(kind: type[Exception], submission: Submission) -> None:
         with pytest.raises(kind):
             await session.submit(submission)
-        assert await stored(portico, session) == before
+        assert await stored_state(portico, session) == before
         assert session.services.client is services
 
     await expect_rejected(BadRequest, Submission(message=HELLO, settings=unknown))
