@@ -47,12 +47,7 @@ async def test_untrusted_tools_in_an_additional_directory_need_permission(gemini
         client.choose = lambda params: "reject_once"
         session = await client.new(str(here), additionalDirectories=[str(there)])
         await client.prompt(session, f"[[filewrite:{there}/a.txt]]")
-<<<<<<< HEAD
-        asked = [m["params"]["toolCall"]["kind"] for m in client.received if m.get("method") == "session/request_permission"]
-        assert asked == ["edit"]
-=======
-        kinds = [m["params"]["toolCall"]["kind"] for m in client.got if m.get("method") == "session/request_permission"]
+        kinds = [m["params"]["toolCall"]["kind"] for m in client.received if m.get("method") == "session/request_permission"]
         assert kinds == ["edit"]
->>>>>>> wip-words-real
         assert not list(there.iterdir())
         await connection.close()

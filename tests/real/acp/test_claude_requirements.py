@@ -48,15 +48,9 @@ async def client(
         async with request.param(home) as found:
             await found.initialize()
             yield found
-<<<<<<< HEAD
-        await tear_down(home)
-        assert all(asked.headers["user-agent"].startswith("claude-cli/") for asked in model.requests)
-        assert len(model.bodies("mirror")) > len(ALL_REQUIREMENTS) / 2
-=======
         await tear_down(home.path, home.daemons)
         assert all(request.headers["user-agent"].startswith("claude-cli/") for request in model.requests)
-        assert len(model.bodies("mirror")) > len(EVERY) / 2
->>>>>>> wip-words-real
+        assert len(model.bodies("mirror")) > len(ALL_REQUIREMENTS) / 2
 
 
 @pytest.mark.parametrize("name", ALL_REQUIREMENTS)

@@ -131,13 +131,8 @@ async def test_an_acp_permission_request_is_answered_over_aap(connect: Connect, 
     assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
     assert [(found, status) for found, status, _ in calls(client)] == [(call, "completed" if granted else "failed")]
     assert client.text(session) == "It is done."
-<<<<<<< HEAD
-    # The question is taken back; an answer that comes all the same does nothing.
-    assert [m["params"] for m in client.received if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
-=======
     # The request is cancelled; a late response has no effect.
-    assert [m["params"] for m in client.got if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
->>>>>>> wip-words-real
+    assert [m["params"] for m in client.received if m.get("method") == "$/cancel_request"] == [{"requestId": question["id"]}]
     await client.answer(question, "reject_once" if granted else "allow_once")
     assert (await client.prompt(session, "next"))["stopReason"] == "end_turn"
 

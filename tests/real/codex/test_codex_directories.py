@@ -102,10 +102,5 @@ async def test_rules_files_in_an_additional_directory_allow_nothing(
     await connection.close()
 
 
-<<<<<<< HEAD
-def asked(client: Client) -> int:
-    return sum(m.get("method") == "session/request_permission" for m in client.received)
-=======
 def permission_requests(client: Client) -> int:
-    return sum(m.get("method") == "session/request_permission" for m in client.got)
->>>>>>> wip-words-real
+    return sum(m.get("method") == "session/request_permission" for m in client.received)

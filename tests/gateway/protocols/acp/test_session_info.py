@@ -111,11 +111,7 @@ async def test_title_of_the_agent_replaces_the_first_prompt(
 async def test_commands_of_an_acp_agent_are_sent_before_the_first_prompt(tmp_path: Path) -> None:
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands_later"
-<<<<<<< HEAD
-    expected = {"name": "shout", "description": "Says it louder.", "input": {"hint": "what to say"}}
-=======
-    shown = {"name": "shout", "description": "Repeats it louder.", "input": {"hint": "text to repeat"}}
->>>>>>> wip-words-real
+    expected = {"name": "shout", "description": "Repeats it louder.", "input": {"hint": "text to repeat"}}
     async with (
         run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running,
         connected(running.gateway, "small") as client,
