@@ -40,7 +40,7 @@ async def start(tmp_path: Path) -> AsyncIterator[StartProcess]:
 
 @pytest.fixture
 async def open_agent(tmp_path: Path) -> AsyncIterator[OpenAgent]:
-    """Starts a program that speaks event lines as an agent; with `task` as one whose run is under way."""
+    """Starts a program that speaks event lines as an agent; with `task` its run has already started."""
     opened: list[CliAgent] = []
 
     async def begin(

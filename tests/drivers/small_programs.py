@@ -1,4 +1,4 @@
-"""Small programs that stand in for a CLI, and what the driver tests ask of processes and agents."""
+"""Small programs that replace a CLI, and helpers that read the output of processes and agents."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def lines_of(process: Process) -> list[bytes]:
 
 
 async def first_line(process: Process) -> bytes:
-    """One line of a process that has written just one."""
+    """The only line that a process has written so far."""
     (line,) = await asyncio.wait_for(process.read_lines(), 60)
     return line
 
@@ -68,7 +68,7 @@ async def to_end(agent: CliAgent) -> list[OutputEvent]:
 
 
 async def until(agent: CliAgent, kind: str) -> list[OutputEvent]:
-    """The events up to the first of this kind, and what came with it."""
+    """The events up to the first of this kind, with those of the same read."""
     events: list[OutputEvent] = []
     while not any(event.kind == kind for event in events):
         events += await asyncio.wait_for(agent.receive(), 60)
@@ -92,7 +92,7 @@ def end_of(events: Sequence[OutputEvent]) -> SessionEnd:
 
 
 def shown(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
-    """The events as JSON, without the time that the run took."""
+    """The events as JSON, without the duration of the run."""
     found = [json.loads(event.encode()) for event in events]
     for event in found:
         event.pop("duration_ms", None)
@@ -100,7 +100,7 @@ def shown(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
 
 
 def gone(pid: int) -> bool:
-    """Whether no such process runs; one that only waits to be reaped does not."""
+    """Whether this process has ended; a zombie has."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Drivers by name: the built-in ones and those of other distributions, and what becomes of one that does not load."""
+"""Drivers by name: the built-in ones and those of other distributions, and drivers that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.agents.configured import DEFAULT_AGENTS
 
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is searched for distributions, with one that names three drivers."""
+    """A folder on the search path with a distribution that has three driver entry points."""
     info = tmp_path / "others-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Client methods of an ACP session: files, terminals and permission requests, inside the folders and by the grants."""
+"""Client methods of an ACP session: files and terminals in the folders of the session, and permission requests."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_requests_before_the_session_is_open_are_errors() -> None:
 
 
 def test_requests_between_two_runs_are_errors() -> None:
-    """A grant for an unfinished call does not outlast its run; the next run asks again."""
+    """A grant for an unfinished call is valid only in its run; the next run requests permission again."""
     agent = Agent(grants=Grants([ToolGrant("edit")]))
     agent.open()
     agent.codec.prompt(Prompt("go"))

@@ -160,8 +160,8 @@ async def test_a_program_that_does_not_speak_the_protocol(tmp_path: Path, progra
 
 
 def test_the_protocol_is_imported_when_it_is_needed() -> None:
-    imports = "import sys, gateway.server.app, gateway.cli.main; from drivers import registry"
-    code = f"{imports}; registry.load(); sys.exit('acp' in sys.modules)"
+    imports = "import sys, gateway.server.app, gateway.cli.main; from drivers import driver_registry"
+    code = f"{imports}; driver_registry.load(); sys.exit('acp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -28,7 +28,7 @@ def test_a_plan_belongs_to_its_run() -> None:
     plan = Plan(entries=(PlanEntry(content="a", priority="high", status="in_progress"), PlanEntry(content="b", priority="low")))
     assert agent.update("plan", entries=steps) == [plan]
     assert agent.update("plan", entries=[]) == [Plan(entries=())]
-    # Before the session is open it is the replay of what was.
+    # Before the session is open a plan is part of the replay.
     assert Agent().update("plan", entries=steps) == []
 
 

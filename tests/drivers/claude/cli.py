@@ -1,4 +1,4 @@
-"""A claude CLI for its codec, line by line, for questions in an order that no recording has."""
+"""Simulates the claude CLI line by line, for requests in an order that no recording has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRANTS = (ToolGrant("Bash"), ToolGrant("Read", True), ToolGrant("Agent", True))
 
 
 class Cli:
-    """The CLI's side of a codec, in the words of a test."""
+    """The CLI's side of a codec."""
 
     def __init__(self) -> None:
         self.codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
@@ -36,7 +36,7 @@ class Cli:
         return lines
 
     def answers(self) -> dict[str, Json]:
-        """What was answered to the CLI's questions since the last look."""
+        """The responses to the CLI's requests since the last call, by request id."""
         lines = [line["response"] for line in self.written() if line["type"] == "control_response"]
         return {line["request_id"]: line.get("response", line) for line in lines}
 
@@ -49,7 +49,7 @@ class Cli:
         return events + self.take(stream("message_delta", delta={"stop_reason": "tool_use"}), stream("message_stop"))
 
     def exchange_pings(self) -> list[OutputEvent]:
-        """Answer the codec's signs of life until it sends no more."""
+        """Answer the pings of the codec until it sends no more."""
         events: list[OutputEvent] = []
         for n in range(2 * IDLE_PINGS):
             if not any(line.get("request", {}).get("subtype") == "mcp_status" for line in self.written()):

@@ -1,4 +1,4 @@
-"""Plays recorded output of the claude CLI to the codec; the README of the transcripts has the actions between the lines."""
+"""Plays recorded output of the claude CLI to the codec; the README of the transcripts documents the actions between the lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRIES_OF_ONE_SHOTS = {"e401_retry", "e500_retry"}
 
 @dataclass(frozen=True)
 class Transcript:
-    """What one process printed. `once` is the one-shot form."""
+    """The output of one process. `once` is true in one-shot mode."""
 
     name: str
     lines: tuple[bytes, ...] = field(repr=False)
@@ -31,13 +31,13 @@ class Transcript:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The `result` lines that end a turn which was asked for."""
+        """The `result` lines that end a prompted turn."""
         results = [native for native in self.natives if native["type"] == "result"]
         return [native for native in results if native.get("origin", {}).get("kind") != "task-notification"]
 
     @property
     def turns(self) -> int:
-        """How often it was prompted."""
+        """The number of prompts."""
         return sum(native.get("num_turns", 0) > 0 or "local_command" in native for native in self.results)
 
     @property
@@ -54,7 +54,7 @@ ALL = [read(path) for path in PATHS]
 
 
 def play(transcript: Transcript) -> list[list[OutputEvent]]:
-    """The events of each turn; of a session, what came outside of its turns is with the turn before."""
+    """The events of each turn. Events between two turns of a session count to the earlier one."""
     codec = ClaudeCodec(once=transcript.once)
     turns: list[list[OutputEvent]] = [[]]
     left = 0 if transcript.once else transcript.turns
@@ -77,5 +77,5 @@ def _answers_an_interrupt(line: bytes) -> bool:
 
 
 def golden_lines(transcript: Transcript) -> bytes:
-    """The events of all its turns, one a line."""
+    """The events of all turns, one per line."""
     return b"".join(event.encode() + b"\n" for turn in play(transcript) for event in turn)

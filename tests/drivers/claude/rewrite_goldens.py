@@ -1,6 +1,6 @@
-"""Writes the golden events of every transcript anew; read the diff before it is committed.
+"""Writes the golden events of every claude and gemini transcript again; review the diff before it is committed.
 
-python -m tests.drivers.rewrite_goldens
+python -m tests.drivers.claude.rewrite_goldens
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.drivers.gemini import recordings as gemini_transcripts
 
 
 def main() -> None:
-    """Rewrite, and name what has changed."""
+    """Rewrite the files and print the names of those that changed."""
     rewrite(claude_transcripts.GOLDEN, {t.name: claude_transcripts.golden_lines(t) for t in claude_transcripts.ALL})
     rewrite(gemini_transcripts.GOLDEN, {t.name: gemini_transcripts.golden_lines(t) for t in gemini_transcripts.ALL})
 

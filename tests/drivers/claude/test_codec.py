@@ -1,4 +1,4 @@
-"""What the claude codec writes, and the turns of a conversation that no transcript shows."""
+"""The output of the claude codec, and turns that no transcript covers."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_steered_message_in_the_current_turn_has_no_result_of_its_own() -> Non
 
 
 def test_an_interrupt_is_not_sent_with_an_unread_steered_message() -> None:
-    """It would be answered in a turn behind the interrupt: the process is ended instead."""
+    """The CLI would answer that message in another turn after the interrupt, so the process is ended instead."""
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)
@@ -173,7 +173,7 @@ def test_the_next_turn_is_not_interrupted() -> None:
     written(codec)
     feed(codec, INIT)
     assert written(codec) == []
-    # An end of this sort without a request is a failure.
+    # Such a result without an interrupt request is a failure.
     assert [event.kind for event in feed(codec, ABORTED)] == ["error", "session_end"]
 
 
@@ -257,7 +257,7 @@ TURN = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3, "ca
     [
         ({"usage": TURN}, [Usage(input_tokens=1, output_tokens=2, cache_read=3, cache_write=4)]),
         ({"usage": {"input_tokens": 1}}, [Usage(input_tokens=1)]),
-        # With the sub-agents, which `usage` leaves out.
+        # Includes the sub-agents, which `usage` does not count.
         ({"usage": TURN, "model_usage_since_last_result": MODELS}, [Usage(input_tokens=12, output_tokens=6, cache_read=1)]),
         (
             {"usage": TURN, "model_usage_since_last_result": {}},

@@ -1,4 +1,4 @@
-"""Events of a compaction, beside the golden events of its recordings."""
+"""Events of a compaction, in addition to the golden events of its recordings."""
 
 from __future__ import annotations
 

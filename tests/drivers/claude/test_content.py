@@ -1,4 +1,4 @@
-"""Histories as claude reads them: native messages, its session file, and the folder it keeps that in."""
+"""Histories in the format of claude: native messages, the session file, and the folder of that file."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_session_file_is_a_chain_of_minimal_lines() -> None:
     assert [record["parentUuid"] for record in records] == [None, *ids[:4]]
     assert {record["timestamp"] for record in records} == {"2026-11-20T19:00:00.000Z"}
     assert [record["type"] for record in records] == [message["role"] for message in NATIVE]
-    # An assistant's message is blocks there, always.
+    # The content of an assistant message is always a list of blocks.
     expected = [*NATIVE[:3], {"role": "assistant", "content": [{"type": "text", "text": "It is mild."}]}, NATIVE[4]]
     assert [record["message"] for record in records] == expected
 
@@ -110,7 +110,7 @@ LONG = "/tmp/real/" + "/".join(f"L\u00f6ng-{n}_" + "x" * 40 for n in range(6))
         ("/a/\U0001f600/b", "-a----b"),
         ("/", "-"),
         ("/" + "a" * 199, "-" + "a" * 199),
-        # As claude named them.
+        # These names were created by claude.
         (LONG, ("-" + LONG[1:].translate(str.maketrans("/\u00f6_", "---")))[:200] + "-imv7vy"),
     ],
 )

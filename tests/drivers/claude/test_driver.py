@@ -1,4 +1,4 @@
-"""The claude driver over a program that plays recorded output: what the agent is, and what is found of its program."""
+"""The claude driver with a program that plays recorded output: tasks, sessions and the probe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FakeCli = Callable[..., str]
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeCli:
-    """A program that keeps its standard input and its arguments, plays a transcript, and exits."""
+    """Creates a program that stores its standard input and its arguments, prints a transcript, and exits."""
 
     def make(transcript: str, *, exit_code: int = 0, stderr: str = "", before: str = "") -> str:
         program = tmp_path / "bin" / "claude"

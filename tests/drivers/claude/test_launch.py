@@ -1,4 +1,4 @@
-"""How the claude driver starts its CLI: what is in the arguments and what must never be there."""
+"""The command line, files and environment with which the claude driver starts its CLI."""
 
 from __future__ import annotations
 
@@ -219,6 +219,6 @@ def test_the_key_is_a_secret_option() -> None:
 def test_additional_directories_are_arguments_of_a_session() -> None:
     argv = ClaudeDriver().session(session(additional_directories=(Path("/one"), Path("/two, three")))).command.argv
     where = argv.index("--add-dir")
-    # It takes all that follows, up to the next flag.
+    # The flag takes all arguments up to the next flag.
     assert argv[where : where + 4] == ("--add-dir", "/one", "/two, three", "--print")
     assert "--add-dir" not in ClaudeDriver().session(session()).command.argv

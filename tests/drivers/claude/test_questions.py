@@ -1,4 +1,4 @@
-"""The claude codec on questions in an order that no recording has."""
+"""The claude codec on hook and permission requests in an order that no recording has."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_calls_are_announced_before_a_trusted_call_that_does_not_begin() -> None
 
 
 def test_a_permission_request_without_a_hook_request_is_announced() -> None:
-    """Beside the hook there is an ask rule, should the hook ever be left out."""
+    """An ask rule of the CLI applies if it does not call the hook."""
     cli = Cli()
     cli.message(("a", "Bash"))
     assert isinstance(cli.take(permission("a", "Bash"))[-1], Awaiting)

@@ -1,4 +1,4 @@
-"""Slash commands and titles as claude reports them, where a `/` is a command."""
+"""Slash commands and titles that claude reports if slash commands are on."""
 
 from __future__ import annotations
 

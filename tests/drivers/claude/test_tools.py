@@ -1,4 +1,4 @@
-"""The tools of a claude session: how the CLI is started for them, their names, and results as MCP has them."""
+"""The tools of a claude session: the arguments of the CLI, tool names, and results in the form of MCP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_exactly_the_listed_tools(tmp_path: Path) -> None:
     assert json.loads(after(argv, "--settings")) == {"permissions": {"ask": ["Bash"]}}
     assert after(argv, "--permission-mode") == "default"
     assert json.loads(after(argv, "--mcp-config")) == {"mcpServers": {"app": {"type": "sdk", "name": "app"}}}
-    # Every user can read the arguments, which must not have the application's tools.
+    # Every user can read the arguments, so they do not contain the application-side tools.
     assert "weather" not in str(argv)
 
 

@@ -1,6 +1,6 @@
 """Recorded conversations about tools, played again: the codec writes the same lines and gives the same events.
 
-What those events are, in order, stands here; the lines are in tests/transcripts/claude_tools.
+The expected events are in this file, the lines in tests/transcripts/claude_tools.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def wire(name: str) -> list[Json]:
 
 
 def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
-    """What the codec writes and gives when all that came from elsewhere comes again."""
+    """The lines and events of a codec that receives the recorded prompts, replies and output again."""
     codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
     written: list[Json] = []
     events: list[Json] = []
@@ -46,8 +46,8 @@ def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
 
 
 def short(events: list[Json]) -> list[str]:
-    """The events in few words. Calls are a, b, c, in the order of their first appearance; `?` waits for a permission, `=` for a
-    result, and what stands in parentheses need not be answered."""
+    """The events in short form. Calls are a, b, c, in the order of their first appearance; `?` waits for a permission, `=` for a
+    result; an answer to a call in parentheses is optional."""
     letters: dict[str, str] = {}
 
     def letter(call_id: str) -> str:

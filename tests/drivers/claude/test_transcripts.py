@@ -1,4 +1,4 @@
-"""The claude codec over recorded output: the golden events, and what must hold for every one of them."""
+"""The claude codec over recorded output: the golden events, and properties of every transcript."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_line_is_known(transcript: Transcript) -> None:
 
 
 def output_text(events: Sequence[OutputEvent], kind: type[AgentToken] | type[Thinking]) -> str:
-    """The text that counts: what was streamed of a message that was discarded does not."""
+    """The text of the output, without that of discarded messages."""
     counted, message = "", ""
     for event in events:
         if isinstance(event, kind):
@@ -74,7 +74,7 @@ def model_output(native: Sequence[dict[str, Any]], kind: str) -> str:
     )
 
 
-# Of a message that broke, claude prints only the blocks that were whole; the rest was streamed and stays.
+# Of a broken message claude prints only the complete blocks; the streamed rest is kept.
 STREAMED_ONLY = {
     "cut_no_fallback": "this stream is cut after",
     "oneshot_cut_after_text": "Second is a long one tha",
@@ -86,7 +86,7 @@ STREAMED_ONLY = {
 def test_the_text_equals_the_output_of_the_model(transcript: Transcript) -> None:
     events = [event for turn in play(transcript) for event in turn]
     if transcript.name == "agent_background":
-        # Its second result is of a turn that has no prompt.
+        # Its second result belongs to a turn without a prompt.
         assert output_text(events, AgentToken) == "Delegating. The sub-agent was started."
         return
     streamed_only = STREAMED_ONLY.get(transcript.name, "")
@@ -108,7 +108,7 @@ def test_a_call_is_started_then_has_its_result_then_is_over(transcript: Transcri
                 life.setdefault(event.tool_call_id, []).append("failed" if event.is_error else "completed")
     for id_, steps in life.items():
         if transcript.name == "agent_background" and steps == ["started"]:
-            continue  # The sub-agent's own call, which outlives the turn.
+            continue  # The call of the sub-agent, which continues after the turn.
         assert steps in (["started", "completed", "completed"], ["started", "failed", "failed"]), id_
 
 
@@ -158,7 +158,7 @@ def test_how_the_turns_end(transcript: Transcript) -> None:
     ends = [(end_of(turn).exit_code, end_of(turn).stop_reason) for turn in turns]
     assert ends == ENDS.get(transcript.name, [(0, "end_turn")] * len(turns))
     for turn, (_, reason) in zip(turns, ends, strict=True):
-        # A failed turn has an error; one that was interrupted needs none.
+        # A failed turn has an error; an interrupted turn can have one.
         assert [event.kind for event in turn].count("error") == (reason in ("error", "max_tokens", "refusal"))
 
 

@@ -1,4 +1,4 @@
-"""The claude codec on lines that it does not know: they are shown as they are."""
+"""The claude codec on unknown lines, which become stdout events."""
 
 from __future__ import annotations
 

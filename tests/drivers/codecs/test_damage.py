@@ -23,7 +23,7 @@ Lines = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Recording:
-    """What one process printed, and the codec that reads it, as a task's or a session's."""
+    """The output of one process and its codec, for a task or a session."""
 
     name: str
     lines: Lines = field(repr=False)
@@ -32,7 +32,7 @@ class Recording:
 
 
 def claude() -> list[Recording]:
-    """Either form of the codec on the lines of both."""
+    """Both modes of the codec with the lines of both."""
     found = []
     for transcript in claude_transcripts.ALL:
         found.append(Recording(f"claude {transcript.name}, as a task", transcript.lines, lambda: ClaudeCodec(once=True), True))
@@ -48,7 +48,7 @@ def codex() -> list[Recording]:
 
 
 def gemini() -> list[Recording]:
-    """Both forms of a session; the codec is any ACP agent's."""
+    """Sessions and tasks; the codec is that of any ACP agent."""
     found = []
     for transcript in gemini_transcripts.ALL:
         first, *rest = transcript.lines

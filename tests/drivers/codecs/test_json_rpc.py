@@ -1,4 +1,4 @@
-"""The JSON-RPC peer: ids, the lines that it writes, and what becomes of responses."""
+"""The JSON-RPC peer: ids, written lines, and responses."""
 
 from __future__ import annotations
 

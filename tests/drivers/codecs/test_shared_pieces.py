@@ -1,4 +1,4 @@
-"""What codecs share: JSON lines with handlers, events of tool calls, events held back, denials, data URIs, slash commands."""
+"""Shared parts of codecs: JSON lines with handlers, tool call events, held back events, denials, data URIs, slash commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drivers.contract.messages import data_uri, parse_data_uri
 
 
 class Example(JsonLineCodec):
-    """Reads `text` lines; a list in place of a text is malformed, and so is a line that has none."""
+    """Reads `text` lines; a line without a text, or with a list instead, is malformed."""
 
     def _text(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         return [AgentToken(text=message["text"].strip())] if message["text"] else None

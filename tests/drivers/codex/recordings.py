@@ -1,4 +1,4 @@
-"""Plays recorded output of the codex CLI to its codecs, with what was done between the lines (see the README there)."""
+"""Plays recorded output of the codex CLI to its codecs, with the actions between the lines (see README.md there)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from drivers.contract.events import OutputEvent
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 GOLDEN = TRANSCRIPTS / "golden" / "codex"
 PATHS = sorted((TRANSCRIPTS / "codex").glob("*.jsonl"))
-WEATHER = ToolSpec("get_weather", "The weather of a place.", {"type": "object", "properties": {"location": {"type": "string"}}})
+WEATHER = ToolSpec("get_weather", "The weather of a city.", {"type": "object", "properties": {"location": {"type": "string"}}})
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """What one process printed. `once` is the form of a task; of a session, `own` and `app` are its tools."""
+    """The output of one process. `once` is true for a task; `own` and `app` are the tools of a session."""
 
     name: str
     lines: tuple[bytes, ...] = field(repr=False)
@@ -37,7 +37,7 @@ class Transcript:
 
     @property
     def turns(self) -> int:
-        """How often it was prompted."""
+        """The number of prompts."""
         return sum("prompt" in (action(line) or {}) for line in self.lines)
 
     @property
@@ -45,7 +45,7 @@ class Transcript:
         return int(any(b'"turn.failed"' in line for line in self.lines))
 
     def codec(self) -> Codec:
-        """A codec as it was when this was recorded."""
+        """A codec with the settings of the recording."""
         if self.once:
             return CodexExecCodec()
         tools = tuple(ToolGrant(name, trust) for name, trust in self.own)
@@ -65,42 +65,42 @@ ALL = [read(path) for path in PATHS]
 
 
 def action(line: bytes) -> dict[str, Any] | None:
-    """What was done to the codec here; None for a line of the CLI's."""
+    """The action on the codec in this line; None for a line of the CLI."""
     if not line.startswith(b'{"portico"'):
         return None
-    done: dict[str, Any] = json.loads(line)["portico"]
-    return done
+    action_fields: dict[str, Any] = json.loads(line)["portico"]
+    return action_fields
 
 
-def act(codec: Codec, done: dict[str, Any]) -> list[OutputEvent]:
-    """Do it again."""
-    if "prompt" in done:
-        codec.prompt(Prompt(done["prompt"]))
-    elif "settle" in done:
+def act(codec: Codec, action_fields: dict[str, Any]) -> list[OutputEvent]:
+    """Repeat an action on the codec; return its events."""
+    if "prompt" in action_fields:
+        codec.prompt(Prompt(action_fields["prompt"]))
+    elif "settle" in action_fields:
         return codec.debounced_events()
-    elif "interrupt" in done:
+    elif "interrupt" in action_fields:
         codec.interrupt()
-    elif "permission" in done:
-        codec.reply(PermissionReply(done["permission"], done["granted"], done["reason"]))
+    elif "permission" in action_fields:
+        codec.reply(PermissionReply(action_fields["permission"], action_fields["granted"], action_fields["reason"]))
     else:
-        codec.reply(ToolReply(done["result"], done["content"]))
+        codec.reply(ToolReply(action_fields["result"], action_fields["content"]))
     return []
 
 
 def play(transcript: Transcript) -> list[list[OutputEvent]]:
-    """The events of each turn; of a session, what came outside of its turns is with the turn before."""
+    """The events of each turn. Events between two turns of a session count to the earlier one."""
     codec = transcript.codec()
     turns: list[list[OutputEvent]] = [[]]
     for line in transcript.lines:
-        done = action(line)
-        if done is not None and "prompt" in done and turns[-1]:
+        action_fields = action(line)
+        if action_fields is not None and "prompt" in action_fields and turns[-1]:
             turns.append([])
-        turns[-1] += codec.receive(line) if done is None else act(codec, done)
+        turns[-1] += codec.receive(line) if action_fields is None else act(codec, action_fields)
     if transcript.once:
         turns[-1] += codec.exited(transcript.exit_code, [])
     return turns
 
 
 def golden_lines(transcript: Transcript) -> bytes:
-    """The events of all its turns, one a line."""
+    """The events of all turns, one per line."""
     return b"".join(event.encode() + b"\n" for turn in play(transcript) for event in turn)

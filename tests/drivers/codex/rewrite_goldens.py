@@ -1,6 +1,6 @@
-"""Writes the golden events of every codex transcript anew; read the diff before it is committed.
+"""Writes the golden events of every codex transcript again; review the diff before it is committed.
 
-python -m tests.drivers.rewrite_codex_goldens
+python -m tests.drivers.codex.rewrite_goldens
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.drivers.codex.recordings import ALL, GOLDEN, golden_lines
 
 
 def main() -> None:
-    """Rewrite, and name what has changed."""
+    """Rewrite the files and print the names of those that changed."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
     expected = {GOLDEN / f"{transcript.name}.events.jsonl": golden_lines(transcript) for transcript in ALL}
     for path in sorted(GOLDEN.glob("*.events.jsonl")):

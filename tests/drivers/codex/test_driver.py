@@ -1,4 +1,4 @@
-"""How the codex CLI is started, what its grants become, and how its first exchange goes."""
+"""The command line of the codex CLI, the mapping of grants, and the handshake."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SPEC = SessionSpec("codex", FOLDER, {"HOME": "/nowhere"})
 
 
 def written(codec: Codec) -> list[dict[str, Any]]:
-    """What the codec has written, which is then gone."""
+    """The lines that the codec has written; clears its outbox."""
     lines = [json.loads(line) for line in bytes(codec.outbox).splitlines()]
     codec.outbox.clear()
     return lines
 
 
 def opened(spec: SessionSpec, config: dict[str, Any] | None = None) -> tuple[Codec, dict[str, Any]]:
-    """A codec whose CLI has been asked for its thread, and that request."""
+    """A codec that has requested its thread, and that request."""
     codec = CodexDriver().session(spec).codec
     codec.receive(b'{"id":1,"result":{}}')
     written(codec)
@@ -257,8 +257,8 @@ def test_the_probe() -> None:
     assert isinstance(odd.start_error, AgentUnavailable)
 
 
-def at_work() -> Codec:
-    """A codec whose CLI works on a turn."""
+def codec_with_turn() -> Codec:
+    """A codec with a running turn."""
     codec, asked = opened(SPEC)
     feed(codec, {"id": asked["id"], "result": {"thread": {"id": "th"}, "model": "m"}})
     assert codec.phase == "ready"
@@ -278,7 +278,7 @@ def completed(turn: str) -> dict[str, Any]:
 
 
 def test_steering_in_mid_turn() -> None:
-    codec = at_work()
+    codec = codec_with_turn()
     assert codec.steer(Prompt("y"))
     (steer,) = written(codec)
     assert steer["method"] == "turn/steer"
@@ -290,7 +290,7 @@ def test_steering_in_mid_turn() -> None:
 
 @pytest.mark.parametrize("end_first", [False, True])
 def test_a_late_steered_message_begins_another_turn_of_the_same_run(end_first: bool) -> None:
-    codec = at_work()
+    codec = codec_with_turn()
     codec.steer(Prompt("y"))
     (steer,) = written(codec)
     refused = {"id": steer["id"], "error": {"message": "no active turn to steer"}}
@@ -333,8 +333,8 @@ def test_calls_of_client_servers_need_permission_if_all_other_tools_are_trusted(
     assert asked["params"]["approvalPolicy"] == GRANULAR_POLICY
 
 
-def calling(*tools: ToolGrant) -> Codec:
-    """A codec whose CLI is in a turn, with a call of a server's tool begun."""
+def codec_with_call(*tools: ToolGrant) -> Codec:
+    """A codec with a running turn in which a call of an MCP server's tool has begun."""
     codec, _ = opened(replace(SPEC, mcp_servers=SERVERS, tools=tools))
     codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
     codec.prompt(Prompt("go"))
@@ -346,8 +346,8 @@ def calling(*tools: ToolGrant) -> Codec:
     return codec
 
 
-def question(codec: Codec, request_id: int = 0, **about: Any) -> list[dict[str, Any]]:
-    """What the codec writes when the CLI untrusted, at once and when it is silent."""
+def elicit(codec: Codec, request_id: int = 0, **about: Any) -> list[dict[str, Any]]:
+    """Send an elicitation of an MCP server to the codec; return the lines that it writes."""
     meta = {"codex_approval_kind": "mcp_tool_call", "tool_name": "get", "tool_params": {"x": 1}, **about}
     params = {"threadId": "T", "turnId": "U", "serverName": "far", "mode": "form", "_meta": meta, "message": "Allow?"}
     codec.receive(json.dumps({"method": "mcpServer/elicitation/request", "id": request_id, "params": params}).encode())
@@ -356,8 +356,8 @@ def question(codec: Codec, request_id: int = 0, **about: Any) -> list[dict[str, 
 
 @pytest.mark.parametrize(("granted", "action"), [(True, "accept"), (False, "decline")])
 def test_the_client_decides_about_a_call_of_its_server(granted: bool, action: str) -> None:
-    codec = calling()
-    assert question(codec) == []
+    codec = codec_with_call()
+    assert elicit(codec) == []
     (awaiting,) = codec.debounced_events()
     assert isinstance(awaiting, Awaiting)
     assert [(call.id, call.wants) for call in awaiting.calls] == [("c1", "permission")]
@@ -367,15 +367,15 @@ def test_the_client_decides_about_a_call_of_its_server(granted: bool, action: st
 
 
 def test_a_trusted_tool_of_a_server_is_accepted_and_a_repeated_elicitation_is_declined() -> None:
-    codec = calling(ToolGrant("mcp__far__get", trust=True))
-    (answer,) = question(codec)
+    codec = codec_with_call(ToolGrant("mcp__far__get", trust=True))
+    (answer,) = elicit(codec)
     assert answer["result"]["action"] == "accept"
-    # The same again is a server's own question, in the words of the CLI's.
-    (answer,) = question(codec, 1)
+    # A repeated elicitation with the same text comes from the server itself.
+    (answer,) = elicit(codec, 1)
     assert answer["result"]["action"] == "decline"
 
 
 @pytest.mark.parametrize("about", [{"codex_approval_kind": "x"}, {"tool_name": "put"}, {"tool_params": {"x": 2}}])
 def test_an_elicitation_without_a_pending_call_is_declined(about: dict[str, Any]) -> None:
-    (answer,) = question(calling(), **about)
+    (answer,) = elicit(codec_with_call(), **about)
     assert answer["result"]["action"] == "decline"

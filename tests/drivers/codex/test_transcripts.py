@@ -1,4 +1,4 @@
-"""The codex codecs over recorded output: the golden events, and what must hold for every one of them."""
+"""The codex codecs over recorded output: the golden events, and properties of every transcript."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ def test_an_awaiting_event_names_the_pending_calls_and_is_the_last_until_they_ar
     codec = transcript.codec()
     open_calls: set[str] = set()
     for line in transcript.lines:
-        done = action(line)
-        if done is None:
+        action_fields = action(line)
+        if action_fields is None:
             assert not (codec.receive(line) and open_calls)
-        elif "settle" in done:
+        elif "settle" in action_fields:
             *_, awaiting = codec.debounced_events()
             assert isinstance(awaiting, Awaiting) and not open_calls
             open_calls = {call.id for call in awaiting.calls}
-        elif "interrupt" in done or "prompt" in done:
+        elif "interrupt" in action_fields or "prompt" in action_fields:
             return
         else:
-            open_calls.discard(done.get("permission") or done["result"])
+            open_calls.discard(action_fields.get("permission") or action_fields["result"])
 
 
 @every
@@ -135,8 +135,8 @@ def test_a_command_in_the_background_has_its_result_before_the_model_goes_on() -
 def test_a_compaction_is_reported_without_its_history() -> None:
     codec = BY_NAME["three_turns"].codec()
     for line in BY_NAME["three_turns"].lines:
-        done = action(line)
-        _ = codec.receive(line) if done is None else act(codec, done)
+        action_fields = action(line)
+        _ = codec.receive(line) if action_fields is None else act(codec, action_fields)
         if b'"turn/started"' in line:
             params = json.loads(line)["params"]
             break
@@ -144,7 +144,7 @@ def test_a_compaction_is_reported_without_its_history() -> None:
     item_params = {"item": item, "threadId": params["threadId"], "turnId": params["turn"]["id"]}
     assert codec.receive(json.dumps({"method": "item/started", "params": item_params}).encode()) == []
     assert codec.receive(json.dumps({"method": "item/completed", "params": item_params}).encode()) == [Compacted()]
-    # And so is a name that the thread is given; another thread's is not.
+    # The name of the thread is reported too; that of another thread is not.
     for thread, events in ((params["threadId"], [Title(text="A name")]), ("another", [])):
         named = {"method": "thread/name/updated", "params": {"threadId": thread, "threadName": "A name"}}
         assert codec.receive(json.dumps(named).encode()) == events

@@ -1,4 +1,4 @@
-"""The codex codecs on lines that they do not know, and on those of an older form."""
+"""The codex codecs on unknown lines and on lines of an older format."""
 
 from __future__ import annotations
 

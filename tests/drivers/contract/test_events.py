@@ -1,4 +1,4 @@
-"""OutputEvent as JSON: what was encoded comes back, and a seed client sees the seed's table and nothing else."""
+"""OutputEvent as JSON: encoding and decoding, and the fields of the kinds in the original table (SEED)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_events_are_immutable() -> None:
         AgentToken(text="a").text = "b"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b'{"kind":"unheard_of"}', b'{"kind":"agent_token"}', b'{"kind":', b"\xff"])
+@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b'{"kind":"unknown_kind"}', b'{"kind":"agent_token"}', b'{"kind":', b"\xff"])
 def test_anything_else_is_rejected(line: bytes) -> None:
     with pytest.raises(ValidationError):
         decode(line)

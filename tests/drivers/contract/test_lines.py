@@ -1,4 +1,4 @@
-"""Bytes to lines to JSON objects: chunk boundaries change nothing, and no line can break the reader."""
+"""Bytes to lines to JSON objects: chunk boundaries have no effect, and no line raises an error."""
 
 from __future__ import annotations
 

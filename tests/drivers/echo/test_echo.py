@@ -70,7 +70,7 @@ async def test_a_task_is_one_token_and_the_end(execute: Execute, task: str) -> N
 
 
 async def test_the_task_is_in_no_argument_and_in_no_variable(execute: Execute) -> None:
-    # So long that the process cannot have read it all, nor have ended, before the first event is awaited.
+    # The task is so long that the process still reads it when the first event is awaited.
     agent = await execute("the-secret " * 500_000)
     process = psutil.Process(agent.pid)
     assert process.cmdline() == [sys.executable, "-I", "-S", str(PROGRAM), "--task"]

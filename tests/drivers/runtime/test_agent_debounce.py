@@ -1,4 +1,4 @@
-"""A codec that waits for its CLI to fall silent: what it holds back comes then, and not before."""
+"""A codec that debounces: events are held back until the CLI has been silent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ read()
 
 
 class Gathering(EventLineCodec, SupportsDebounce):
-    """Announces all calls at once, when nothing more comes."""
+    """Announces all calls together after a silence."""
 
     def __init__(self) -> None:
         super().__init__(b"{}\n")

@@ -1,4 +1,4 @@
-"""The time limits of an agent: each ends the run with its own text, and all rest while the client is waited for."""
+"""The time limits of an agent: each ends the run with its own error, and all pause while the run waits for the client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_task_has_the_limits_of_a_run(open_agent: OpenAgent) -> None:
 
 
 class Slow(ClientServices):
-    """A client that does everything, when `go` is set."""
+    """A client that supports every method and answers when `go` is set."""
 
     def __init__(self) -> None:
         self.go, self.asked, self.left = asyncio.Event(), asyncio.Event(), False
@@ -153,7 +153,7 @@ async def test_limits_apply_again_after_the_reply(open_agent: OpenAgent, limits:
     agent = await open_agent("emit('native_session'); read(); AWAIT; read(); time.sleep(600)".replace("AWAIT", AWAIT), limits)
     await agent.prompt(Prompt("go"))
     await until(agent, "awaiting")
-    # A read that is under way since before the reply, and that no line wakes.
+    # This read started before the reply, and no line completes it.
     reading = asyncio.create_task(to_end(agent))
     await asyncio.sleep(0.1)
     await agent.reply(ToolReply("a", "18 C"))

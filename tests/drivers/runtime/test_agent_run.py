@@ -1,4 +1,4 @@
-"""A run of an agent over a real process: its events, its end, and what is left after it."""
+"""A run of an agent over a real process: its events, its end, and what remains after it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ for n in range(2):
 """
     )
     await ask(agent)
-    # What came too late is not lost where it is only a line, and is not taken for the next run's where it is an event.
+    # A late line becomes stdout; a late event does not count to the next run.
     assert shown(await ask(agent)) == [
         {"kind": "stdout", "line": "a raw line"},
         {"kind": "stdout", "line": '{"kind": "session_end", "exit_code": 9}'},
@@ -157,7 +157,7 @@ emit("session_end", exit_code=0)
     ]
 
 
-# A task: the run is under way from the start, and its end is the process' own.
+# A task: the run starts with the process and ends with it.
 
 
 async def finish(agent: CliAgent) -> SessionEnd:

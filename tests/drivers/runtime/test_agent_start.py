@@ -1,4 +1,4 @@
-"""Starting an agent: errors, and the time limit of the start, which holds for tasks too."""
+"""Starting an agent: errors, and the time limit of the start, which applies to tasks too."""
 
 from __future__ import annotations
 

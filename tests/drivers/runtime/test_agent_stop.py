@@ -1,4 +1,4 @@
-"""Starting that fails, stopping by request, and closing."""
+"""Failed starts, interrupts, and closing."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_an_idle_agent_ends_on_the_end_of_its_input(open_agent: OpenAgent)
 # Starting
 
 
-async def refusal(open_agent: OpenAgent, code: str) -> str:
+async def start_error(open_agent: OpenAgent, code: str) -> str:
     with pytest.raises(AgentUnavailable) as caught:
         await open_agent(code)
     return str(caught.value)
@@ -137,21 +137,21 @@ async def refusal(open_agent: OpenAgent, code: str) -> str:
     ],
 )
 async def test_a_program_that_ends_before_it_takes_a_prompt(open_agent: OpenAgent, code: str, message: str) -> None:
-    assert await refusal(open_agent, code) == f"the agent ended before it took a prompt: {message}"
+    assert await start_error(open_agent, code) == f"the agent ended before it took a prompt: {message}"
 
 
 async def test_the_error_includes_the_output_up_to_a_length(open_agent: OpenAgent) -> None:
-    message = await refusal(open_agent, "sys.stderr.write('x' * 100_000 + 'the reason'); sys.exit(1)")
+    message = await start_error(open_agent, "sys.stderr.write('x' * 100_000 + 'the reason'); sys.exit(1)")
     assert len(message) < 3000 and message.endswith("the reason")
 
 
 async def test_processes_that_a_failed_start_leaves_behind_are_ended(open_agent: OpenAgent) -> None:
-    message = await refusal(open_agent, "os.dup2(2, 1); stray(); sys.exit(1)")
+    message = await start_error(open_agent, "os.dup2(2, 1); stray(); sys.exit(1)")
     assert gone(int(message.rpartition(" ")[2]))
 
 
 class RejectsByExitCode(EventLineCodec):
-    """Refuses by an exit code."""
+    """Rejects the session by an exit code."""
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if exit_code == 44:

@@ -79,7 +79,7 @@ async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
         terminal = created.result["terminalId"]
         await ask(host, "terminal/wait_for_exit", terminalId=terminal)
         assert (await ask(host, "terminal/output", terminalId=terminal)).result["output"] == f"{tmp_path / 'more'}\n"
-        # Where none is named, it is the working folder.
+        # The default is the working folder.
         created = await ask(host, "terminal/create", command="pwd")
         await ask(host, "terminal/wait_for_exit", terminalId=created.result["terminalId"])
         shown = await ask(host, "terminal/output", terminalId=created.result["terminalId"])
@@ -122,7 +122,7 @@ async def test_a_killed_terminal_is_gone_with_all_it_started(host: ClientRequest
     terminal = created.result["terminalId"]
     await ask(host, "terminal/kill", terminalId=terminal)
     ended = (await ask(host, "terminal/wait_for_exit", terminalId=terminal)).result
-    # The shell's child may get the signal first; then it is in the exit code of the shell.
+    # If the child of the shell gets the signal first, the exit code of the shell contains it.
     assert ended["signal"] is not None or ended["exitCode"] == 128 + signal.SIGTERM
     assert not living(marked("hosttest"))
 
@@ -139,11 +139,11 @@ async def test_a_terminal_starts_in_the_folder_only(host: ClientRequests, tmp_pa
     assert (await ask(host, "terminal/create", command="pwd", cwd=str(tmp_path))).code == INVALID_PARAMS
 
 
-# -- where the session's client does it --------------------------------------------------------------------------------
+# -- requests that the client serves ---------------------------------------------------------------------------------
 
 
 class Editor(ClientServices):
-    """Does everything, and answers when the test lets it."""
+    """Supports every method; the test provides the answers."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[ClientRequest] = asyncio.Queue()
@@ -177,7 +177,7 @@ def editor() -> Editor:
 
 @pytest.fixture
 async def edited(tmp_path: Path, editor: Editor) -> AsyncIterator[ClientRequests]:
-    """A host whose client is the editor."""
+    """Client requests that the editor serves."""
     (tmp_path / "work").mkdir()
     found = ClientRequests(tmp_path / "work", {}, Spawner("hosttest"), client=editor)
     yield found
@@ -222,7 +222,7 @@ async def test_the_end_of_a_run_cancels_its_client_requests(edited: ClientReques
     assert edited.busy
     edited.end_run()
     assert not edited.busy
-    # The CLI is answered, too; a terminal goes on, and so does who waits for its end.
+    # The CLI receives an error; terminals and requests that wait for their end continue.
     assert (await answers.get()).code == REQUEST_CANCELLED
     assert await editor.cancelled_requests.get() == "fs/read_text_file"
     editor.may_answer.set()

@@ -1,4 +1,4 @@
-"""How a process ends: by itself, by request, by force, and always with all that it started."""
+"""The end of a process: by itself, by a signal, or killed, always with all processes that it started."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_close_ends_all_processes_that_were_started(start: StartProcess, n
     assert gone(pid) and gone(process.pid)
 
 
-# Of a process that has no marker and whose parent has ended, nothing links it to the agent.
+# A process without a marker whose parent has ended cannot be assigned to the agent.
 @pytest.mark.parametrize("name", [name for name in STRAYS if name != "a child without our environment"])
 async def test_close_ends_the_processes_of_a_process_that_has_exited(start: StartProcess, name: str) -> None:
     process = await start(STRAYS[name] + "; time.sleep(0.2)")

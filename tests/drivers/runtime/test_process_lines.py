@@ -1,4 +1,4 @@
-"""A process' lines, both ways: whole, in order, without a deadlock, and never more of them in memory than the limit."""
+"""Input and output lines of a process: complete, in order, without a deadlock, and with bounded memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEFT_OVER = (HIGH_WATER + 600_000) // 100
 
 
 async def until_it_blocks(process: Process) -> int:
-    """Wait until the process writes no more; how many bytes it has written."""
+    """Wait until the process blocks in a write; return the number of bytes that it has written."""
     written, still = -1, 0
     async with asyncio.timeout(60):
         while still < 5:
@@ -55,7 +55,7 @@ async def test_the_last_line_needs_no_newline(start: StartProcess) -> None:
 async def test_unread_output_blocks_the_process(start: StartProcess) -> None:
     process = await start("for n in range(200_000): sys.stdout.write(f'{n:09d}' + 'x' * 1000 + '\\n')")
     before = psutil.Process().memory_info().rss
-    # What is read ahead, one more read, and what the pipe itself holds.
+    # The read-ahead limit, one more read, and the capacity of the pipe.
     assert await until_it_blocks(process) < HIGH_WATER + 2 * MB
     assert psutil.Process().memory_info().rss - before < 50 * MB
     expected = 0
@@ -70,7 +70,7 @@ async def test_unread_output_blocks_the_process(start: StartProcess) -> None:
 
 @pytest.fixture
 async def left_over(start: StartProcess) -> Process:
-    """A process that is gone, with more output than is read ahead: the rest is still in its pipe."""
+    """An exited process with more output than the read-ahead limit; the rest is still in its pipe."""
     process = await start(
         f"""
 import fcntl

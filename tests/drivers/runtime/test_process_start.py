@@ -1,4 +1,4 @@
-"""How a process is started, and the errors where it cannot be."""
+"""Starting a process, and the errors of a failed start."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def test_files_are_written_first_and_are_private(tmp_path: Path) -> None:
     await process.close(0.0)
 
 
-async def refusal(command: Command) -> str:
-    """Why it cannot be started; nothing is left running."""
+async def start_error(command: Command) -> str:
+    """The error of a failed start; no process remains."""
     before = {child.pid for child in psutil.Process().children()}
     with pytest.raises(AgentUnavailable) as caught:
         await Spawner().spawn(command)
@@ -65,24 +65,24 @@ async def refusal(command: Command) -> str:
 
 
 async def test_a_missing_program_is_an_error(tmp_path: Path) -> None:
-    message = await refusal(Command(("no-such-program", "--version"), tmp_path, {}))
+    message = await start_error(Command(("no-such-program", "--version"), tmp_path, {}))
     assert message == f"cannot start 'no-such-program' in {tmp_path}: [Errno 2] No such file or directory: 'no-such-program'"
 
 
 async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    message = await refusal(Command(python(""), tmp_path / "gone", {}))
+    message = await start_error(Command(python(""), tmp_path / "gone", {}))
     assert message == f"the working folder {tmp_path}/gone does not exist; create it, or set the agent's cwd to one that does"
 
 
 async def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "does not exist" in await refusal(Command(python(""), tmp_path / "file", {}))
+    assert "does not exist" in await start_error(Command(python(""), tmp_path / "file", {}))
 
 
 async def test_a_program_that_is_not_executable_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
-    message = await refusal(Command((str(program),), tmp_path, {}))
+    message = await start_error(Command((str(program),), tmp_path, {}))
     assert message == f"cannot start '{program}' in {tmp_path}: [Errno 13] Permission denied: '{program}'"
 
 
@@ -90,17 +90,17 @@ async def test_a_program_of_an_unknown_format_is_an_error(tmp_path: Path) -> Non
     program = tmp_path / "program"
     program.write_bytes(b"\x00\x01\x02")
     program.chmod(0o700)
-    assert "Exec format error" in await refusal(Command((str(program),), tmp_path, {}))
+    assert "Exec format error" in await start_error(Command((str(program),), tmp_path, {}))
 
 
 async def test_an_invalid_argument_is_an_error(tmp_path: Path) -> None:
-    assert "null byte" in await refusal(Command((*python(""), "a\0b"), tmp_path, {}))
+    assert "null byte" in await start_error(Command((*python(""), "a\0b"), tmp_path, {}))
 
 
 async def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "secret.txt"
-    assert await refusal(Command(python(""), tmp_path, {}, files={path: b"key"})) == f"cannot write {path}: File exists"
+    assert await start_error(Command(python(""), tmp_path, {}, files={path: b"key"})) == f"cannot write {path}: File exists"
 
 
 async def test_the_program_is_searched_on_the_path_of_its_environment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Agents with one process a turn: resumed, interrupted, crashed, refused, and with tools by MCP."""
+"""Agents with one process per turn: resuming, interrupts, crashes, failed starts, and tools by MCP."""
 
 from __future__ import annotations
 

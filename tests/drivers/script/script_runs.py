@@ -1,4 +1,4 @@
-"""What the tests of the script driver ask of its agents."""
+"""Runs agents of the script driver and reads their events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text_in(events: Sequence[OutputEvent], kind: str = "agent_token") -> str:
 
 
 def plain(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
-    """The events as JSON, without the announcement of the session and the time that the run took."""
+    """The events as JSON, without `native_session` and the duration of the run."""
     shown = [json.loads(event.encode()) for event in events if event.kind != "native_session"]
     for event in shown:
         event.pop("duration_ms", None)

@@ -1,4 +1,4 @@
-"""Scenarios that cannot be played are refused with the path of what is wrong."""
+"""Invalid scenarios are rejected with the path of the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of a scenario, and which turn answers."""
+"""The output of the steps of a scenario, and the choice of its turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools of a scenario: trusted, asked about, the application's, in parallel, in sub-agents."""
+"""The tools of a scenario: trusted, untrusted, application-side, in parallel, in sub-agents."""
 
 from __future__ import annotations
 

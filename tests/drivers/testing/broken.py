@@ -1,4 +1,4 @@
-"""Drivers and agents with one thing wrong, each over the echo driver, for the checks to find. Their codecs: broken_codecs.py."""
+"""Drivers and agents with one fault each, derived from the echo driver. Their codecs are in broken_codecs.py."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FailsProbe(EchoDriver):
 
 
 class LeaksTheSpec(EchoDriver):
-    """Puts a part of the spec into the arguments."""
+    """Puts a part of the session spec into the arguments."""
 
     def __init__(self, what: Callable[[SessionSpec], str]) -> None:
         self._what = what
@@ -126,21 +126,21 @@ MUTE = ECHO.replace('emit(kind="agent_token", text="x")', "continue")
 
 
 class IgnoresInterrupts(CliAgent):
-    """Does not listen when it is interrupted."""
+    """Ignores interrupts."""
 
     async def interrupt(self) -> None:
         return
 
 
 class LeavesItsProcess(CliAgent):
-    """Leaves its process alone when it is closed."""
+    """Does not end its process when it is closed."""
 
     async def close(self, grace: float | None = None) -> None:
         return
 
 
 class ReportsAlive(CliAgent):
-    """Thinks that it lives."""
+    """Reports that it is alive after its process has ended."""
 
     @property
     def alive(self) -> bool:
@@ -148,7 +148,7 @@ class ReportsAlive(CliAgent):
 
 
 class AcceptsPromptsAfterExit(CliAgent):
-    """Takes prompts though its process is gone."""
+    """Accepts prompts after its process has ended."""
 
     async def prompt(self, prompt: Any) -> None:
         if self.alive:
@@ -156,7 +156,7 @@ class AcceptsPromptsAfterExit(CliAgent):
 
 
 class Resuming(EchoDriver):
-    """Has a native session; what becomes of one that is to be resumed is up to `refuse`."""
+    """Has a native session; `refuse` returns the error of resuming a session, or None."""
 
     def __init__(self, refuse: Callable[[str], Exception | None] = lambda native_id: None, reported: str = "one") -> None:
         self._refuse, self._reported = refuse, reported

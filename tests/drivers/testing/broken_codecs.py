@@ -1,4 +1,4 @@
-"""Codecs with one thing wrong, each over the echo driver's, for the checks to find."""
+"""Codecs with one fault each, derived from that of the echo driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, 
 
 
 class ChangesEvents(EventLineCodec):
-    """What it gives for the events of a line is up to `change`."""
+    """Passes the events of each line through `change`."""
 
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return events
@@ -57,23 +57,23 @@ class Texts(ChangesEvents):
 
 
 class Loses(ChangesEvents):
-    """Drops what it does not understand."""
+    """Drops unknown lines."""
 
     def change(self, events: list[OutputEvent]) -> list[OutputEvent]:
         return [event for event in events if not isinstance(event, Stdout)]
 
 
 class AssumesValidLines(EventLineCodec):
-    """Believes that every line is what it should be."""
+    """Raises an error for a line that is no event."""
 
     def receive(self, line: bytes) -> list[OutputEvent]:
         if not line.startswith(b'{"kind"') or not line.endswith(b"}"):
-            raise ValueError(f"what is this: {line!r}")
+            raise ValueError(f"unknown line: {line!r}")
         return super().receive(line)
 
 
 class EndsOnAnySessionEnd(EventLineCodec):
-    """Takes every end for the end of a run of its own."""
+    """Ends the run at every line that contains `session_end`."""
 
     def receive(self, line: bytes) -> list[OutputEvent]:
         events = super().receive(line)
@@ -81,7 +81,7 @@ class EndsOnAnySessionEnd(EventLineCodec):
 
 
 class ReportsSuccessOnExit(EventLineCodec):
-    """Takes a process that has died for one that has done its work."""
+    """Reports success when its process exits."""
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase != "running":

@@ -1,4 +1,4 @@
-"""Drivers with one thing wrong in their tools, each over the script driver, for the checks to find."""
+"""Drivers with one fault in their tools each, derived from the script driver."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SCENARIO = {
 
 
 def write_scenario(folder: Path) -> dict[str, str]:
-    """A scenario whose turns call tools, in the working folder of a check; the options that play it."""
+    """Write a scenario whose turns call tools into the working folder of a check; return the options that play it."""
     (folder / "work").mkdir()
     (folder / "work" / "tools.json").write_text(json.dumps(SCENARIO))
     return {"scenario": "tools.json", "pace": "fast"}
 
 
 class Grants(ScriptDriver):
-    """Passes other grants to its program than the session has."""
+    """Passes changed grants to its program."""
 
     def __init__(self, change: Callable[[tuple[ToolGrant, ...]], tuple[ToolGrant, ...]]) -> None:
         self._change = change
