@@ -15,7 +15,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session, Submission
 from tests.daemon import RunningGateway
 from tests.gateway.requests import create_session, get_history, send_turn
-from tests.gateway.sessions.test_submit import HELLO, faster, suspend, waiting
+from tests.gateway.sessions.test_submit import HELLO, create_waiting_session, faster, suspend
 
 WriteScenario = Callable[..., str]
 
@@ -64,7 +64,7 @@ async def test_a_prompt(portico: RunningGateway, write_scenario: WriteScenario, 
 
 @pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
 async def test_answers(portico: RunningGateway, write_scenario: WriteScenario, asleep: bool) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     if asleep:
         await suspend(session)
     await cancel_in_write(portico, session.submit(Submission(replies=[ToolReply("sky", "sun")])), "runs.resume")
@@ -78,7 +78,7 @@ async def test_answers(portico: RunningGateway, write_scenario: WriteScenario, a
 
 
 async def test_the_cancelling_of_a_suspended_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     await suspend(session)
     await cancel_in_write(portico, session.cancel(), "runs.stop")
     assert session.state == "idle"

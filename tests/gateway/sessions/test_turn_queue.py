@@ -14,7 +14,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
 from tests.daemon import RunningGateway
 from tests.gateway.requests import create_session, wait_until
-from tests.gateway.sessions.test_submit import waiting
+from tests.gateway.sessions.test_submit import create_waiting_session
 
 WriteScenario = Callable[..., str]
 
@@ -32,7 +32,7 @@ async def end_of(turn: Turn) -> str:
 async def test_a_queued_message_waits_for_the_run_of_a_message_that_cancels_pending_calls(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     queued = asyncio.create_task(session.submit(QUEUED))
     await wait_until(lambda: not session.queue.empty)
     turn_start = session._turn_start
