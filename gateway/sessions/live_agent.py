@@ -69,7 +69,7 @@ class LiveAgent:
             await agent.close()
 
     def forget(self) -> None:
-        """The process has ended in the middle of a run: its CLI may have kept less of that run than the history has, or more.
+        """The process has ended before or during a run: its CLI may have kept less of that run than the history has, or more.
 
         So the native session is not resumed: the next one is seeded, where the agent can be given a history.
         """

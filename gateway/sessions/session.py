@@ -248,6 +248,7 @@ class Session:
             await agent.close(0.0)
             await asyncio.wait([storing])
             await run.fail("the agent did not take the prompt")
+            self._agent.forget()
             raise
         self._start(run)
         return self.turn_from(begin.seq)
@@ -291,6 +292,7 @@ class Session:
         except BaseException:
             # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
             await agent.close(0.0)
+            self._agent.forget()
             if not run.suspended:
                 await run.fail("the agent did not go on")
             raise

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from drivers.contract.agent import ToolReply
 from drivers.contract.messages import UserMessage
 from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound, ShuttingDown, TooMany
 from gateway.security.authentication import ADMINISTRATOR
@@ -244,3 +245,29 @@ async def test_new_session_does_not_wait_for_calls_of_its_given_history(
     assert answer["messages"][-1]["content"] == "here"
     messages = await get_history(portico.client, answer["sessionId"])
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize(("method", "asleep"), [("start", False), ("resume", True)], ids=["prompt", "answers of a suspended run"])
+async def test_a_native_session_that_has_what_is_not_stored_is_not_resumed(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, method: str, asleep: bool
+) -> None:
+    session = await waiting(portico, write_scenario)
+    submission = Submission(message=HELLO)
+    if asleep:
+        await suspend(session)
+        submission = Submission(replies=[ToolReply("sky", "sun")])
+    store = portico.gateway.store
+    await store.sessions.update(session.id, native_id="native")
+    session._agent._native_id = "native"
+
+    async def failing(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.runs, method, failing)
+        with pytest.raises(OSError, match="disk full"):
+            await session.submit(submission)
+    await session._agent.forgotten()
+    record = await store.sessions.get(session.id)
+    assert record is not None and record.native_id is None
+    assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
