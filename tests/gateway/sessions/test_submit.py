@@ -251,7 +251,7 @@ async def test_new_session_does_not_wait_for_calls_of_its_given_history(
 async def test_a_native_session_that_has_what_is_not_stored_is_not_resumed(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, method: str, asleep: bool
 ) -> None:
-    session = await waiting(portico, write_scenario)
+    session = await create_waiting_session(portico, write_scenario)
     submission = Submission(message=HELLO)
     if asleep:
         await suspend(session)
