@@ -21,7 +21,7 @@ WriteScenario = Callable[..., str]
 
 
 async def cancel_in_write(portico: RunningGateway, work: Coroutine[Any, Any, Any], method: str) -> None:
-    """Cancel the work while its write, by a method of a repository, waits for the thread that writes."""
+    """Cancel `work` while its write by `method` (REPOSITORY.METHOD) waits for the writer thread."""
     store = portico.gateway.store
     repository, name = method.split(".")
     unpatched, released, writing = getattr(getattr(store, repository), name), threading.Event(), asyncio.Event()
@@ -43,8 +43,8 @@ async def cancel_in_write(portico: RunningGateway, work: Coroutine[Any, Any, Any
             await task
 
 
-async def events_agree(portico: RunningGateway, session: Session) -> None:
-    """The store has the events of the log, each once."""
+async def assert_log_is_stored(portico: RunningGateway, session: Session) -> None:
+    """Assert that the store has each event of the log once."""
     await session.log.written()
     rows = await portico.gateway.store.events.read(session.id, 0, rows=1000)
     numbers = [seq for first, body in rows for seq, _ in enumerate(body.split(b"\n"), first)]
@@ -52,20 +52,24 @@ async def events_agree(portico: RunningGateway, session: Session) -> None:
 
 
 @pytest.mark.parametrize("key", [None, IdempotencyKey("key", "digest")], ids=["no key", "key"])
-async def test_a_prompt(portico: RunningGateway, write_scenario: WriteScenario, key: IdempotencyKey | None) -> None:
+async def test_cancelled_prompt_leaves_a_consistent_session(
+    portico: RunningGateway, write_scenario: WriteScenario, key: IdempotencyKey | None
+) -> None:
     name = write_scenario([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
     found = await create_session(portico.client, "script", "Go", options={"scenario": name})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     await cancel_in_write(portico, session.submit(Submission(message=HELLO, key=key)), "runs.start")
     assert session.state == "idle"
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
-    await events_agree(portico, session)
+    await assert_log_is_stored(portico, session)
 
 
-@pytest.mark.parametrize("asleep", [True, False], ids=["suspended", "live"])
-async def test_answers(portico: RunningGateway, write_scenario: WriteScenario, asleep: bool) -> None:
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "live"])
+async def test_cancelled_replies_are_stored_and_the_run_continues(
+    portico: RunningGateway, write_scenario: WriteScenario, suspended: bool
+) -> None:
     session = await create_waiting_session(portico, write_scenario)
-    if asleep:
+    if suspended:
         await suspend(session)
     await cancel_in_write(portico, session.submit(Submission(replies=[ToolReply("sky", "sun")])), "runs.resume")
     assert session.run is not None
@@ -74,19 +78,21 @@ async def test_answers(portico: RunningGateway, write_scenario: WriteScenario, a
     tools = [m["content"] for m in await get_history(portico.client, session.id) if m["role"] == "tool"]
     assert tools == ["sun"]
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
-    await events_agree(portico, session)
+    await assert_log_is_stored(portico, session)
 
 
-async def test_the_cancelling_of_a_suspended_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_cancelled_cancellation_of_a_suspended_run_is_completed(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     session = await create_waiting_session(portico, write_scenario)
     await suspend(session)
     await cancel_in_write(portico, session.cancel(), "runs.stop")
     assert session.state == "idle"
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
-    await events_agree(portico, session)
+    await assert_log_is_stored(portico, session)
 
 
-async def test_new_settings(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_settings_of_a_cancelled_submission_are_not_stored(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     found = await create_session(portico.client, "script", "Go", options={"scenario": write_scenario([{"text": "one"}])})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     before = session.config

@@ -1,4 +1,4 @@
-"""Queued messages, where another turn begins or fails between the end of a run and the turn of the first of them."""
+"""Queued messages when another turn begins or fails between the end of a run and the first queued turn."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ WriteScenario = Callable[..., str]
 
 MESSAGE = UserMessage(content="And?")
 QUEUED = Submission(message=MESSAGE, when_busy="queue")
-LIMIT = 60.0
+TIMEOUT = 60.0
 
 
-async def end_of(turn: Turn) -> str:
+async def last_event_kind(turn: Turn) -> str:
     async for entries in turn.batches():
         last = entries[-1].event
     return last.kind
 
 
-async def test_a_queued_message_waits_for_the_run_of_a_message_that_cancels_pending_calls(
+async def test_queued_message_waits_for_the_run_of_a_message_that_cancels_pending_calls(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await create_waiting_session(portico, write_scenario)
@@ -44,14 +44,14 @@ async def test_a_queued_message_waits_for_the_run_of_a_message_that_cancels_pend
 
     monkeypatch.setattr(session, "_turn_start", slow)
     first = await session.submit(Submission(message=MESSAGE))
-    assert await end_of(first) == "session_end"
-    async with asyncio.timeout(LIMIT):
+    assert await last_event_kind(first) == "session_end"
+    async with asyncio.timeout(TIMEOUT):
         second = await queued
-        assert await end_of(second) == "session_end"
+        assert await last_event_kind(second) == "session_end"
     assert second.first > first.first
 
 
-async def test_a_queued_message_is_taken_after_a_run_that_could_not_be_stored(
+async def test_queued_message_starts_after_a_run_that_could_not_be_stored(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = write_scenario([{"text": "one"}], {"when": "And?", "steps": [{"text": "here"}]})
@@ -73,5 +73,5 @@ async def test_a_queued_message_is_taken_after_a_run_that_could_not_be_stored(
     failing.set()
     with pytest.raises(OSError, match="disk full"):
         await first
-    async with asyncio.timeout(LIMIT):
-        assert await end_of(await queued) == "session_end"
+    async with asyncio.timeout(TIMEOUT):
+        assert await last_event_kind(await queued) == "session_end"
