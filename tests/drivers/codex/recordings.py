@@ -19,7 +19,7 @@ from drivers.contract.events import OutputEvent
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 GOLDEN = TRANSCRIPTS / "golden" / "codex"
 PATHS = sorted((TRANSCRIPTS / "codex").glob("*.jsonl"))
-WEATHER = ToolSpec("get_weather", "The weather of a city.", {"type": "object", "properties": {"location": {"type": "string"}}})
+WEATHER = ToolSpec("get_weather", "The weather of a place.", {"type": "object", "properties": {"location": {"type": "string"}}})
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from tests.real.clis import BIN
 from tests.real.codex.conftest import CONFIG, DUMMY_KEY
 
 FOLDER = Path(__file__).parents[2] / "transcripts" / "codex"
-WEATHER = ToolSpec("get_weather", "The weather of a city.", {"type": "object", "properties": {"location": {"type": "string"}}})
+WEATHER = ToolSpec("get_weather", "The weather of a place.", {"type": "object", "properties": {"location": {"type": "string"}}})
 SILENCE = 60.0
 
 
