@@ -40,13 +40,13 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
-def test_the_changelog_has_each_kind_of_change_once() -> None:
+def test_changelog_has_each_kind_of_change_once() -> None:
     unreleased = (ROOT / "CHANGELOG.md").read_text().partition("## Unreleased")[2].partition("\n## ")[0]
     kinds = re.findall(r"^### (\w+)$", unreleased, re.MULTILINE)
     assert kinds == [kind for kind in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security") if kind in kinds]
 
 
-def test_the_architecture_names_every_package_once() -> None:
+def test_architecture_page_names_every_package_once() -> None:
     packages = (ROOT / "docs" / "architecture.md").read_text().partition("## Packages")[2].partition("\n## ")[0]
     for root in ("gateway", "drivers"):
         tree = packages.partition(f"\n{root}/")[2].partition("```")[0].partition("\n\n")[0]

@@ -83,7 +83,7 @@ async def test_attributes_that_are_read_exist() -> None:
     assert hasattr(websocket, "transport") or "self.transport" in inspect.getsource(WebSocketsSansIOProtocol.connection_made)
 
 
-def test_an_exception_in_a_parser_callback_becomes_a_parser_error() -> None:
+def test_exception_in_a_parser_callback_becomes_a_parser_error() -> None:
     class Callbacks:
         def on_url(self, url: bytes) -> None:
             raise LookupError
@@ -92,7 +92,7 @@ def test_an_exception_in_a_parser_callback_becomes_a_parser_error() -> None:
         httptools.HttpRequestParser(Callbacks()).feed_data(b"GET / HTTP/1.1\r\n\r\n")
 
 
-async def test_an_embedded_server_leaves_signal_handlers_as_they_are() -> None:
+async def test_embedded_server_leaves_signal_handlers_as_they_are() -> None:
     before = signal.getsignal(signal.SIGTERM)
     server = EmbeddedServer(_config())
     serving = asyncio.create_task(server.serve())

@@ -20,7 +20,7 @@ from tests.gateway.sessions.test_submit import HELLO
 WriteScenario = Callable[..., str]
 
 
-async def test_the_end_of_a_run_whose_start_is_being_stored(
+async def test_shutdown_waits_for_a_run_whose_start_is_being_stored(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = write_scenario([{"text": "one"}], {"when": "hello", "steps": [{"hang": True}]})

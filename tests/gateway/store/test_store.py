@@ -76,7 +76,7 @@ async def test_migration_sets_waiting_since_of_waiting_runs(tmp_path: Path) -> N
     assert since["waiting"] is not None and began <= since["waiting"] <= time.time()
 
 
-async def test_a_daemon_does_not_start_on_a_store_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
+async def test_daemon_does_not_start_with_a_database_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     await (await Store.open(sqlite_url(tmp_path / "data"))).close()
     with sqlite3.connect(tmp_path / "data" / "portico.db") as connection:
