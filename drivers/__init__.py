@@ -25,7 +25,6 @@ from drivers.contract.capabilities import (
 )
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Command, Launch
-from drivers.contract.denials import denied
 from drivers.contract.driver_info import DriverInfo, Option, PlanChange, Probe, ToolGrant, ToolKind, ToolSpec
 from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import (
@@ -72,6 +71,7 @@ from drivers.contract.messages import (
     pending_tool_calls,
     text_of,
 )
+from drivers.contract.tool_denials import denied
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from drivers.runtime.cli_driver import CliDriver, Driver, run_to_end
 from drivers.runtime.process import Spawner

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from drivers.contract.agent_specs import Limits
 from drivers.runtime.process import Spawner
-from gateway.agents.configured import Agents
+from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.mcp.listener import McpHost

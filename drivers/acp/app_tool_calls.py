@@ -16,8 +16,8 @@ from drivers.acp.content import tool_output
 from drivers.acp.mcp_servers import SERVER
 from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
-from drivers.contract.denials import CANCELLED, NO_RESULT, denied
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
+from drivers.contract.tool_denials import CANCELLED, NO_RESULT, denied
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY = 0.05, 1.0, 0.1

@@ -12,9 +12,9 @@ from pydantic_core import to_json
 
 from drivers.claude.compaction import Compaction
 from drivers.claude.control_messages import HOOKS, denial_answer, failure, mcp_answer, success
-from drivers.claude.input import UserMessages
 from drivers.claude.message_stream import MessageStream
 from drivers.claude.session_metadata import METADATA, SessionMetadata
+from drivers.claude.stdin_lines import UserMessages
 from drivers.claude.tool_calls import CallRequest, TurnCalls
 from drivers.claude.tools import PREFIX, Toolset
 from drivers.codecs.held_events import HeldEvents

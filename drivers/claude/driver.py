@@ -9,9 +9,9 @@ from typing import Any
 
 from drivers.claude.codec import ClaudeCodec
 from drivers.claude.content import native_messages
-from drivers.claude.input import escape_command
 from drivers.claude.probe import commands, greeting, logged_in, models
 from drivers.claude.session_file import project_folder, session_file
+from drivers.claude.stdin_lines import escape_command
 from drivers.claude.tools import FORMER_TOOLS, MCP_PREFIX, OWN_TOOLS, PLAN_TOOLS, Toolset
 from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch

@@ -16,9 +16,9 @@ from drivers.claude.control_messages import call_result, hook_answer, mcp_result
 from drivers.claude.tools import Toolset, Wants
 from drivers.codecs.tool_calls import Call
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
-from drivers.contract.denials import NO_RESULT, NOT_ENABLED, denied
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, Subagent
 from drivers.contract.messages import text_of
+from drivers.contract.tool_denials import NO_RESULT, NOT_ENABLED, denied
 
 AGENT_TOOLS = frozenset({"Agent", "Task"})
 """The tools that start a sub-agent; `Task` is the older name."""

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from drivers.codecs.tool_calls import Call
-from drivers.contract.denials import denied
 from drivers.contract.messages import data_uri
+from drivers.contract.tool_denials import denied
 
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
 

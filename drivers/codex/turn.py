@@ -15,8 +15,8 @@ from drivers.codex.items import call_of, outcome_of, snake
 from drivers.codex.mcp_servers import ELICITATION, call_of_elicitation
 from drivers.contract.agent import PermissionReply, Reply
 from drivers.contract.client_services import METHOD_NOT_FOUND
-from drivers.contract.denials import NOT_ENABLED, denied
 from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, Compacted, Hook, MessageEnd, OutputEvent, Thinking
+from drivers.contract.tool_denials import NOT_ENABLED, denied
 
 TokenKind = type[AgentToken] | type[Thinking]
 LIFECYCLE_HOOKS = frozenset({"sessionStart", "sessionEnd", "stop"})

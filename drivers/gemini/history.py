@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from drivers.contract.denials import CANCELLED
 from drivers.contract.messages import (
     AssistantMessage,
     Content,
@@ -22,6 +21,7 @@ from drivers.contract.messages import (
     parse_data_uri,
     text_of,
 )
+from drivers.contract.tool_denials import CANCELLED
 
 OLD_TIME = "2000-01-01T00-00"
 """The time in a chat file's name. A load overwrites the session's file of the current minute: the CLI creates a file of that name

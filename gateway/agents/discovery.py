@@ -18,7 +18,7 @@ from typing import Any
 from drivers.contract.driver_info import Option, Probe
 from drivers.contract.events import SlashCommand
 from drivers.runtime.process import Spawner
-from gateway.agents.configured import Agents, ConfiguredAgent
+from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import GatewayError
 from gateway.security.redaction import Redactor
 

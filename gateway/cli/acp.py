@@ -50,7 +50,7 @@ def acp(config: Path | None, data_dir: Path | None, connect: str | None, key_fil
 
 def _run_standalone(settings: Settings, name: str) -> None:
     """Serve one agent until standard input ends. Raises ConfigError for an unknown agent."""
-    from gateway.agents.configured import Agents
+    from gateway.agents.configured_agents import Agents
     from gateway.gateway import Gateway
     from gateway.observability.logs import set_up_logging
     from gateway.security.redaction import Redactor

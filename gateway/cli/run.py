@@ -42,7 +42,7 @@ def run(config: Path | None, data_dir: Path | None, model: str | None, agent: st
 def _run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> int:
     """Run one turn and return the exit code. Raises ConfigError for an agent that cannot be used."""
     from drivers.runtime.process import Spawner
-    from gateway.agents.configured import Agents
+    from gateway.agents.configured_agents import Agents
 
     agents = Agents(settings, workspace=Path.cwd())
     try:

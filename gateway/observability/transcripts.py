@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drivers.runtime.process import Spawner
-from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.security.redaction import SHORTEST, Redactor, redact_patterns
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, TaskSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
-from gateway.agents.configured import Agents, ConfiguredAgent
+from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import decode

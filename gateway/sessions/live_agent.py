@@ -13,7 +13,7 @@ from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.messages import Message, SystemMessage
-from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.sessions.settings import SessionSettings
 from gateway.shared_services import SharedServices

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from drivers.contract.messages import Message
-from gateway.agents.configured import Agents, ConfiguredAgent
+from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, NotFound
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id

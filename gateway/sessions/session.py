@@ -18,7 +18,7 @@ from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import AgentGone
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
-from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.log_entries import TurnStart

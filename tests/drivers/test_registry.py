@@ -11,7 +11,7 @@ from drivers.claude.driver import ClaudeDriver
 from drivers.driver_registry import GROUP, load
 from drivers.echo.driver import EchoDriver
 from drivers.script.driver import ScriptDriver
-from gateway.agents.configured import DEFAULT_AGENTS
+from gateway.agents.configured_agents import DEFAULT_AGENTS
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gateway.agents.configured import Agents
+from gateway.agents.configured_agents import Agents
 from gateway.cli.main import main
 from gateway.config import Settings, load, parse
 from gateway.errors import ConfigError

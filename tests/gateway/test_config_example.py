@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from gateway.agents.configured import Agents
+from gateway.agents.configured_agents import Agents
 from gateway.config import AgentSettings, Settings, load, parse
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"

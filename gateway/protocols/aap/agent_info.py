@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from drivers.contract.driver_info import Option
-from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.agents.discovery import DiscoveredAgent
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import HistoryType, Tool, WireModel

@@ -11,8 +11,9 @@ from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.agent_info import declared_histories
 from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
+from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
-from gateway.protocols.aap.validation import check_new, check_seed, merge_settings
+from gateway.protocols.aap.validation import check_new, check_seed
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller

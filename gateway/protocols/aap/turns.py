@@ -8,7 +8,8 @@ from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.messages import ToolMessage, UserMessage
 from gateway.errors import BadRequest
 from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest
-from gateway.protocols.aap.validation import check_messages, check_prompt, merge_settings
+from gateway.protocols.aap.settings_merge import merge_settings
+from gateway.protocols.aap.validation import check_messages, check_prompt
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings

@@ -12,7 +12,7 @@ from typing import Any
 
 from acp.schema import ForkSessionRequest, LoadSessionRequest, NewSessionRequest, ResumeSessionRequest
 
-from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.sessions.settings import SessionSettings
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from acp.schema import AcpMcpServer, HttpMcpServer, McpServerStdio, SseMcpServer
 
 from drivers.contract.mcp_servers import McpServer
-from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from acp.schema import (
 from drivers.contract.driver_info import Probe
 from drivers.contract.events import Commands, SlashCommand, Title
 from drivers.contract.messages import text_of
-from gateway.protocols.acp.options import commands_enabled, config_options, mode_of, modes
+from gateway.protocols.acp.modes_and_config_options import commands_enabled, config_options, mode_of, modes
 from gateway.runs.session_metadata import SessionMetadata, stored_metadata, title_line
 from gateway.sessions.session import Session
 from gateway.store import Store

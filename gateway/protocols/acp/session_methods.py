@@ -42,14 +42,14 @@ from acp.schema import (
 from pydantic import ConfigDict, Field
 
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, UserMessage
-from gateway.agents.configured import ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.directories import folder_of, with_additional_directories, with_directories
 from gateway.protocols.acp.mcp_servers import mcp_servers_for
-from gateway.protocols.acp.options import all_tools, with_mode, with_option
+from gateway.protocols.acp.modes_and_config_options import all_tools, with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.session_info import SessionInfoUpdates, title_of_prompt
 from gateway.protocols.acp.session_view import SessionView

@@ -21,7 +21,7 @@ from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.protocols.acp.client_files import AcpClientServices
 from gateway.protocols.acp.compactions import compaction_update
-from gateway.protocols.acp.permissions import Decision, choice_of, options, with_decisions
+from gateway.protocols.acp.permission_options import Decision, choice_of, options, with_decisions
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, NOT_FOUND, Client, RpcError, rpc_error
 from gateway.protocols.acp.session_info import SessionInfoUpdates
 from gateway.protocols.acp.updates import Updates

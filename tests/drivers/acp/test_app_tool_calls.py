@@ -9,8 +9,8 @@ import pytest
 from drivers.acp.app_tool_calls import MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY, AppToolCalls, by_title
 from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.agent import PermissionReply, ToolReply
-from drivers.contract.denials import CANCELLED
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
+from drivers.contract.tool_denials import CANCELLED
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 

@@ -10,9 +10,9 @@ from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.slash_commands import escape
 from drivers.codecs.tool_calls import Call, CallTracker
-from drivers.contract.denials import denied
 from drivers.contract.events import AgentToken, OutputEvent, Stdout, Title, ToolCall, ToolResult
 from drivers.contract.messages import data_uri, parse_data_uri
+from drivers.contract.tool_denials import denied
 
 
 class Example(JsonLineCodec):

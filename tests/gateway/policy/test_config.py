@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.agents.configured import Agents
+from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.errors import ConfigError
 

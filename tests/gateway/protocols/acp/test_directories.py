@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.agents.configured import MAX_ADDITIONAL_DIRECTORIES, Agents
+from gateway.agents.configured_agents import MAX_ADDITIONAL_DIRECTORIES, Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
 from tests.daemon import RunningGateway, gateway_config, run_gateway

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from drivers.runtime.process_tree import MARKER
-from gateway.agents.configured import Agents
+from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
