@@ -64,6 +64,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         ToolUse("mcp__app__get_weather", {"location": "Tokyo"}),
         after="It is mild in Tokyo.",
     ),
+    "conformance": _calls(ToolUse("mcp__app__portico_check", {}), after="Checked."),
     "agent": _calls(
         Text("Delegating. "),
         _agent(run_in_background=False),

@@ -59,6 +59,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "view": _calls(ToolUse("view_image", {"path": "{arg}"}), after="Seen."),
     "weather": _calls(Text("Asking. "), _weather("Tokyo"), after="It is mild in Tokyo."),
+    "conformance": _calls(ToolUse("portico_check", {}), after="Checked."),
     "weathers": _calls(_weather("Tokyo"), _weather("Paris"), _weather("Oslo"), after="All three are mild."),
     "twenty": _calls(*(_weather(f"city {n}") for n in range(20)), after="All twenty."),
     "mixed": _calls(
