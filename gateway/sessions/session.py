@@ -33,8 +33,8 @@ from gateway.runs.pending_calls import PendingCalls, client_results, ids, pendin
 from gateway.runs.run import Run, RunState
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
+from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings
-from gateway.sessions.turn_queue import TurnQueue
 from gateway.shared_services import SharedServices
 from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord
 

@@ -14,7 +14,7 @@ from gateway.gateway import Gateway
 from gateway.protocols.aap import examples
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import CancelResponse
-from gateway.protocols.aap.views import Position, StreamView
+from gateway.protocols.aap.turn_frames import Position, StreamView
 from gateway.protocols.authenticated_routes import CurrentCaller
 from gateway.protocols.sse import event_stream
 from gateway.sessions.session import Session

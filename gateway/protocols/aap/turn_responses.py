@@ -14,8 +14,8 @@ from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
+from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
-from gateway.protocols.aap.views import JsonView, Position, StreamView, frame
 from gateway.protocols.authenticated_routes import CurrentCaller
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey

@@ -52,7 +52,7 @@ from gateway.protocols.acp.mcp_servers import mcp_servers_for
 from gateway.protocols.acp.modes_and_config_options import all_tools, with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.session_info import SessionInfoUpdates, title_of_prompt
-from gateway.protocols.acp.session_view import SessionView
+from gateway.protocols.acp.session_view_and_permission_requests import SessionView
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.pending_calls import unanswered
 from gateway.security.authentication import Caller

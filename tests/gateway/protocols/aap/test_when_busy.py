@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.sessions import turn_queue
+from gateway.sessions import queued_messages as turn_queue
 from tests.daemon import Daemon, RunningGateway
 from tests.gateway.event_streams import follow_events, parse_events, read_until, replay_events
 from tests.gateway.requests import create_session, expect_error, get_history, user_message, wait_until, wait_until_idle

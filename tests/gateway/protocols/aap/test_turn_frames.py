@@ -18,7 +18,7 @@ from drivers.contract.events import (
 )
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import TurnStart
-from gateway.protocols.aap.views import JsonView, StreamView
+from gateway.protocols.aap.turn_frames import JsonView, StreamView
 from tests.gateway.requests import parse_frames
 
 
