@@ -19,6 +19,7 @@ from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
+from tests.app_pool import app_of
 from tests.fork_server import forked_command
 
 KEY = "test-key-0123456789"
@@ -55,22 +56,23 @@ async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway
 @asynccontextmanager
 async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
     """Serve a gateway in this loop, on a free port of 127.0.0.1."""
-    server = _FastExitServer(uvicorn_config(gateway, "127.0.0.1", 0))
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        if task.done():
-            task.result()
-            raise RuntimeError("the gateway did not start")
-        await asyncio.sleep(0.005)
-    _, port = listening_address(server)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        async with http_client(url) as client:
-            yield RunningGateway(url, gateway, client)
-    finally:
-        await gateway.stop_runs()
-        server.should_exit = True
-        await task
+    with app_of(gateway) as app:
+        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0))
+        task = asyncio.create_task(server.serve())
+        while not server.started:
+            if task.done():
+                task.result()
+                raise RuntimeError("the gateway did not start")
+            await asyncio.sleep(0.005)
+        _, port = listening_address(server)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            async with http_client(url) as client:
+                yield RunningGateway(url, gateway, client)
+        finally:
+            await gateway.stop_runs()
+            server.should_exit = True
+            await task
 
 
 def http_client(url: str) -> httpx.AsyncClient:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gateway.config import Settings
 from gateway.embedded_server import listening_address
@@ -45,14 +46,14 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         keys = () if no_auth else default_api_keys(settings)
         gateway = Gateway(settings, keys, redactor)
-        server = uvicorn.Server(uvicorn_config(gateway, settings.server.host, settings.server.port))
+        server = uvicorn.Server(uvicorn_config(gateway, create_app(gateway), settings.server.host, settings.server.port))
         asyncio.run(_Daemon(server, gateway, hints).run())
 
 
-def uvicorn_config(gateway: Gateway, host: str, port: int) -> uvicorn.Config:
-    """Return the configuration with which uvicorn serves a gateway."""
+def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
+    """Return the configuration with which uvicorn serves a gateway by its app."""
     return uvicorn.Config(
-        create_app(gateway),
+        app,
         host=host,
         port=port,
         http=HeaderLimitProtocol,
