@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from gateway.errors import GatewayError
 from gateway.security.redaction import Redactor
 
 log = logging.getLogger(__name__)
+_CACHE_WRITE = threading.Lock()
 
 PROBE_TIMEOUT = 10.0
 """Seconds that a request waits for the first result of a probe. The probe itself continues."""
@@ -173,5 +175,7 @@ def _write_cache(file: Path, known: dict[str, Probe]) -> None:
     temporary = file.with_suffix(".new")
     # Problems are probed again at the next start, and the output of a failing program may contain a secret.
     well = {key: asdict(probe) for key, probe in known.items() if probe.problem is None and probe.logged_in is not False}
-    temporary.write_text(json.dumps(well, default=SlashCommand.model_dump))
-    temporary.replace(file)
+    # Probes that end at the same time write in different threads.
+    with _CACHE_WRITE:
+        temporary.write_text(json.dumps(well, default=SlashCommand.model_dump))
+        temporary.replace(file)
