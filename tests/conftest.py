@@ -17,6 +17,12 @@ from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 pytest_plugins = ["tests.time_limit"]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests marked `slow` first: at the end of a run they would keep one process at work alone."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_finish() -> None:
     """Freeze the imported objects and collect garbage less often: collection took a fifth of the CPU time."""
     gc.collect()

@@ -173,9 +173,10 @@ def _probe_of(value: dict[str, Any]) -> Probe:
 
 def _write_cache(file: Path, known: dict[str, Probe]) -> None:
     temporary = file.with_suffix(".new")
-    # Problems are probed again at the next start, and the output of a failing program may contain a secret.
-    well = {key: asdict(probe) for key, probe in known.items() if probe.problem is None and probe.logged_in is not False}
-    # Probes that end at the same time write in different threads.
+    # Probes that end at the same time write in different threads; the last one must write the results of all.
     with _CACHE_WRITE:
+        # Problems are probed again at the next start, and the output of a failing program may contain a secret.
+        probes = dict(known).items()
+        well = {key: asdict(probe) for key, probe in probes if probe.problem is None and probe.logged_in is not False}
         temporary.write_text(json.dumps(well, default=SlashCommand.model_dump))
         temporary.replace(file)

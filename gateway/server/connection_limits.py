@@ -7,7 +7,8 @@ version. Used of uvicorn:
 * `uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`, the base class of `HeaderLimitProtocol`: uvicorn limits the request
   head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
   `data_received`, `on_message_begin`, `on_url`, `on_header`, `send_400_response`. Read: `transport`, `loop`, `headers`, `cycle`
-  and `cycle.response_complete`. `STATUS_LINE` of the same module gives the first line of an error response.
+  with its `response_started` and `response_complete`; set: its `disconnected` and `message_event`. `STATUS_LINE` of the same
+  module gives the first line of an error response.
 * `uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol`, the base class of `WebSocketLimitProtocol`:
   after a ping without a pong uvicorn closes the transport, which waits until the client has read everything. Overridden:
   `keepalive_timeout`. Read: `loop`, `transport`.
@@ -116,6 +117,13 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def _reject(self, status: int, text: str) -> None:
         self._stop_head_timer()
         self._rejected = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            # The bytes after a request that is still being answered are invalid. Its application sees a disconnected client: what
+            # it sends would come behind this response.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                return self.transport.close()
         body = json.dumps({"error": text}).encode()
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)

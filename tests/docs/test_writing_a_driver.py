@@ -207,7 +207,7 @@ async def test_drivers_pass_the_conformance_check_command_of_the_page(
 def test_example_test_passes(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_opencode.py").write_text(TEST)
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
-    done = subprocess.run(pytest_, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(pytest_, env=environment, capture_output=True, text=True, timeout=170, cwd=tmp_path)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 

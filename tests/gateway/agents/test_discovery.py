@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from drivers.contract.driver_info import Probe
+from gateway.agents.discovery import _write_cache
 from tests.daemon import gateway_config, run_gateway
 
 Program = Callable[..., Path]
@@ -93,6 +95,17 @@ async def test_concurrent_requests_share_one_probe(tmp_path: Path, claude: Progr
     async with run_gateway(claude_config(tmp_path, claude())) as running:
         await asyncio.gather(*(running.client.get("/meta") for _ in range(20)))
     assert program_calls(tmp_path).count("--version") == 1
+
+
+async def test_probes_that_end_together_are_all_in_the_cache(tmp_path: Path) -> None:
+    file, known = tmp_path / "agents.json", dict[str, Probe]()
+
+    def write(number: int) -> None:
+        known[f"agent-{number}"] = Probe(version=str(number))
+        _write_cache(file, known)
+
+    await asyncio.gather(*(asyncio.to_thread(write, number) for number in range(200)))
+    assert json.loads(file.read_text()).keys() == known.keys()
 
 
 async def agent_state(client: Any, name: str) -> dict[str, Any]:

@@ -51,6 +51,25 @@ async def test_invalid_http_gets_a_json_error(daemon: Daemon, junk: bytes) -> No
     assert "HTTP" in _text(got)
 
 
+async def test_invalid_bytes_behind_a_request_get_one_response(daemon: Daemon) -> None:
+    await daemon.start()
+    status, got = await send_raw(daemon.url, HEAD + b"\r\njunk\r\n\r\n")
+    assert (status, got.count(b"HTTP/1.1")) == (400, 1), got
+    assert await daemon.stop() == 0
+    assert b"Traceback" not in daemon.stderr, daemon.stderr
+
+
+async def test_invalid_bytes_behind_a_request_whose_response_has_begun_end_the_connection(portico: RunningGateway) -> None:
+    session = (await create_session(portico.client, "echo"))["sessionId"]
+    reader, writer = await connect(portico.url)
+    target = f"GET /session/{session}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n"
+    writer.write(target.encode())
+    assert b"200" in await reader.readline()
+    writer.write(b"junk\r\n\r\n")
+    assert b"400" not in await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+
+
 @pytest.mark.parametrize("pieces", [[], [b"\r\n"], [b"GET /meta HT"], [HEAD]])
 async def test_too_slow_headers_are_rejected(
     portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
