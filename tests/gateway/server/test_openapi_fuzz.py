@@ -34,7 +34,10 @@ CHECKS = [
     checks.response_headers_conformance,
 ]
 AT_LEAST = 1000
-"""Minimum number of requests of each mode. Generating a case takes ten times as long as sending it, so each case is sent in several ways."""
+"""Minimum number of requests of each mode.
+
+Generating a case takes ten times as long as sending it, so each case is sent in several ways.
+"""
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 Operation = APIOperation[Any, Any, Any, Any]
 
