@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 import psutil
@@ -14,6 +14,10 @@ import psutil
 from drivers.contract.codec import Command
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import end_marked, family, living, tree
+
+
+STOPPED = 'kill -STOP $$; exec "$0" "$@"'
+"""A shell command that stops (SIGSTOP) and then becomes the program in its arguments."""
 
 
 @dataclass
@@ -34,13 +38,12 @@ class Watched(Spawner):
         super().__init__(self._mark)
         self.started: list[Started] = []
         self.suspends = False
-        """Whether a process is stopped as soon as it has started."""
+        """Whether a process is stopped before its program begins."""
 
     async def spawn(self, command: Command) -> Process:
-        process = await super().spawn(command)
-        if self.suspends:
-            with suppress(psutil.Error):
-                psutil.Process(process.pid).suspend()
+        # A signal from here could come after a quick program has done its work.
+        suspended = replace(command, argv=("/bin/sh", "-c", STOPPED, *command.argv)) if self.suspends else command
+        process = await super().spawn(suspended)
         started = Started(command, process, written=bytearray(command.stdin or b""))
         read, write = process.read_lines, process.write
 

@@ -78,7 +78,7 @@ def _calls(value: Any, path: str) -> list[Step]:
 
 
 def _inner_steps(value: Any, path: str) -> list[Step]:
-    return _steps(value, path, ("tool_call", "app_tool", "parallel", "delay", "hook"))
+    return _steps(value, path, ("tool_call", "app_tool", "parallel", "delay", "wait_for_file", "hook"))
 
 
 def _write_file(value: Any, path: str) -> Fields:
@@ -123,6 +123,7 @@ SHAPES: dict[str, Shape] = {
     "subagent": Shape("label", label=template, id=template, status=one_of("completed", "failed"), steps=_inner_steps),
     "hook": Shape("name", name=template, id=template, status=template),
     "delay": Shape("seconds", seconds=seconds),
+    "wait_for_file": Shape("path", path=file_path),
     "stderr": Shape("line", line=one_line),
     "line": Shape("line", line=one_line),
     "big_line": Shape("bytes", bytes=exactly(32, GIB)),
@@ -136,7 +137,7 @@ SHAPES: dict[str, Shape] = {
     "remember": Shape(),
     "stop": Shape("reason", reason=one_of("end_turn", "max_tokens", "refusal", "error"), message=template),
 }  # fmt: skip
-START_STEPS = ("delay", "stderr", "line", "exit", "hang", "spawn", "write_file", "commands", "title")
+START_STEPS = ("delay", "wait_for_file", "stderr", "line", "exit", "hang", "spawn", "write_file", "commands", "title")
 LAST_STEPS = ("stop", "exit", "hang")
 
 

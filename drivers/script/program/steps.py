@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CALL_STEPS = frozenset({"tool_call", "app_tool", "parallel"})
 BURST = 4096
 """Events that are written at once."""
+POLL_SECONDS = 0.02
 TOKEN_HEAD, TOKEN_TAIL = '{"kind":"agent_token","text":"', '"}\n'
 
 
@@ -93,6 +94,11 @@ def _hook(play: Play, fields: Fields) -> None:
 
 def _delay(play: Play, fields: Fields) -> None:
     play.delay(fields["seconds"])
+
+
+def _wait_for_file(play: Play, fields: Fields) -> None:
+    while not os.path.exists(fields["path"]):
+        play.wire.pause(POLL_SECONDS)
 
 
 def _stderr(play: Play, fields: Fields) -> None:
@@ -194,6 +200,7 @@ STEPS: dict[str, Callable[[Play, Fields], None]] = {
     "subagent": _subagent,
     "hook": _hook,
     "delay": _delay,
+    "wait_for_file": _wait_for_file,
     "stderr": _stderr,
     "line": _line,
     "big_line": _big_line,

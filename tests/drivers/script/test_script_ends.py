@@ -92,6 +92,24 @@ async def test_recorded_keeps_delays(open_agent: Open) -> None:
     assert isinstance(events[-1], SessionEnd) and events[-1].duration_ms >= 300
 
 
+async def test_a_turn_waits_for_a_file_at_any_pace(open_agent: Open, tmp_path: Path) -> None:
+    steps = [{"text": "before"}, {"wait_for_file": "sub/go"}, {"text": "after"}]
+    agent = await open_agent(steps, options={"pace": "fast"})
+    await agent.prompt(Prompt("go"))
+    assert text_in(await until(agent, "agent_token")) == "before"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "go").touch()
+    assert text_in(await to_end(agent)) == "after"
+
+
+async def test_a_turn_that_waits_for_a_file_can_be_interrupted(open_agent: Open) -> None:
+    agent = await open_agent([{"text": "before"}, {"wait_for_file": "go"}])
+    await agent.prompt(Prompt("go"))
+    await until(agent, "agent_token")
+    await agent.interrupt()
+    assert end(await to_end(agent)) == (130, "cancelled")
+
+
 @pytest.mark.parametrize(("how", "exit_code"), [(3, 3), (0, 1), ({"signal": "SIGKILL"}, -9)])
 async def test_an_exit_in_the_middle_is_an_error_with_stderr(open_agent: Open, how: Any, exit_code: int) -> None:
     agent = await open_agent([{"text": "Wait,"}, {"stderr": "out of {prompt}"}, {"exit": how}])

@@ -102,6 +102,6 @@ def test_loopback_addresses_are_recognized(host: str) -> None:
 async def test_daemon_accepts_the_key_that_the_command_prints(tmp_path: Path) -> None:
     async with PorticoCommand(tmp_path, "serve", "--port", "0", config=False).serving() as daemon:
         _, printed, _ = await PorticoCommand(tmp_path, "key", config=False).run()
-        async with httpx.AsyncClient(base_url=daemon.url) as client:
+        async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as client:
             answers = [await client.get("/sessions", headers={"Authorization": f"Bearer {k}"}) for k in (printed.strip(), "x")]
     assert [answer.status_code for answer in answers] == [200, 401]

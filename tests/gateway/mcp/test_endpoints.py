@@ -63,7 +63,7 @@ def messages(answer: httpx.Response) -> list[dict[str, Any]]:
 
 
 async def post_initialize(url: str, **headers: str) -> tuple[int, str]:
-    async with httpx.AsyncClient(headers={**ACCEPT, **headers}, verify=False) as client:
+    async with httpx.AsyncClient(headers={**ACCEPT, **headers}, verify=False, timeout=60) as client:
         answer = await client.post(url, json=INITIALIZE)
         return answer.status_code, answer.text
 

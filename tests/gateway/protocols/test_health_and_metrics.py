@@ -159,10 +159,10 @@ async def test_unknown_methods_and_paths_are_not_metric_labels(portico: RunningG
 async def test_metrics_require_the_key_unless_open_metrics_is_set(tmp_path: Path) -> None:
     async with (
         run_gateway(gateway_config(tmp_path, server={"open_metrics": True})) as running,
-        httpx.AsyncClient(base_url=running.url) as client,
+        httpx.AsyncClient(base_url=running.url, timeout=60) as client,
     ):
         assert (await client.get("/metrics")).status_code == 200
-    async with run_gateway(gateway_config(tmp_path)) as running, httpx.AsyncClient(base_url=running.url) as client:
+    async with run_gateway(gateway_config(tmp_path)) as running, httpx.AsyncClient(base_url=running.url, timeout=60) as client:
         assert (await client.get("/metrics")).status_code == 401
 
 

@@ -141,7 +141,7 @@ async def test_no_auth_with_a_configured_public_address_is_rejected(tmp_path: Pa
 async def test_no_auth_accepts_requests_without_and_with_a_key(tmp_path: Path) -> None:
     async with (
         PorticoCommand(tmp_path, "serve", "--no-auth").serving() as daemon,
-        httpx.AsyncClient(base_url=daemon.url) as client,
+        httpx.AsyncClient(base_url=daemon.url, timeout=60) as client,
     ):
         assert (await create_session(client, "echo"))["stopReason"] == "end_turn"
         assert (await client.post("/v1/execute", json={"driver": "echo", "task": "x"})).status_code == 200

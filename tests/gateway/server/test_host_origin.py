@@ -197,7 +197,7 @@ async def test_error_responses_have_cors_headers(with_uis: RunningGateway) -> No
 async def test_preflight_request_needs_no_key(with_uis: RunningGateway) -> None:
     requested_headers = "authorization,content-type,last-event-id,idempotency-key,x-request-id,acp-connection-id"
     headers = {"Access-Control-Request-Headers": requested_headers, "Access-Control-Request-Private-Network": "true"}
-    async with httpx.AsyncClient(base_url=with_uis.url, verify=False) as stranger:
+    async with httpx.AsyncClient(base_url=with_uis.url, verify=False, timeout=60) as stranger:
         for method, path in (
             ("PUT", "/session"),
             ("POST", "/session/sess_x"),

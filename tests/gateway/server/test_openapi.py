@@ -96,7 +96,7 @@ async def test_example_requests_are_accepted(portico: RunningGateway, document: 
 
 async def test_security_requirement_is_documented_where_a_key_is_required(portico: RunningGateway, document: Document) -> None:
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
-    async with httpx.AsyncClient(base_url=portico.url) as anybody:
+    async with httpx.AsyncClient(base_url=portico.url, timeout=60) as anybody:
         for method, path, operation in operations(document):
             content = {"driver": "echo", "task": "x"} if path == "/v1/execute" else None
             answer = await anybody.request(method, path.format(session_id="x", agent="echo"), json=content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,25 @@ import pytest
 
 from gateway.sessions import queued_messages as turn_queue
 from tests.daemon import Daemon, RunningGateway
-from tests.gateway.event_streams import follow_events, parse_events, read_until, replay_events
+from tests.gateway.event_streams import NumberedEvent, follow_events, parse_events, read_until, replay_events
 from tests.gateway.requests import create_session, expect_error, get_history, user_message, wait_until, wait_until_idle
 
 WriteScenario = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}
-LONG = [{"text": "begin "}, MARK, {"delay": 3}, {"message_end": True}, {"text": "steered: {steered}"}]
+LONG = [{"text": "begin "}, MARK, {"wait_for_file": "go"}, {"message_end": True}, {"text": "steered: {steered}"}]
 
 
 def post(client: httpx.AsyncClient, session: str, text: str, mode: str = "none", **fields: Any) -> asyncio.Task[httpx.Response]:
     body = {"messages": [user_message(text)], "stream": mode, **fields}
     return asyncio.create_task(client.post(f"/session/{session}", json=body))
+
+
+async def read_until_message(events: AsyncIterator[NumberedEvent], text: str) -> list[NumberedEvent]:
+    """Read events up to the client's message with this text, and return them."""
+    found = await read_until(events, "client_message")
+    while found[-1][2] != user_message(text):
+        found += await read_until(events, "client_message")
+    return found
 
 
 @pytest.fixture
@@ -38,22 +46,34 @@ async def busy(
     return session, turn
 
 
-async def test_message_during_a_run_is_refused_by_default(portico: RunningGateway, busy: Any) -> None:
+@pytest.fixture
+def release(tmp_path: Path) -> Callable[[], None]:
+    """A function that lets the turn of `busy` go on."""
+    return (tmp_path / "scenes" / "go").touch
+
+
+async def test_message_during_a_run_is_refused_by_default(
+    portico: RunningGateway, busy: Any, release: Callable[[], None]
+) -> None:
     session, turn = busy
     await expect_error(post(portico.client, session, "too soon"), 409)
     await expect_error(post(portico.client, session, "too soon", when_busy="refuse"), 409)
     await expect_error(post(portico.client, session, "too soon", when_busy="perhaps"), 400)
+    release()
     await turn
     assert (await get_history(portico.client, session))[2]["content"] == "work"
 
 
-async def test_steered_message_is_sent_to_the_running_agent(portico: RunningGateway, busy: Any) -> None:
+async def test_steered_message_is_sent_to_the_running_agent(
+    portico: RunningGateway, busy: Any, release: Callable[[], None]
+) -> None:
     session, turn = busy
     async with follow_events(portico.client, session) as follower:
-        steered = await post(portico.client, session, "left!", "delta", when_busy="steer")
-        seen = await asyncio.wait_for(read_until(follower, "turn_stop"), 60)
+        steered = post(portico.client, session, "left!", "delta", when_busy="steer")
+        seen = await asyncio.wait_for(read_until_message(follower, "left!"), 60)
+    release()
     own = parse_events((await turn).text)
-    rest = parse_events(steered.text)
+    rest = parse_events((await steered).text)
     assert [event[1] for event in own] == ["turn_start", "text_delta", "text_delta", "turn_stop"]
     assert own[2][2] == {"delta": "steered: left!"}
     assert rest[0][1] == "turn_start"
@@ -66,24 +86,37 @@ async def test_steered_message_is_sent_to_the_running_agent(portico: RunningGate
     assert (await post(portico.client, session, "next")).json()["messages"][0]["content"] == "[next]"
 
 
-async def test_steered_json_response_contains_only_the_messages_after_it(portico: RunningGateway, busy: Any) -> None:
+async def test_steered_json_response_contains_only_the_messages_after_it(
+    portico: RunningGateway, busy: Any, release: Callable[[], None]
+) -> None:
     session, _ = busy
-    steered = (await post(portico.client, session, "left!", when_busy="steer")).json()
+    async with follow_events(portico.client, session) as follower:
+        answer = post(portico.client, session, "left!", when_busy="steer")
+        await asyncio.wait_for(read_until_message(follower, "left!"), 60)
+    release()
+    steered = (await answer).json()
     assert [message["content"] for message in steered["messages"]] == ["steered: left!"]
     assert steered["stopReason"] == "end_turn"
 
 
-async def test_steered_message_with_an_idempotency_key_is_sent_once(portico: RunningGateway, busy: Any) -> None:
+async def test_steered_message_with_an_idempotency_key_is_sent_once(
+    portico: RunningGateway, busy: Any, release: Callable[[], None]
+) -> None:
     session, _ = busy
     body = {"messages": [user_message("left!")], "when_busy": "steer", "stream": "delta"}
     send = lambda: portico.client.post(f"/session/{session}", json=body, headers={"Idempotency-Key": "k"})  # noqa: E731
-    first, second = await asyncio.gather(send(), send())
+    async with follow_events(portico.client, session) as follower:
+        both = asyncio.gather(send(), send())
+        await asyncio.wait_for(read_until_message(follower, "left!"), 60)
+    release()
+    first, second = await both
     assert first.text == second.text == (await send()).text
     assert [m["content"] for m in await get_history(portico.client, session)].count("left!") == 1
 
 
-async def test_steer_and_queue_start_a_turn_when_idle(portico: RunningGateway, busy: Any) -> None:
+async def test_steer_and_queue_start_a_turn_when_idle(portico: RunningGateway, busy: Any, release: Callable[[], None]) -> None:
     session, turn = busy
+    release()
     await turn
     for way in ("steer", "queue"):
         assert (await post(portico.client, session, way, when_busy=way)).json()["messages"][0]["content"] == f"[{way}]"
@@ -107,7 +140,9 @@ async def test_steered_message_with_settings_is_refused(portico: RunningGateway,
     assert "blank" in await expect_error(post(portico.client, session, " ", when_busy="steer"), 400)
 
 
-async def test_queued_messages_are_answered_in_their_order(portico: RunningGateway, busy: Any) -> None:
+async def test_queued_messages_are_answered_in_their_order(
+    portico: RunningGateway, busy: Any, release: Callable[[], None]
+) -> None:
     session, turn = busy
     found = portico.gateway.sessions._known[session]
     waiting = []
@@ -115,6 +150,7 @@ async def test_queued_messages_are_answered_in_their_order(portico: RunningGatew
         waiting.append(post(portico.client, session, f"q{number}", "delta", when_busy="queue"))
         await wait_until(lambda number=number: len(found.queue._waiting) == number + 1)
     await expect_error(post(portico.client, session, " ", when_busy="queue"), 400)
+    release()
     own = parse_events((await turn).text)
     answers = [parse_events((await one).text) for one in waiting]
     assert [[event[1] for event in answer] for answer in answers] == [["turn_start", "text_delta", "turn_stop"]] * 3
@@ -146,7 +182,7 @@ async def test_queued_message_is_dropped_when_its_client_disconnects(
 
 
 async def test_message_over_the_queue_limit_is_refused(
-    portico: RunningGateway, busy: Any, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, busy: Any, release: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, turn = busy
     monkeypatch.setattr(turn_queue, "MAX_QUEUED", 1)
@@ -154,6 +190,7 @@ async def test_message_over_the_queue_limit_is_refused(
     await wait_until(lambda: not portico.gateway.sessions._known[session].queue.empty)
     answer = await post(portico.client, session, "too many", when_busy="queue")
     assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
+    release()
     await turn
     assert (await kept).status_code == 200
 
@@ -170,7 +207,14 @@ async def test_cancel_starts_the_next_queued_message(portico: RunningGateway, bu
 async def test_steered_message_keeps_its_position_after_a_kill(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    steps = [{"text": "begin"}, {"message_end": True}, MARK, {"delay": 4}, {"text": "steered: {steered}"}, {"hang": True}]
+    steps = [
+        {"text": "begin"},
+        {"message_end": True},
+        MARK,
+        {"wait_for_file": "go"},
+        {"text": "steered: {steered}"},
+        {"hang": True},
+    ]
     name = write_scenario([{"text": "one"}], steps)
     await daemon.start()
     async with daemon.client() as client:
@@ -179,7 +223,8 @@ async def test_steered_message_keeps_its_position_after_a_kill(
         await wait_until((tmp_path / "scenes" / "began").exists)
         async with follow_events(client, session) as follower:
             steered = post(client, session, "left!", when_busy="steer")
-            await asyncio.wait_for(read_until(follower, "client_message"), 60)
+            await asyncio.wait_for(read_until_message(follower, "left!"), 60)
+            (tmp_path / "scenes" / "go").touch()
             await wait_until(lambda: any(b"steered: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
             await daemon.kill()
         await asyncio.wait([turn, steered])

@@ -32,7 +32,7 @@ UI = "http://ui.example:3000"
 async def test_host_origin_and_key_are_checked_on_both_transports(
     portico: RunningGateway, headers: dict[str, str], status: int, expected: str
 ) -> None:
-    async with httpx.AsyncClient(headers={**BEARER, **headers}) as client:
+    async with httpx.AsyncClient(headers={**BEARER, **headers}, timeout=60) as client:
         url = f"{portico.url}/acp/echo"
         for answer in (await client.post(url, json=INITIALIZE), await client.get(url, headers=STREAM), await client.delete(url)):
             assert (answer.status_code, expected in answer.json()["error"]) == (status, True)
@@ -47,7 +47,10 @@ async def test_host_origin_and_key_are_checked_on_both_transports(
 
 
 async def test_page_of_an_allowed_origin_may_use_both_transports(tmp_path: Path) -> None:
-    async with run_gateway(gateway_config(tmp_path, server={"origins": [UI]})) as portico, httpx.AsyncClient() as client:
+    async with (
+        run_gateway(gateway_config(tmp_path, server={"origins": [UI]})) as portico,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
         url = f"{portico.url}/acp/echo"
         requested = "authorization,content-type,acp-connection-id,acp-session-id"
         for method in ("POST", "GET", "DELETE"):

@@ -27,7 +27,7 @@ async def test_invalid_json_is_refused_and_the_connection_stays_open(portico: Ru
         assert (refusal["id"], refusal["error"]["code"]) == (None, -32700)
         assert "result" in await asked(socket, rpc("session/list", {}))
     url = f"{portico.url}/acp/echo"
-    async with httpx.AsyncClient(headers=BEARER) as client:
+    async with httpx.AsyncClient(headers=BEARER, timeout=60) as client:
         connection_header = await initialized(client, url)
         headers = {**connection_header, "Content-Type": "application/json"}
         refused = await client.post(url, content=text.encode(), headers=headers)
@@ -62,7 +62,7 @@ async def test_message_larger_than_max_body_is_refused(tmp_path: Path) -> None:
             await socket.send(json.dumps(large))
             await asyncio.wait_for(socket.wait_closed(), 60)
             assert socket.close_code == 1009
-        async with httpx.AsyncClient(headers=BEARER) as client:
+        async with httpx.AsyncClient(headers=BEARER, timeout=60) as client:
             url = f"{portico.url}/acp/echo"
             assert (await client.post(url, json=large, headers=await initialized(client, url))).status_code == 413
         async with socket_to(portico) as socket:

@@ -39,7 +39,7 @@ JSON = {**BEARER, "Content-Type": "application/json"}
 async def test_invalid_http_requests_are_refused(
     portico: RunningGateway, body: bytes, headers: dict[str, str], status: int, expected: str
 ) -> None:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
     assert answer.status_code == status
     assert expected in answer.json()["error"]
@@ -47,7 +47,7 @@ async def test_invalid_http_requests_are_refused(
 
 async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -> None:
     url = f"{portico.url}/acp/echo"
-    async with httpx.AsyncClient(headers=JSON) as client:
+    async with httpx.AsyncClient(headers=JSON, timeout=60) as client:
         connection_header = await initialized(client, url)
         prompt = rpc("session/prompt", {"sessionId": "a", "prompt": []}, 2)
         missing = await client.post(url, json=prompt, headers=connection_header)
@@ -72,7 +72,7 @@ async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -
 
 
 async def test_connection_is_unknown_at_another_agents_path(portico: RunningGateway) -> None:
-    async with httpx.AsyncClient(headers=JSON) as client:
+    async with httpx.AsyncClient(headers=JSON, timeout=60) as client:
         connection_header = await initialized(client, f"{portico.url}/acp/echo")
         answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=connection_header)
         assert answer.status_code == 404
