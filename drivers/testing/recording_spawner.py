@@ -15,7 +15,6 @@ from drivers.contract.codec import Command
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import end_marked, family, living, tree
 
-
 STOPPED = 'kill -STOP $$; exec "$0" "$@"'
 """A shell command that stops (SIGSTOP) and then becomes the program in its arguments."""
 
