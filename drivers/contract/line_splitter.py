@@ -22,6 +22,11 @@ class LineSplitter:
         self._parts: list[bytes] = []
         self._held = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes after the last newline."""
+        return self._held
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that this chunk completes, without newlines. Raises LineTooLong."""
         *whole, rest = chunk.split(b"\n")

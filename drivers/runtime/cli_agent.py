@@ -168,7 +168,7 @@ class CliAgent(Agent):
                     self._set_timer()
                     lines = await self._process.read_lines()
             except TimeoutError:
-                self._timer_expired()
+                self._deadline_reached()
             else:
                 self._read(lines)
         if self._exit is not None:
@@ -185,14 +185,21 @@ class CliAgent(Agent):
         if not lines:
             self._exit = asyncio.create_task(self._handle_exit())
 
-    def _timer_expired(self) -> None:
+    def _deadline_reached(self) -> None:
         if self._woken:
             self._woken = False
             return
+        # If the gateway was suspended (SIGSTOP, a laptop's sleep), the agent's output is still in the pipe.
+        lines = self._process.available_lines()
+        if lines:
+            self._read(lines)
+        if self._process.output_ended or (lines and self._run_over):
+            return
         deadline = self._next_deadline()
-        reason = deadline.reason if deadline is not None else ""
-        if reason is not None:
-            self._exit = asyncio.create_task(self._stop(reason))
+        if deadline is None or deadline.at > time.monotonic():
+            return
+        if deadline.reason is not None:
+            self._exit = asyncio.create_task(self._stop(deadline.reason))
         elif self._debouncing is not None:
             self._take(self._debouncing.debounced_events())
             self._limits.track(self._codec.phase)

@@ -10,7 +10,7 @@ from typing import cast
 from drivers.contract.line_splitter import MAX_LINE, LineSplitter, LineTooLong, text_line
 
 HIGH_WATER = 1024 * 1024
-"""Bytes of unread lines at which reading the pipe stops."""
+"""Bytes of unread lines at which reading the pipe stops; one more line may be held, and the beginning of the next."""
 STDERR_LINES, STDERR_BYTES = 500, 256 * 1024
 """How much of the end of standard error is kept."""
 PIPE_SIZE, READ_SIZE = 1024 * 1024, 64 * 1024
@@ -102,16 +102,24 @@ class Pipes(asyncio.SubprocessProtocol):
         self._drain = asyncio.get_running_loop().call_soon(self._take_rest)
 
     def _take_rest(self) -> None:
+        self.read_available()
+        self._finish()
+
+    def read_available(self) -> None:
+        """Read what is in the pipe now, at most PIPE_SIZE bytes."""
         pipe = self._transport.get_pipe_transport(1)
         if pipe is not None and not pipe.is_closing():
             with suppress(OSError):
                 for _ in range(PIPE_SIZE // READ_SIZE):
-                    self._keep_stdout(os.read(pipe.get_extra_info("pipe").fileno(), READ_SIZE))
-        self._finish()
+                    data = os.read(pipe.get_extra_info("pipe").fileno(), READ_SIZE)
+                    if not data:
+                        return self._finish()
+                    self._keep_stdout(data)
 
     def _keep_stdout(self, data: bytes) -> None:
         if self.eof:
             return
+        before = self._out.held
         try:
             lines = self._out.feed(data)
         except LineTooLong:
@@ -121,7 +129,7 @@ class Pipes(asyncio.SubprocessProtocol):
             return
         if lines:
             self.lines += lines
-            self._unread += len(data)
+            self._unread += before + len(data) - self._out.held
             self.readable.set()
 
     def _keep_stderr(self, data: bytes) -> None:

@@ -79,6 +79,19 @@ class Process:
     async def read_lines(self) -> list[bytes]:
         """The lines that are ready, at least one; [] when there will be no more. Safe to cancel."""
         await self._pipes.readable.wait()
+        return self._take()
+
+    @property
+    def output_ended(self) -> bool:
+        """Whether there will be no more lines than those that are unread."""
+        return self._pipes.eof
+
+    def available_lines(self) -> list[bytes]:
+        """The lines that it has written so far, also those that the event loop has not read from the pipe yet."""
+        self._pipes.read_available()
+        return self._take()
+
+    def _take(self) -> list[bytes]:
         lines = self._pipes.take()
         if self._recorder and lines:
             self._recorder.received(self.pid, lines)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
 
 import pytest
 
@@ -123,6 +125,40 @@ async def test_the_total_limit_applies_to_each_run(open_agent: OpenAgent) -> Non
     agent = await open_agent(code, Limits(idle=30, total=2.5))
     for _ in range(5):
         assert end_of(await ask(agent)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("emit('agent_token', text='a'); emit('session_end', exit_code=0)", ["agent_token", "session_end"]),
+        ("emit('agent_token', text='a'); sys.exit(3)", ["agent_token", "error", "session_end"]),
+    ],
+    ids=["end", "exit"],
+)
+async def test_output_of_the_time_in_which_the_gateway_was_suspended_counts(
+    open_agent: OpenAgent, tmp_path: Path, output: str, expected: list[str]
+) -> None:
+    suspended, written = tmp_path / "suspended", tmp_path / "written"
+    code = f"""
+import atexit; emit('native_session'); read(); atexit.register(open, {str(written)!r}, 'w')
+while not os.path.exists({str(suspended)!r}): time.sleep(0.005)
+{output}"""
+    agent = await open_agent(code, Limits(idle=0.3, total=0.4, grace=30))
+    await agent.prompt(Prompt("go"))
+    await until(agent, "native_session")
+    reading = asyncio.create_task(to_end(agent))
+    asyncio.get_running_loop().call_later(0.01, _suspend, suspended, written)
+    events = await reading
+    assert [event.kind for event in events] == expected
+    assert not any("was stopped" in event["message"] for event in shown(events) if event["kind"] == "error")
+
+
+def _suspend(suspended: Path, written: Path) -> None:
+    """Run nothing else in this process until the agent has written its output and its time limits are over."""
+    suspended.touch()
+    while not written.exists():
+        time.sleep(0.01)
+    time.sleep(0.5)
 
 
 async def test_no_limits(open_agent: OpenAgent) -> None:

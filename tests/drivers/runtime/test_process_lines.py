@@ -68,6 +68,14 @@ async def test_unread_output_blocks_the_process(start: StartProcess) -> None:
     assert await process.exit_code() == 0
 
 
+async def test_unread_long_lines_block_the_process(start: StartProcess) -> None:
+    size = 4 * MB
+    process = await start(f"for n in range(12): sys.stdout.write(str(n % 10) * {size} + '\\n')")
+    # A line over the read-ahead limit, and the capacity of the pipe.
+    assert await until_it_blocks(process) < size + HIGH_WATER + 2 * MB
+    assert [(len(line), line[:1]) for line in await lines_of(process)] == [(size, b"%d" % (n % 10)) for n in range(12)]
+
+
 @pytest.fixture
 async def left_over(start: StartProcess) -> Process:
     """An exited process with more output than the read-ahead limit; the rest is still in its pipe."""
