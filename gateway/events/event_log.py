@@ -1,8 +1,8 @@
 """The log of a session or a task: numbered events, followed by any number of readers from any number.
 
-The newest events are held in memory, and all are written to the store in the background; a reader that is further back than
-the memory reads from the store. Nothing is ever dropped: when too much is unwritten, the writer of events waits, and with it
-the agent's pipe.
+The newest events are held in memory, and all are written to the store in the background, each with the messages that it
+completes; a reader that is further back than the memory reads from the store. Nothing is ever dropped: when too much is
+unwritten, the writer of events waits, and with it the agent's pipe.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from drivers.contract.events import Awaiting, SessionEnd
 from gateway.events.log_entries import LogEvent, decode
-from gateway.store import EventRow, Store
+from gateway.store import EventRow, MessageRow, Store
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,22 @@ class EventLog:
         self._recent: deque[Entry] = deque()
         self._kept = 0
         self._unwritten: list[Entry] = []
+        self._unwritten_messages: deque[MessageRow] = deque()
         self._unwritten_bytes = 0
         self._stored = self.last = last
         self._waiters: set[asyncio.Future[None]] = set()
+        self._batch_stored = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
 
-    def append(self, events: Iterable[LogEvent]) -> None:
-        """Number the events, publish them to the readers, and have them written in the background."""
+    def append(self, events: Iterable[LogEvent], messages: Sequence[MessageRow] = ()) -> None:
+        """Number the events, publish them to the readers, and have them written in the background.
+
+        Each message, which has the number of one of these events, is stored in one transaction with that event: the stored
+        history is always what the stored events complete.
+        """
+        self._unwritten_messages += messages
+        self._unwritten_bytes += sum(len(message.body) for message in messages)
         for event in events:
             entry = Entry(self.last + 1, event, event.encode())
             self._hold(entry)
@@ -81,13 +89,18 @@ class EventLog:
         """The row of a single entry."""
         return EventRow(self.log_id, entry.seq, entry.seq, entry.data)
 
-    async def store_stop(self, run_id: str, event: Awaiting | SessionEnd, now: float) -> Entry:
-        """Put the last event of a turn on disk, and with it that the run waits (since `now`) or has ended; `publish` it then."""
+    async def store_stop(
+        self, run_id: str, event: Awaiting | SessionEnd, now: float, messages: Sequence[MessageRow] = ()
+    ) -> Entry:
+        """Store the last event of a turn, the messages that it completes, and that the run waits (since `now`) or has ended.
+
+        `publish` the entry then.
+        """
         entry = await self.following(event)
         if isinstance(event, SessionEnd):
-            await self._store.runs.stop(run_id, "ended", event.stop_reason, self.row(entry))
+            await self._store.runs.stop(run_id, "ended", event.stop_reason, self.row(entry), messages=messages)
         else:
-            await self._store.runs.stop(run_id, "waiting", None, self.row(entry), waiting_since=now)
+            await self._store.runs.stop(run_id, "waiting", None, self.row(entry), waiting_since=now, messages=messages)
         return entry
 
     def publish(self, entry: Entry) -> None:
@@ -110,14 +123,15 @@ class EventLog:
     async def wait_for_capacity(self) -> None:
         """Wait until less than UNWRITTEN_BYTES is unwritten: back-pressure on the agent while the store is far behind."""
         while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None:
-            await asyncio.shield(self._writer)
+            await self._batch_stored.wait()
 
     async def written(self) -> None:
-        """Wait until all that was appended is on disk, or the store has failed for long."""
+        """Wait until all that was appended before this call is on disk, or the store has failed for long."""
+        last = self.last
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_TRY):
-                while self._writer is not None:
-                    await asyncio.shield(self._writer)
+                while self._stored < last and self._writer is not None:
+                    await self._batch_stored.wait()
 
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
@@ -164,22 +178,40 @@ class EventLog:
         try:
             while self._unwritten:
                 batch = self._next_batch()
-                await self._store_batch(batch)
-                self._stored = batch[-1].seq
+                messages = self._messages_through(batch[-1].seq)
+                await self._store_batch(batch, messages)
+                # An entry that was published behind the last batch is stored already.
+                self._stored = batch[-1].seq if self._unwritten else self.last
                 self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
+                self._unwritten_bytes -= sum(len(message.body) for message in messages)
                 self._trim()
+                self._end_waits()
         finally:
             self._writer = None
+            self._end_waits()
 
-    async def _store_batch(self, batch: list[Entry]) -> None:
+    def _end_waits(self) -> None:
+        """End the waits for a stored batch; those that begin now are for the next one."""
+        self._batch_stored.set()
+        self._batch_stored = asyncio.Event()
+
+    async def _store_batch(self, batch: list[Entry], messages: Sequence[MessageRow]) -> None:
         """Store until it succeeds: the readers have everything from memory meanwhile, and `wait_for_capacity` bounds that."""
         row = EventRow(self.log_id, batch[0].seq, batch[-1].seq, b"\n".join(entry.data for entry in batch))
         while True:
             try:
-                return await self._store.events.append(row)
+                return await self._store.events.append(row, messages)
             except Exception:
+                if self._closed:
+                    return log.exception("the events of %s cannot be stored, and the log is closed", self.log_id)
                 log.exception("the events of %s cannot be stored; trying again in %g s", self.log_id, RETRY)
                 await asyncio.sleep(RETRY)
+
+    def _messages_through(self, seq: int) -> list[MessageRow]:
+        found = []
+        while self._unwritten_messages and (self._unwritten_messages[0].seq or 0) <= seq:
+            found.append(self._unwritten_messages.popleft())
+        return found
 
     def _next_batch(self) -> list[Entry]:
         size = 0

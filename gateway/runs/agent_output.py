@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from drivers.contract.events import Awaiting, Commands, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout, Title
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
@@ -20,18 +20,15 @@ _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
 STORED_FIRST: frozenset[type[Event]] = METADATA_EVENTS | {Compacted}
 """Events that are stored in a table of their own before clients can see them."""
 
-Keep = Callable[[Sequence[MessageRow]], Awaitable[None]]
-
-
-async def keep_nothing(messages: Sequence[MessageRow]) -> None:
-    """For runs without a history."""
-
 
 class RunOutput:
-    """The output of one run. `flush` appends what was taken to the log; `keep` stores the messages that it completes."""
+    """The output of one run. `flush` appends what was taken to the log, with the messages that it completes.
 
-    def __init__(self, log: EventLog, store: Store, redactor: Redactor, meter: RunMetrics, keep: Keep = keep_nothing) -> None:
-        self._log, self._store, self._redactor, self._meter, self._keep = log, store, redactor, meter, keep
+    `has_history`: the run is of a session, whose messages are stored; a task has none.
+    """
+
+    def __init__(self, log: EventLog, store: Store, redactor: Redactor, meter: RunMetrics, *, has_history: bool = False) -> None:
+        self._log, self._store, self._redactor, self._meter, self._has_history = log, store, redactor, meter, has_history
         self._fold = Fold()
         self._taken: list[OutputEvent] = []
         self._completed: list[tuple[int, Message]] = []
@@ -65,16 +62,25 @@ class RunOutput:
         """Takes one of STORED_FIRST. Metadata that is stored already is not sent to the client again."""
         if isinstance(event, Compacted):
             # It counts the messages so far.
-            await self.flush()
+            self.flush()
+            await self._log.written()
             await store_compaction(self._store, self._log.log_id, event)
             self.take(event)
         elif isinstance(event, Commands | Title) and await store_metadata(self._store, self._log.log_id, event):
             self.take(event)
 
-    async def take_last(self, event: Awaiting | SessionEnd) -> None:
-        """Takes what ends a turn: flushes, but leaves this event itself to its caller, who appends it next."""
+    def take_last(self, event: Awaiting | SessionEnd) -> Sequence[MessageRow]:
+        """Takes what ends a turn: flushes, but leaves this event itself to its caller, who stores and publishes it next.
+
+        Returns the messages that this event completes, to be stored with it. Call `stored_last` then.
+        """
         self._feed(event)
-        await self.flush()
+        self.flush()
+        return tuple(self._numbered)
+
+    def stored_last(self) -> None:
+        """What `take_last` returned is stored."""
+        self._numbered.clear()
 
     async def steered(self, message: UserMessage) -> int:
         """Appends a message to the agent at work to the log, behind what was taken; returns the number of its event."""
@@ -82,15 +88,14 @@ class RunOutput:
         event = Steered(message=message)
         self._feed(event)
         self._number_completed()
-        self._log.append([event])
+        self._append([event])
         seq = self._log.last
-        await self._keep_completed()
+        await self._log.written()
         return seq
 
-    async def flush(self) -> None:
-        """Appends the taken events to the log, and stores the messages that they complete."""
+    def flush(self) -> None:
+        """Appends the taken events to the log, with the messages that they complete."""
         self._append_taken()
-        await self._keep_completed()
 
     def _feed(self, event: LogEvent) -> None:
         self._completed += [(len(self._taken), message) for message in self._fold.feed(event)]
@@ -99,16 +104,19 @@ class RunOutput:
         self._number_completed()
         taken, self._taken = self._taken, []
         if taken:
-            self._log.append(taken)
+            self._append(taken)
             self._meter.record(taken)
+
+    def _append(self, events: Sequence[LogEvent]) -> None:
+        """Appends events to the log, with the messages numbered so far but for those that the next event completes."""
+        last = self._log.last + len(events)
+        completed = [row for row in self._numbered if (row.seq or 0) <= last]
+        del self._numbered[: len(completed)]
+        self._log.append(events, completed)
 
     def _number_completed(self) -> None:
         """Numbers the messages by the events that completed them, which are appended to the log next."""
         first = self._log.last + 1
-        self._numbered += [MessageRow(message.model_dump_json(), first + n) for n, message in self._completed]
-        self._completed = []
-
-    async def _keep_completed(self) -> None:
-        numbered, self._numbered = self._numbered, []
-        if numbered:
-            await self._keep(numbered)
+        if self._has_history:
+            self._numbered += [MessageRow(message.model_dump_json(), first + n) for n, message in self._completed]
+        self._completed.clear()

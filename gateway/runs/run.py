@@ -24,7 +24,7 @@ from gateway.events.turn_reader import LAST
 from gateway.observability.metrics import RunMetrics
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import RELEVANT, PolicyEnforcer
-from gateway.runs.agent_output import STORED_FIRST, Keep, RunOutput, keep_nothing
+from gateway.runs.agent_output import STORED_FIRST, RunOutput
 from gateway.runs.cancellation import completed
 from gateway.runs.pending_calls import PendingCalls, Resolution, client_results
 from gateway.security.redaction import Redactor
@@ -53,8 +53,8 @@ class RunState(Enum):
 class Run:
     """Call `start` once; then it works by itself until `session_end` is in the log.
 
-    `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls before the client is asked, `audit`
-    records its decisions, `pending` are the calls that wait for the client.
+    `has_history`: its messages are stored. `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls
+    before the client is asked, `audit` records its decisions, `pending` are the calls that wait for the client.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Run:
         log: EventLog,
         store: Store,
         redactor: Redactor,
-        keep: Keep = keep_nothing,
         *,
         meter: RunMetrics,
+        has_history: bool = False,
         suspendable: bool = False,
         enforcer: PolicyEnforcer | None = None,
         audit: Record = record_nothing,
@@ -76,7 +76,7 @@ class Run:
         self.state = RunState(record.state)
         self.pending = pending or PendingCalls()
         self._store, self._redactor = store, redactor
-        self._output = RunOutput(log, store, redactor, meter, keep)
+        self._output = RunOutput(log, store, redactor, meter, has_history=has_history)
         self._meter, self._suspendable = meter, suspendable
         self._enforcer, self._audit = enforcer or PolicyEnforcer(), audit
         self._stopping = self._suspending = False
@@ -253,7 +253,9 @@ class Run:
             # Readers of the log must get an end whatever is broken.
             log.exception("the end of run %s cannot be stored", self.id)
             self.state = RunState.ENDED
-            self.log.append(self._redactor.clean_event(event) for event in last)
+            for event in last:
+                self._output.take(event)
+            self._output.flush()
 
     async def _take(self, events: Sequence[OutputEvent]) -> None:
         """Log the events; the last event of a turn comes after everything that a client may ask for then is stored."""
@@ -265,15 +267,14 @@ class Run:
                     if not self._suspending:
                         self._meter.crashed_while_suspended()
                     break
-                await self._output.take_last(event)
-                await self._turn_over(event)
+                await self._turn_over(event, self._output.take_last(event))
                 if kind is SessionEnd:
                     return
             elif kind in STORED_FIRST:
                 await self._output.store_first(event)
             else:
                 self._output.take(event)
-        await self._output.flush()
+        self._output.flush()
 
     def _suspends(self, event: Awaiting | SessionEnd) -> bool:
         unrequested = isinstance(event, SessionEnd) and event.exit_code != 0 and not self._stopping
@@ -296,11 +297,12 @@ class Run:
                 if self.agent is not None:
                     await self.agent.reply(reply)
 
-    async def _turn_over(self, event: Awaiting | SessionEnd) -> None:
+    async def _turn_over(self, event: Awaiting | SessionEnd, messages: Sequence[MessageRow]) -> None:
         # Nothing is awaited between the new state and the event: a next turn must not begin before this one's last event
         # is in the log.
         since = time.time()
-        entry = await self.log.store_stop(self.id, event, since)
+        entry = await self.log.store_stop(self.id, event, since, messages)
+        self._output.stored_last()
         if isinstance(event, SessionEnd):
             self.state = RunState.ENDED
             self.pending.close()

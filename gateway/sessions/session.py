@@ -430,8 +430,8 @@ class Session:
             self.log,
             shared.store,
             shared.redactor,
-            self._keep,
             meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
+            has_history=True,
             suspendable=True,
             enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or ()),
             audit=partial(self._audit, record.id),
@@ -454,9 +454,6 @@ class Session:
             self._agent.record_native_id()
         self._changed(self)
         self.queue.advance()
-
-    async def _keep(self, messages: Sequence[MessageRow]) -> None:
-        await self._shared.store.messages.append(self.id, messages)
 
     async def _audit(self, run_id: str, decisions: Sequence[Decision]) -> None:
         await self._shared.audit.write(self.id, run_id, self.agent.name, decisions)

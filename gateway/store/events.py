@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, func, insert, select
 
 from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.rows import EventRow
+from gateway.store.messages import insert_messages
+from gateway.store.rows import EventRow, MessageRow
 
 _INSERT = insert(schema.events)
 
@@ -17,9 +20,14 @@ class EventRepository:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def append(self, row: EventRow) -> None:
-        """Stores the events of one row."""
-        await self._database.write(lambda connection: insert_events(connection, row))
+    async def append(self, row: EventRow, messages: Sequence[MessageRow] = ()) -> None:
+        """Stores the events of one row, and the messages of the session that they complete."""
+
+        def transaction(connection: Connection) -> None:
+            insert_events(connection, row)
+            insert_messages(connection, row.log_id, messages)
+
+        await self._database.write(transaction)
 
     async def read(self, log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
         """Returns up to `rows` rows that hold events after a number: (number of the first event, JSON lines)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from drivers.contract.events import AgentToken, SessionEnd
 from gateway.events import event_log
 from gateway.events.event_log import EventLog
-from gateway.store import EventRow, RunRecord, Store
+from gateway.store import EventRow, MessageRow, RunRecord, Store
 from gateway.store.sqlite import sqlite_url
 
 
@@ -117,9 +117,9 @@ async def test_wait_for_capacity_blocks_while_the_store_is_far_behind(store: Sto
     go = asyncio.Event()
     append = store.events.append
 
-    async def slow(row: EventRow) -> None:
+    async def slow(row: EventRow, messages: Sequence[MessageRow]) -> None:
         await go.wait()
-        await append(row)
+        await append(row, messages)
 
     monkeypatch.setattr(store.events, "append", slow)
     log = EventLog("log", store)
@@ -139,12 +139,12 @@ async def test_events_are_stored_again_after_temporary_failures(
     monkeypatch.setattr(event_log, "RETRY", 0.01)
     append, failures = store.events.append, 3
 
-    async def failing(row: EventRow) -> None:
+    async def failing(row: EventRow, messages: Sequence[MessageRow]) -> None:
         nonlocal failures
         failures -= 1
         if failures >= 0:
             raise OSError("disk full")
-        await append(row)
+        await append(row, messages)
 
     monkeypatch.setattr(store.events, "append", failing)
     log = EventLog("log", store)

@@ -309,34 +309,33 @@ RUNS: dict[str, list[LogEvent]] = {
 
 
 class Recorder:
-    """Passes the events of a run through RunOutput, one at a time, and collects the messages to store."""
+    """Passes the events of a run of session `s` through RunOutput, one at a time."""
 
     def __init__(self, store: Store) -> None:
-        self.rows: list[MessageRow] = []
         self.log = EventLog("s", store, FIRST)
-        self.output = RunOutput(self.log, store, Redactor(), Metrics().for_agent("script").run_metrics(session=True), self._keep)
-
-    async def _keep(self, rows: Sequence[MessageRow]) -> None:
-        self.rows += rows
+        meter = Metrics().for_agent("script").run_metrics(session=True)
+        self.output = RunOutput(self.log, store, Redactor(), meter, has_history=True)
 
     async def take(self, event: LogEvent) -> None:
         if isinstance(event, Steered):
             await self.output.steered(event.message)
         else:
             self.output.take(event)
-            await self.output.flush()
+            self.output.flush()
 
 
 async def stored_messages(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
     """Return the stored messages of a run with these events."""
     await asyncio.to_thread(path.mkdir)
     store = await Store.open(sqlite_url(path))
+    await store.sessions.create(SessionRecord("s", "script"), [])
     recorder = Recorder(store)
     for event in events:
         await recorder.take(event)
     await recorder.log.written()
+    rows = await store.messages.rows("s")
     await store.close()
-    return recorder.rows
+    return rows
 
 
 def expected_messages(events: Sequence[LogEvent]) -> list[str]:

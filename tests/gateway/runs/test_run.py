@@ -17,7 +17,7 @@ from gateway.observability.metrics import Metrics
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.runs.run import Run
 from gateway.security.redaction import Redactor
-from gateway.store import MessageRow, RunRecord, SessionRecord, Store
+from gateway.store import RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 
 
@@ -58,11 +58,6 @@ async def test_output_before_the_agent_process_ended_is_kept(store: Store) -> No
     agent = Gone([*sent, Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))])
     record = RunRecord("run_1", "sess_1", "running", None, 1)
     await store.sessions.create(SessionRecord("sess_1", "script"), [], record)
-    kept: list[MessageRow] = []
-
-    async def keep(messages: Sequence[MessageRow]) -> None:
-        kept.extend(messages)
-
     log = EventLog("sess_1", store)
     enforcer = PolicyEnforcer(grants=[ToolGrant("shell", trust=True)])
     run = Run(
@@ -71,8 +66,8 @@ async def test_output_before_the_agent_process_ended_is_kept(store: Store) -> No
         log,
         store,
         Redactor(),
-        keep,
         meter=Metrics().for_agent("script").run_metrics(session=True),
+        has_history=True,
         enforcer=enforcer,
     )
     run.start()
@@ -80,6 +75,6 @@ async def test_output_before_the_agent_process_ended_is_kept(store: Store) -> No
     events = [entry.event for entry in await log.read(0)]
     assert events[:2] == sent
     assert isinstance(events[-1], SessionEnd)
-    messages = [MESSAGE.validate_json(row.body) for row in kept]
+    messages = [MESSAGE.validate_json(row.body) for row in await store.messages.rows("sess_1")]
     blocks = [block for message in messages if isinstance(message.content, list | tuple) for block in message.content]
     assert ToolUseBlock(tool_call_id="c", name="shell", input={"command": "ls"}) in blocks

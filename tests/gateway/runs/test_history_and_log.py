@@ -1,0 +1,93 @@
+"""The stored history is at every commit what the stored events complete: a kill after any commit leaves no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, event, select
+
+from drivers.contract.messages import ToolMessage
+from gateway.events import event_log
+from gateway.events.log_entries import TurnStart, decode
+from gateway.events.messages import Fold
+from gateway.store import schema
+from tests.daemon import RunningGateway
+from tests.gateway.requests import create_session, get_history, send_turn
+
+WriteScenario = Callable[..., str]
+TOOL = {"name": "ask", "description": "Asks.", "inputSchema": {"type": "object"}}
+LOOKUP = {"id": "r", "name": "lookup", "input": {"query": "a"}, "result": "b"}
+
+
+def folded(connection: Connection, session: str) -> list[str]:
+    """Return the messages that the stored events of a session complete, those of its clients included."""
+    events = schema.events.c
+    bodies = connection.execute(select(events.body).where(events.log_id == session).order_by(events.first)).scalars()
+    fold, found = Fold(), []
+    for line in (line for body in bodies for line in body.split(b"\n")):
+        one = decode(line)
+        if isinstance(one, TurnStart):
+            found += one.messages
+            for message in one.messages:
+                if isinstance(message, ToolMessage):
+                    fold.answer(message.tool_call_id)
+        found += fold.feed(one)
+    return [message.model_dump_json() for message in found]
+
+
+@contextmanager
+def compared_commits() -> Iterator[list[tuple[list[str], list[str]]]]:
+    """Before each commit, add for every session its stored history and the one that its events complete to the list."""
+    found: list[tuple[list[str], list[str]]] = []
+
+    def check(connection: Connection) -> None:
+        messages = schema.messages.c
+        for session in connection.execute(select(schema.sessions.c.id)).scalars().all():
+            query = select(messages.body).where(messages.session_id == session).order_by(messages.position)
+            found.append((list(connection.execute(query).scalars()), folded(connection, session)))
+
+    event.listen(Engine, "commit", check)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "commit", check)
+
+
+def text_messages(count: int) -> Sequence[Any]:
+    return [step for n in range(count) for step in ({"events": {"count": 40, "text": f"{n}.{{n}} "}}, {"message_end": True})]
+
+
+@pytest.mark.parametrize("row_bytes", [200, event_log.ROW_BYTES])
+async def test_history_is_what_the_events_complete_at_every_commit(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, row_bytes: int
+) -> None:
+    monkeypatch.setattr(event_log, "ROW_BYTES", row_bytes)
+    name = write_scenario(
+        {"when": "flood", "steps": text_messages(30)},
+        {"when": "tools", "steps": [{"text": "I read."}, {"tool_call": LOOKUP}, {"app_tool": {"name": "ask"}}, {"text": "done"}]},
+        [{"text": "ok"}],
+    )
+    with compared_commits() as commits:
+        answer = await create_session(
+            portico.client, options={"scenario": name}, tools=[TOOL], grants=[{"name": "lookup", "trust": True}]
+        )
+        session = answer["sessionId"]
+        await send_turn(portico.client, session, "flood")
+        calls = await send_turn(portico.client, session, "tools")
+        assert calls["stopReason"] == "tool_use"
+        [call] = [
+            block
+            for message in calls["messages"]
+            if message["role"] == "assistant"
+            for block in message["content"]
+            if block["type"] == "tool_use" and block["name"] == "ask"
+        ]
+        await send_turn(portico.client, session, {"role": "tool", "toolCallId": call["toolCallId"], "content": "yes"})
+        assert (await send_turn(portico.client, session, "tools"))["stopReason"] == "tool_use"
+        # The pending call is cancelled.
+        await send_turn(portico.client, session, "again")
+    assert [stored for stored, expected in commits if stored != expected] == []
+    assert len(commits[-1][0]) == len(await get_history(portico.client, session)) > 40
