@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import tomllib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,6 +16,12 @@ from tests import fork_server
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 pytest_plugins = ["tests.time_limit"]
+
+
+def pytest_configure() -> None:
+    """Handle SIGINT, and let the commands that tests start handle it: a shell's background job inherits that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
