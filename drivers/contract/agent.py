@@ -72,7 +72,10 @@ class Agent(ABC):
         """Answer a call that was announced as awaiting."""
 
     async def steer(self, prompt: Prompt) -> bool:
-        """Send a message to the running agent, which reads it when it can. False if it takes none now, or never does."""
+        """Send a message to the running agent, which reads it when it can. False if it takes none now, or never does.
+
+        Raises InputFull while the agent has not read earlier messages.
+        """
         return False
 
     @abstractmethod

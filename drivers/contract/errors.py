@@ -5,6 +5,7 @@ from __future__ import annotations
 # DriverError            something outside the gateway is not as it must be; the text has what to do
 # ├── AgentUnavailable   the agent cannot start here: no program, no login, a broken folder
 # ├── AgentGone          its process has ended; a fresh one is needed
+# ├── InputFull          it has not read what it was sent before
 # └── ResumeFailed       the native session to resume does not exist any more
 
 
@@ -18,6 +19,10 @@ class AgentUnavailable(DriverError):
 
 class AgentGone(DriverError):
     """The agent's process has ended."""
+
+
+class InputFull(DriverError):
+    """The agent has not read what it was sent before, and gets nothing more until it has."""
 
 
 class ResumeFailed(DriverError):

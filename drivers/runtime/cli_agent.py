@@ -18,10 +18,11 @@ from drivers.contract.capabilities import (
 )
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Launch
-from drivers.contract.errors import AgentGone, AgentUnavailable
+from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull
 from drivers.contract.events import Commands, Error, OutputEvent, SessionEnd, Stdout, Title
 from drivers.contract.tool_server import ToolRequest, ToolServer
 from drivers.runtime.local_client_services import ClientRequests
+from drivers.runtime.pipes import INPUT_HIGH_WATER
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.time_limits import Deadline, RunLimits
 
@@ -68,7 +69,9 @@ class CliAgent(Agent):
     async def start(cls, launch: Launch, spawner: Spawner, limits: Limits, services: ClientServices | None = None) -> CliAgent:
         """Spawn the process and wait until it takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
-        requests = ClientRequests(launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services)
+        requests = ClientRequests(
+            launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services, process.wait_until_writable
+        )
         agent = cls(process, launch.codec, limits, requests, launch.tool_server)
         try:
             agent._flush()
@@ -127,8 +130,12 @@ class CliAgent(Agent):
             or self._limits.interrupted
         ):
             return False
+        if not self._process.writable:
+            unread = f"more than {INPUT_HIGH_WATER // 1024 // 1024} MiB"
+            raise InputFull(f"the agent has not read {unread} of earlier messages yet; send this again later")
         accepted = self._steering.steer(prompt)
         self._flush()
+        self._set_timer()
         return accepted
 
     async def interrupt(self, grace: float | None = None) -> None:
@@ -295,7 +302,9 @@ class CliAgent(Agent):
 
     def _next_deadline(self) -> Deadline | None:
         debounce = self._debouncing.debounce_seconds() if self._debouncing is not None else None
-        return self._limits.next_deadline(self._codec.phase, busy=self._client_requests.busy, debounce=debounce)
+        # An agent that does not read its input does not wait for a response.
+        busy = self._client_requests.busy and self._process.writable
+        return self._limits.next_deadline(self._codec.phase, busy=busy, debounce=debounce)
 
     def _set_timer(self) -> None:
         """Set the next deadline, also for a read that is under way with another."""

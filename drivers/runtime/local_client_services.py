@@ -33,11 +33,21 @@ from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.process import Process, Spawner
 
-MAX_PENDING = 1000
-"""Requests that may wait for a session's client, so that an agent cannot fill the memory of the client or the gateway."""
+MAX_PENDING, MAX_PENDING_BYTES = 1000, 64 * 1024 * 1024
+"""Requests of an agent that may be pending, and the bytes of text in them; a single one may be larger."""
+LARGE_RESPONSES, MAX_AT_ONCE = frozenset({READ, "terminal/output"}), 4
+"""Methods with long responses, and how many of their requests are handled at a time; the others wait."""
+MAX_TERMINALS = 32
+"""Terminals of an agent that it has not released."""
 MAX_FILE = 32 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of a terminal's output that are kept; older output is dropped."""
+
+
+TOO_MANY = ClientResponse(
+    error=f"{MAX_PENDING} requests or {MAX_PENDING_BYTES // 1024 // 1024} MiB in them are pending already; wait for responses",
+    code=INTERNAL_ERROR,
+)
 
 
 class RequestError(Exception):
@@ -59,8 +69,8 @@ class Terminal:
         self._reader = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        while lines := await self.process.read_lines():
-            self._output += b"".join(line + b"\n" for line in lines)
+        while chunks := await self.process.read_lines():
+            self._output += b"".join(chunks)
             if len(self._output) > self._limit:
                 del self._output[: len(self._output) - self._limit]
                 self.truncated = True
@@ -91,6 +101,7 @@ class ClientRequests:
         env: The environment of terminals.
         others: Folders besides the working folder that requests may use.
         client: Handles the requests that the session's client supports.
+        wait_until_writable: Returns once the CLI can get a large response, because it has read those before.
     """
 
     def __init__(
@@ -100,6 +111,7 @@ class ClientRequests:
         spawner: Spawner,
         others: Sequence[Path] = (),
         client: ClientServices | None = None,
+        wait_until_writable: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._folder, self._env, self._spawner, self._client = folder, env, spawner, client
         self._folders = (folder, *others)
@@ -108,6 +120,9 @@ class ClientRequests:
         self._in_run: set[asyncio.Task[None]] = set()
         self._forwarded: dict[asyncio.Task[ClientResponse], ClientRequest] = {}
         self._closed = False
+        self._wait_until_writable = wait_until_writable
+        self._large = asyncio.Semaphore(MAX_AT_ONCE)
+        self._pending_bytes = self._creating = self._runs = 0
 
     @property
     def busy(self) -> bool:
@@ -115,11 +130,15 @@ class ClientRequests:
         return bool(self._in_run)
 
     def begin(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None]) -> None:
-        """Handle a request, concurrently with others. `answered` is called with the response."""
+        """Handle a request, concurrently with others. `answered` is called with the response.
+
+        It is an error while MAX_PENDING requests, or MAX_PENDING_BYTES, are pending.
+        """
         if self._closed:
             # From the last lines of a CLI that has ended.
             return
-        task = asyncio.create_task(self._do(request, answered))
+        refused = len(self._tasks) >= MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES
+        task = asyncio.create_task(self._do(request, answered, refused))
         for held in (self._tasks, self._in_run):
             held.add(task)
             task.add_done_callback(held.discard)
@@ -128,12 +147,46 @@ class ClientRequests:
         """Cancel the requests that wait for the client, except for the end of a terminal, which may outlive its run. The CLI gets
         a response."""
         self._in_run.clear()
+        self._runs += 1
         for task, request in self._forwarded.items():
             if request.method != WAIT:
                 task.cancel()
 
-    async def _do(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None]) -> None:
-        answer = await self.serve(request)
+    async def _do(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None], refused: bool) -> None:
+        if refused:
+            return self._respond(request, TOO_MANY, answered)
+        size = _size(request.params)
+        self._pending_bytes += size
+        try:
+            if request.method in LARGE_RESPONSES:
+                await self._do_large(request, answered, self._runs)
+            else:
+                self._respond(request, await self.serve(request), answered)
+        finally:
+            self._pending_bytes -= size
+
+    async def _do_large(
+        self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None], run: int
+    ) -> None:
+        """Handle a request whose response is held until the CLI has read the responses before it."""
+        async with self._large:
+            await self._writable()
+            if self._closed:
+                return
+            if run != self._runs and self._client is not None and self._client.supports(request):
+                answer = _run_over(request)
+            else:
+                answer = await self.serve(request)
+            await self._writable()
+            self._respond(request, answer, answered)
+
+    async def _writable(self) -> None:
+        if self._wait_until_writable is not None:
+            await self._wait_until_writable()
+
+    def _respond(
+        self, request: ClientRequest, answer: ClientResponse, answered: Callable[[ClientRequest, ClientResponse], None]
+    ) -> None:
         # The CLI does not wait any more.
         self._in_run.discard(asyncio.current_task())
         if not self._closed:
@@ -186,10 +239,6 @@ class ClientRequests:
 
     async def _forward(self, client: ClientServices, request: ClientRequest) -> ClientResponse:
         """The client's response. Clients have various errors for a file that does not exist: they get one code."""
-        if len(self._forwarded) >= MAX_PENDING:
-            raise RequestError(
-                f"{MAX_PENDING} requests wait for the session's client already; wait until it has answered some", INTERNAL_ERROR
-            )
         task = asyncio.create_task(client.serve(request))
         self._forwarded[task] = request
         try:
@@ -198,7 +247,7 @@ class ClientRequests:
             del self._forwarded[task]
             task.cancel()
         if task.cancelled():
-            return ClientResponse(error=f"{request.method}: the run is over", code=REQUEST_CANCELLED)
+            return _run_over(request)
         answer = task.result()
         if answer.error is None or request.method != READ or await asyncio.to_thread(os.path.exists, request.params["path"]):
             return answer
@@ -221,7 +270,15 @@ class ClientRequests:
         given = {variable["name"]: variable["value"] for variable in params.get("env") or ()}
         argv = _shell(params["command"], params.get("args") or ())
         limit = params.get("outputByteLimit")
-        process = await self._spawner.spawn(Command(argv, folder, {**self._env, **given}, stdin=b""))
+        if len(self._terminals) + self._creating >= MAX_TERMINALS:
+            raise RequestError(
+                f"{MAX_TERMINALS} terminals are not released yet; release one with terminal/release", INTERNAL_ERROR
+            )
+        self._creating += 1
+        try:
+            process = await self._spawner.spawn(Command(argv, folder, {**self._env, **given}, stdin=b""), lines=False)
+        finally:
+            self._creating -= 1
         terminal = Terminal(process, MAX_OUTPUT if limit is None else min(limit, MAX_OUTPUT))
         if self._closed:
             await terminal.end()
@@ -265,6 +322,15 @@ class ClientRequests:
             others = f" or in {', '.join(map(str, self._folders[1:]))}" if self._folders[1:] else ""
             raise RequestError(f"{path!r} is not in the working folder {self._folder}{others}")
         return real
+
+
+def _size(params: object) -> int:
+    """The length of the text in the parameters of a request, whatever an agent has sent as such."""
+    return sum(len(value) for value in params.values() if isinstance(value, str)) if isinstance(params, Mapping) else 0
+
+
+def _run_over(request: ClientRequest) -> ClientResponse:
+    return ClientResponse(error=f"{request.method}: the run is over", code=REQUEST_CANCELLED)
 
 
 def _shell(command: str, args: Any) -> tuple[str, ...]:

@@ -1,16 +1,20 @@
-"""The pipes of an agent's process: lines of its output, with back-pressure, and the last lines of its standard error."""
+"""The pipes of an agent's process: lines of its output and its input, with limits, and the last lines of its standard error."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from contextlib import suppress
-from typing import cast
+from typing import Protocol, cast
 
 from drivers.contract.line_splitter import MAX_LINE, LineSplitter, LineTooLong, text_line
 
 HIGH_WATER = 1024 * 1024
 """Bytes of unread lines at which reading the pipe stops; one more line may be held, and the beginning of the next."""
+INPUT_HIGH_WATER = 16 * 1024 * 1024
+"""Bytes of input that the process has not read at which `writable` is False."""
+MAX_INPUT = 64 * 1024 * 1024
+"""Bytes of input that the process has not read at which nothing more can be written. A single write may be larger."""
 STDERR_LINES, STDERR_BYTES = 500, 256 * 1024
 """How much of the end of standard error is kept."""
 PIPE_SIZE, READ_SIZE = 1024 * 1024, 64 * 1024
@@ -19,24 +23,52 @@ DRAIN_SECONDS, MAX_DRAIN_SECONDS = 0.25, 2.0
 """Seconds after the exit, without output and in total, after which the output has ended even if a grandchild has the pipe."""
 
 
+class Splitter(Protocol):
+    """Cuts output into lines."""
+
+    @property
+    def held(self) -> int: ...
+
+    def feed(self, chunk: bytes) -> list[bytes]: ...
+
+    def rest(self) -> bytes: ...
+
+
+class Unsplit:
+    """Passes on each chunk as it is, for output that need not have lines."""
+
+    held = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        return [chunk] if chunk else []
+
+    def rest(self) -> bytes:
+        return b""
+
+
 class Pipes(asyncio.SubprocessProtocol):
     """Collects lines and stops reading while too many are unread.
+
+    Parameters:
+        splitter: Cuts standard output into what `take` returns; lines by default.
 
     Attributes:
         lines: The unread lines.
         readable: Set while there are unread lines, or with `eof`.
         eof: Whether there will be no more lines.
-        failure: Why reading the output failed.
+        failure: Why nothing more is read or written.
         exited: Set when the process has exited.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, splitter: Splitter | None = None) -> None:
         self.lines: list[bytes] = []
         self.eof = False
         self.failure: str | None = None
         self.exited = asyncio.Event()
         self.readable = asyncio.Event()
-        self._out, self._err = LineSplitter(), bytearray()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._out, self._err = splitter or LineSplitter(), bytearray()
         self._unread = 0
         self._paused = False
         self._drain: asyncio.Handle | None = None
@@ -45,6 +77,8 @@ class Pipes(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
+        if (stdin := self._stdin) is not None:
+            stdin.set_write_buffer_limits(high=INPUT_HIGH_WATER)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
@@ -59,11 +93,54 @@ class Pipes(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
             self._finish()
+        elif fd == 0:
+            self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
 
     def process_exited(self) -> None:
+        self._writable.set()
         self.exited.set()
         self._drain_until = asyncio.get_running_loop().time() + MAX_DRAIN_SECONDS
         self._await_rest()
+
+    @property
+    def writable(self) -> bool:
+        """Whether less than INPUT_HIGH_WATER bytes of the input are unread, or the process has ended."""
+        return self._writable.is_set()
+
+    async def wait_until_writable(self) -> None:
+        """Wait for `writable`."""
+        # Another writer may have written more since the event.
+        while not self._writable.is_set():
+            await self._writable.wait()
+
+    def write(self, data: bytes) -> bool:
+        """Queue bytes for standard input. False if it is closed, or if more than MAX_INPUT bytes are unread: `failure` then."""
+        stdin = self._stdin
+        if stdin is None or stdin.is_closing() or self.failure is not None:
+            return False
+        if stdin.get_write_buffer_size() > MAX_INPUT:
+            size = MAX_INPUT // 1024 // 1024
+            self._fail(f"the agent does not read its input, of which more than {size} MiB are unread; the run was stopped")
+            return False
+        stdin.write(data)
+        return True
+
+    def end_input(self) -> None:
+        """Close standard input once all is written."""
+        stdin = self._stdin
+        if stdin is not None and not stdin.is_closing():
+            stdin.write_eof() if stdin.can_write_eof() else stdin.close()
+
+    @property
+    def _stdin(self) -> asyncio.WriteTransport | None:
+        stdin = self._transport.get_pipe_transport(0)
+        return stdin if isinstance(stdin, asyncio.WriteTransport) else None
 
     def take(self) -> list[bytes]:
         """Take the unread lines; reading continues."""
@@ -123,10 +200,7 @@ class Pipes(asyncio.SubprocessProtocol):
         try:
             lines = self._out.feed(data)
         except LineTooLong:
-            self.failure = f"the agent wrote a line of more than {MAX_LINE // 1024 // 1024} MiB; the run was stopped"
-            self._out.rest()
-            self._finish()
-            return
+            return self._fail(f"the agent wrote a line of more than {MAX_LINE // 1024 // 1024} MiB; the run was stopped")
         if lines:
             self.lines += lines
             self._unread += before + len(data) - self._out.held
@@ -136,6 +210,11 @@ class Pipes(asyncio.SubprocessProtocol):
         self._err += data
         if len(self._err) > 2 * STDERR_BYTES:
             del self._err[:-STDERR_BYTES]
+
+    def _fail(self, why: str) -> None:
+        self.failure = why
+        self._out.rest()
+        self._finish()
 
     def _finish(self) -> None:
         if self._drain:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime.pipes import Pipes
+from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import MARKER, child_runs, end_marked, family, started_at
 from drivers.runtime.traffic_recorder import TrafficRecorder
 
@@ -55,26 +55,32 @@ class Process:
 
     @property
     def failure(self) -> str | None:
-        """Why its output could not be read on, if it could not."""
+        """Why nothing more is read from it or written to it, if that is so: a limit of its pipes is reached."""
         return self._pipes.failure
 
     def stderr_tail(self) -> list[str]:
         return self._pipes.stderr_tail()
 
     def write(self, data: bytes | bytearray) -> None:
-        """Queue bytes for its standard input. They are dropped if the process has ended, which the next read notices."""
-        stdin = self._transport.get_pipe_transport(0)
-        if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
-            stdin.write(bytes(data))
-            if self._recorder:
-                self._recorder.sent(self.pid, bytes(data))
+        """Queue bytes for its standard input. They are dropped, and the next read notices why, if the process has ended or if
+        more than MAX_INPUT bytes are unread (`failure`)."""
+        whole = bytes(data)
+        if self._pipes.write(whole) and self._recorder:
+            self._recorder.sent(self.pid, whole)
+
+    @property
+    def writable(self) -> bool:
+        """Whether it has read its input but for the last INPUT_HIGH_WATER bytes."""
+        return self._pipes.writable
+
+    async def wait_until_writable(self) -> None:
+        """Wait until it has read its input but for the last few megabytes, or has ended."""
+        await self._pipes.wait_until_writable()
 
     def end_input(self) -> None:
         """Close its standard input once all is written."""
         self._input_ended = True
-        stdin = self._transport.get_pipe_transport(0)
-        if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
-            stdin.write_eof() if stdin.can_write_eof() else stdin.close()
+        self._pipes.end_input()
 
     async def read_lines(self) -> list[bytes]:
         """The lines that are ready, at least one; [] when there will be no more. Safe to cancel."""
@@ -148,12 +154,16 @@ class Spawner:
         """A spawner whose processes are recorded."""
         return Spawner(self._instance, self._ledger, recorder)
 
-    async def spawn(self, command: Command) -> Process:
-        """Start a command. Raises AgentUnavailable with what to do if it cannot be started."""
+    async def spawn(self, command: Command, *, lines: bool = True) -> Process:
+        """Start a command. Raises AgentUnavailable with what to do if it cannot be started.
+
+        Parameters:
+            lines: Whether `read_lines` returns whole lines. If not, it returns the chunks of output as they are.
+        """
         marker = f"{self._instance}.{uuid.uuid4().hex}"
         await asyncio.to_thread(_prepare, command)
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
-        starting = asyncio.ensure_future(self._start(command, marker))
+        starting = asyncio.ensure_future(self._start(command, marker, None if lines else Unsplit()))
         try:
             process = await asyncio.shield(starting)
             if self._ledger:
@@ -163,11 +173,13 @@ class Spawner:
             raise
         return process
 
-    async def _start(self, command: Command, marker: str) -> Process:
+    async def _start(self, command: Command, marker: str, splitter: Splitter | None) -> Process:
         loop = asyncio.get_running_loop()
         env = {**command.env, MARKER: marker}
         try:
-            transport, pipes = await loop.subprocess_exec(Pipes, *command.argv, cwd=command.cwd, env=env, start_new_session=True)
+            transport, pipes = await loop.subprocess_exec(
+                lambda: Pipes(splitter), *command.argv, cwd=command.cwd, env=env, start_new_session=True
+            )
         except (OSError, ValueError) as error:
             raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
         process = Process(transport, pipes, marker, self._ledger, self._recorder)

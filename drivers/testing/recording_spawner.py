@@ -39,10 +39,10 @@ class Watched(Spawner):
         self.suspends = False
         """Whether a process is stopped before its program begins."""
 
-    async def spawn(self, command: Command) -> Process:
+    async def spawn(self, command: Command, *, lines: bool = True) -> Process:
         # A signal from here could come after a quick program has done its work.
         suspended = replace(command, argv=("/bin/sh", "-c", STOPPED, *command.argv)) if self.suspends else command
-        process = await super().spawn(suspended)
+        process = await super().spawn(suspended, lines=lines)
         started = Started(command, process, written=bytearray(command.stdin or b""))
         read, write = process.read_lines, process.write
 

@@ -16,10 +16,10 @@ from typing import Literal
 
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
-from drivers.contract.errors import AgentGone
+from drivers.contract.errors import AgentGone, InputFull
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.errors import BadRequest, Conflict, NotFound, TooMany
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.log_entries import TurnStart
 from gateway.events.turn_reader import Turn
@@ -305,7 +305,10 @@ class Session:
             raise BadRequest("when_busy: a run at work keeps its settings; leave agent and tools out to steer it")
         if not self.agent.info.steers:
             raise BadRequest(f"when_busy: agent {self.agent.name!r} takes no messages while it works; use queue to wait for it")
-        seq = await self.run.steer(message) if self.run is not None else None
+        try:
+            seq = await self.run.steer(message) if self.run is not None else None
+        except InputFull as error:
+            raise TooMany(f"when_busy: {error}") from error
         if seq is None:
             raise Conflict("the run takes no message at this moment: it begins or ends; send this again")
         if request.key is not None:

@@ -20,6 +20,7 @@ from drivers.contract.client_services import (
     ClientResponse,
     ClientServices,
 )
+from drivers.runtime import local_client_services
 from drivers.runtime.local_client_services import MAX_PENDING, ClientRequests
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import living, marked
@@ -115,6 +116,28 @@ async def test_a_terminal_keeps_the_end_of_its_output(host: ClientRequests) -> N
     await ask(host, "terminal/wait_for_exit", terminalId=terminal)
     shown = (await ask(host, "terminal/output", terminalId=terminal)).result
     assert (shown["output"], shown["truncated"]) == ("999\n1000\n", True)
+
+
+async def test_output_without_newlines_is_kept_as_it_is(host: ClientRequests) -> None:
+    created = await ask(host, "terminal/create", command="yes | head -c 3000000 | tr -d '\n'; printf end", outputByteLimit=9)
+    terminal = created.result["terminalId"]
+    assert (await ask(host, "terminal/wait_for_exit", terminalId=terminal)).result == {"exitCode": 0, "signal": None}
+    shown = (await ask(host, "terminal/output", terminalId=terminal)).result
+    assert (shown["output"], shown["truncated"]) == ("yyyyyyend", True)
+
+
+async def test_the_number_of_terminals_is_limited(host: ClientRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_client_services, "MAX_TERMINALS", 2)
+    create = ClientRequest(1, "terminal/create", {"command": "true"})
+    answers = await asyncio.gather(*(host.serve(create) for _ in range(3)))
+    (refused,) = [answer for answer in answers if answer.error]
+    assert refused.error == "2 terminals are not released yet; release one with terminal/release"
+    (first, _) = [answer.result["terminalId"] for answer in answers if not answer.error]
+    # One that has ended counts too: its output is kept.
+    await ask(host, "terminal/wait_for_exit", terminalId=first)
+    assert (await host.serve(create)).error == refused.error
+    await ask(host, "terminal/release", terminalId=first)
+    assert (await host.serve(create)).error is None
 
 
 async def test_a_killed_terminal_is_gone_with_all_it_started(host: ClientRequests) -> None:
@@ -264,6 +287,20 @@ async def test_the_number_of_pending_client_requests_is_limited(tmp_path: Path) 
         host.begin(
             ClientRequest(n, "fs/read_text_file", {"path": str(tmp_path / "a")}), lambda _, answer: answers.put_nowait(answer)
         )
-    assert "wait for the session's client already" in str((await answers.get()).error)
+    assert "are pending already" in str((await answers.get()).error)
+    assert answers.empty()
+    await host.close()
+
+
+async def test_the_text_in_pending_client_requests_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_client_services, "MAX_PENDING_BYTES", 1000)
+    host = ClientRequests(tmp_path, {}, Spawner("hosttest"), client=Silent())
+    answers: asyncio.Queue[int] = asyncio.Queue()
+    for n, size in enumerate((5000, 1)):
+        request = ClientRequest(n, "fs/write_text_file", {"path": str(tmp_path / "a"), "content": "x" * size})
+        host.begin(request, lambda request, answer: answers.put_nowait(int(request.id)))
+        await asyncio.sleep(0)
+    # A single request may be larger.
+    assert await answers.get() == 1
     assert answers.empty()
     await host.close()

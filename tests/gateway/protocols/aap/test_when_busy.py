@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,19 @@ from typing import Any
 import httpx
 import pytest
 
+from drivers.runtime import pipes
 from gateway.sessions import queued_messages as turn_queue
 from tests.daemon import Daemon, RunningGateway
 from tests.gateway.event_streams import NumberedEvent, follow_events, parse_events, read_until, replay_events
-from tests.gateway.requests import create_session, expect_error, get_history, user_message, wait_until, wait_until_idle
+from tests.gateway.requests import (
+    agent_processes,
+    create_session,
+    expect_error,
+    get_history,
+    user_message,
+    wait_until,
+    wait_until_idle,
+)
 
 WriteScenario = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}
@@ -97,6 +107,29 @@ async def test_steered_json_response_contains_only_the_messages_after_it(
     steered = (await answer).json()
     assert [message["content"] for message in steered["messages"]] == ["steered: left!"]
     assert steered["stopReason"] == "end_turn"
+
+
+@pytest.fixture
+def small_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "INPUT_HIGH_WATER", 100_000)
+
+
+async def test_steering_an_agent_that_does_not_read_its_input_is_refused(
+    small_input: None, portico: RunningGateway, busy: Any, release: Callable[[], None]
+) -> None:
+    session, turn = busy
+    (process,) = agent_processes(os.getpid())
+    process.suspend()
+    async with follow_events(portico.client, session) as follower:
+        first = post(portico.client, session, "x" * 300_000, "delta", when_busy="steer")
+        await asyncio.wait_for(read_until(follower, "client_message"), 60)
+    refused = await post(portico.client, session, "more", when_busy="steer")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
+    assert "has not read more than" in refused.json()["error"]
+    process.resume()
+    release()
+    assert (await turn).status_code == (await first).status_code == 200
+    assert "more" not in [message["content"] for message in await get_history(portico.client, session)]
 
 
 async def test_steered_message_with_an_idempotency_key_is_sent_once(
