@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,18 +25,34 @@ from drivers.contract.messages import (
 from gateway.events.log_entries import LogEvent, Steered
 
 CANCELLED = "Tool call cancelled"
+MAX_TEXT = 1024 * 1024
+"""Characters after which a text block is complete. An assistant message of that size is complete too.
+
+The longest answers of models (128,000 tokens) are shorter: only floods are divided. A single event is never divided.
+"""
+MAX_WITH_CALLS = 16 * MAX_TEXT
+"""The same for a message with calls that have no result yet: all calls that wait together stand in one message."""
+BLOCK_SIZE = 1024
+"""What a block counts besides its text, about as much as it takes in memory."""
 _CONTENT: TypeAdapter[Content] = TypeAdapter(Content)
 
 
 class Fold:
     """Feed it a run's events in order; it gives each message as soon as that is complete.
 
-    `calls` are the ids of calls that started before the first of these events.
+    Its memory is limited: a message that is too long is divided at MAX_TEXT, whatever the agent sends.
+
+    Parameters:
+        calls: The ids of calls that started before the first of these events.
+        divides: Whether long messages are divided. Version 4 of the store did not.
     """
 
-    def __init__(self, calls: Iterable[str] = ()) -> None:
+    def __init__(self, calls: Iterable[str] = (), *, divides: bool = True) -> None:
         self._blocks: list[ContentBlock] = []
         self._text: list[str] = []
+        self._text_size = self._size = 0
+        self._max_text: float = MAX_TEXT if divides else inf
+        self._max_size = self._max_text
         self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
         self._open: dict[str, None] = dict.fromkeys(calls)
         self._steered: list[UserMessage] = []
@@ -45,16 +62,29 @@ class Fold:
         kind = type(event)
         # Not isinstance: these two come by the thousand, and it is slow through pydantic's metaclass.
         if (kind is AgentToken or kind is Thinking) and isinstance(event, AgentToken | Thinking):
-            if kind is not self._text_kind:
-                self._close_block()
-                self._text_kind = type(event)
-            self._text.append(event.text)
-            return []
+            return self._add_text(event)
         if isinstance(event, Steered):
             self._steered.append(event.message)
             return self._take_steered()
         done = self._complete(event)
         return done + self._take_steered() if self._steered else done
+
+    def _add_text(self, event: AgentToken | Thinking) -> list[Message]:
+        done: list[Message] = []
+        if type(event) is not self._text_kind:
+            self._close_block()
+            self._text_kind = type(event)
+            done = self._divide()
+        self._text.append(event.text)
+        self._text_size += len(event.text)
+        if self._text_size >= self._max_text:
+            self._close_block()
+            done += self._divide()
+        return done
+
+    def _divide(self) -> list[Message]:
+        """The assistant message so far, if it is long enough to be one by itself."""
+        return self.flush() if self._size >= self._max_size else []
 
     def _complete(self, event: LogEvent) -> list[Message]:
         if isinstance(event, ToolCall):
@@ -76,6 +106,12 @@ class Fold:
         steered: list[Message] = [*self._steered]
         self._steered.clear()
         return steered
+
+    @property
+    def steered_size(self) -> int:
+        """The length of the user's messages that wait for the end of the agent's message."""
+        parts = (part for message in self._steered for part in blocks(message.content))
+        return sum(len(part.text) if isinstance(part, TextBlock) else len(getattr(part, "url", "")) for part in parts)
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -117,11 +153,17 @@ class Fold:
                 self._open.pop(block.tool_call_id, None)
         self._blocks.clear()
         self._text.clear()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._text_size = self._size = 0
+        self._max_size = self._max_text
 
     def flush(self) -> list[Message]:
         """The assistant message so far, if there is anything in it."""
         self._close_block()
         found, self._blocks = self._blocks, []
+        self._begin()
         if not found:
             return []
         if len(found) == 1 and isinstance(found[0], TextBlock):
@@ -134,6 +176,9 @@ class Fold:
             given = event.input if isinstance(event.input, dict) else {} if event.input is None else {"input": event.input}
             self._blocks.append(ToolUseBlock(tool_call_id=event.id, name=event.name, input=given))
             self._open[event.id] = None
+            self._size += len(event.encode()) + BLOCK_SIZE
+            self._max_size = max(self._max_text, MAX_WITH_CALLS)
+            return self._divide()
         return []
 
     def _result(self, event: ToolResult) -> list[Message]:
@@ -145,7 +190,9 @@ class Fold:
     def _close_block(self) -> None:
         text = "".join(self._text)
         self._text.clear()
+        self._text_size = 0
         if text:
+            self._size += len(text) + BLOCK_SIZE
             self._blocks.append(TextBlock(text=text) if self._text_kind is AgentToken else ThinkingBlock(thinking=text))
 
 

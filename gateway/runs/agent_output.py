@@ -39,6 +39,11 @@ class RunOutput:
         """The calls without a result."""
         return list(self._fold.open)
 
+    @property
+    def steered_size(self) -> int:
+        """The length of the user's messages that wait for the end of the agent's message."""
+        return self._fold.steered_size
+
     def add_calls(self, calls: Mapping[str, ToolUseBlock]) -> None:
         """Begin with calls that were made before the first event; call it before any other method."""
         self._fold = Fold(calls)

@@ -16,7 +16,7 @@ from enum import Enum
 
 from drivers.contract.agent import Agent, Prompt, Reply
 from drivers.contract.driver_info import ToolGrant
-from drivers.contract.errors import AgentGone, DriverError
+from drivers.contract.errors import AgentGone, DriverError, InputFull
 from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import Entry, EventLog
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_GRACE = 0.5
 """Seconds that an agent has to end when the gateway ends its run."""
+MAX_STEERED = 16 * 1024 * 1024
+"""Characters of messages to the agent at work that may wait for the end of its own message; a single one may be longer."""
 CLOSE_TIMEOUT = 10.0
 """Seconds until a run whose agent does not end is cancelled."""
 
@@ -119,7 +121,13 @@ class Run:
         await self._not_waiting.wait()
 
     async def steer(self, message: UserMessage) -> int | None:
-        """Send a message to the agent at work; the number of its event, or None if the agent cannot take it now."""
+        """Send a message to the agent at work; the number of its event, or None if the agent cannot take it now.
+
+        Raises InputFull while the agent has not read earlier messages, or has not completed its own message since.
+        """
+        if self._output.steered_size > MAX_STEERED:
+            size = f"more than {MAX_STEERED // 1024 // 1024} MiB"
+            raise InputFull(f"{size} of earlier messages wait for the end of the agent's own message; send this again later")
         if self.state is not RunState.RUNNING or self.agent is None or not await self.agent.steer(Prompt(message.content)):
             return None
         # Nothing is awaited in between: the agent's response comes after the message.

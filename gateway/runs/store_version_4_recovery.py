@@ -41,7 +41,7 @@ def number_messages(stored: Sequence[Message], events: Sequence[tuple[int, LogEv
 
 def _completed(events: Sequence[tuple[int, LogEvent]]) -> tuple[list[tuple[int, Message]], dict[str, int], set[str]]:
     """Returns the messages that the events complete, the results that the client gave, and calls that began before the run."""
-    fold, completed = Fold(), list[tuple[int, Message]]()
+    fold, completed = Fold(divides=False), list[tuple[int, Message]]()
     given, began, before = dict[str, int](), set[str](), set[str]()
     for seq, event in events:
         completed += [(seq, message) for message in fold.feed(event)]

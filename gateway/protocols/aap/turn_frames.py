@@ -14,7 +14,7 @@ from drivers.contract.messages import Message, ToolMessage
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
-from gateway.events.messages import Fold, content_of
+from gateway.events.messages import MAX_TEXT, Fold, content_of
 from gateway.protocols.aap.schema import AgentResponse, ToolPermissionMessage
 from gateway.protocols.aap.stop_reasons import stop_reason
 
@@ -70,6 +70,7 @@ class StreamView:
         self.stopped = False
         self._pending_calls: tuple[str, ...] = ()
         self._text: list[str] = []
+        self._text_size = 0
         self._kind: type[Event] = AgentToken
         self._error: str | None = None
 
@@ -114,7 +115,7 @@ class StreamView:
 
     def _start(self, event: TurnStart, out: Callable[[bytes], None]) -> None:
         self._in_turn, self._error = True, None
-        self._text.clear()
+        self._clear()
         if self._others:
             for message in event.messages:
                 out(_frame_without_id("client_message", message))
@@ -138,17 +139,24 @@ class StreamView:
             self._flush(event, out)
             self._kind = type(event)
         self._text.append(event.text)
+        self._text_size += len(event.text)
+        if self._text_size >= MAX_TEXT:
+            self._flush(event, out)
 
     def _flush(self, event: Event, out: Callable[[bytes], None]) -> None:
         text = "".join(self._text)
-        self._text.clear()
+        self._clear()
         if text:
             name = "text" if self._kind is AgentToken else "thinking"
             out(_frame_without_id(name, {name: text}))
 
+    def _clear(self) -> None:
+        self._text.clear()
+        self._text_size = 0
+
     def _message_end(self, event: MessageEnd, out: Callable[[bytes], None]) -> None:
         if event.discarded:
-            self._text.clear()
+            self._clear()
         self._flush(event, out)
 
     def _call(self, event: ToolCall, out: Callable[[bytes], None]) -> None:

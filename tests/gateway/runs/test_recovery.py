@@ -16,6 +16,7 @@ import pytest
 from drivers.contract.events import AgentToken, Awaiting, MessageEnd, OutputEvent, SessionEnd, ToolCall, ToolResult
 from drivers.contract.messages import MESSAGE, AssistantMessage, ToolMessage, ToolUseBlock, UserMessage
 from drivers.runtime.process_tree import MARKER
+from gateway.events import messages as fold_of_messages
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, Steered, TurnStart
 from gateway.events.messages import CANCELLED, Fold
@@ -305,7 +306,23 @@ RUNS: dict[str, list[LogEvent]] = {
         MessageEnd(),
         steered("go"),
     ],
+    "divided text": [
+        AgentToken(text="0123456789" * 3),
+        steered("more"),
+        *[AgentToken(text="0123456789" * 2)] * 5,
+        call("c1"),
+        AgentToken(text="0123456789" * 5),
+        found("c1"),
+        *[AgentToken(text="0123456789" * 2)] * 3,
+        MessageEnd(discarded=True),
+        AgentToken(text="end"),
+    ],
 }
+
+
+@pytest.fixture(autouse=True)
+def small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold_of_messages, "MAX_TEXT", 40)
 
 
 class Recorder:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from drivers.runtime import pipes
+from gateway.runs import run as run_module
 from gateway.sessions import queued_messages as turn_queue
 from tests.daemon import Daemon, RunningGateway
 from tests.gateway.event_streams import NumberedEvent, follow_events, parse_events, read_until, replay_events
@@ -130,6 +131,21 @@ async def test_steering_an_agent_that_does_not_read_its_input_is_refused(
     release()
     assert (await turn).status_code == (await first).status_code == 200
     assert "more" not in [message["content"] for message in await get_history(portico.client, session)]
+
+
+async def test_steering_is_refused_while_long_messages_wait_for_the_end_of_the_agents_own(
+    portico: RunningGateway, busy: Any, release: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "MAX_STEERED", 100)
+    session, turn = busy
+    async with follow_events(portico.client, session) as follower:
+        first = post(portico.client, session, "x" * 101, "delta", when_busy="steer")
+        await asyncio.wait_for(read_until(follower, "client_message"), 60)
+    assert "wait for the end of the agent's own message" in await expect_error(
+        post(portico.client, session, "more", when_busy="steer"), 429
+    )
+    release()
+    assert (await turn).status_code == (await first).status_code == 200
 
 
 async def test_steered_message_with_an_idempotency_key_is_sent_once(
