@@ -36,7 +36,7 @@ from drivers.acp.updates import IGNORED_UPDATES, SESSION_UPDATES, RunUpdates, Se
 from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
-from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import SupportsClientRequests, SupportsClosing, SupportsDebounce, SupportsMcpTools
 from drivers.contract.client_services import (
@@ -183,6 +183,9 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             return []
         return [*self._held.release(), *super().exited(exit_code, stderr)]
 
+    def required(self, message: dict[str, Any]) -> str | None:
+        return "a malformed response" if self.phase != "ready" and is_response(message) else None
+
     def malformed(self, message: dict[str, Any]) -> None:
         if isinstance(message.get("method"), str) and isinstance(message.get("id"), int | str):
             self._rpc.respond_error(message["id"], INVALID_PARAMS, f"{message['method']}: bad parameters")
@@ -195,13 +198,19 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
     def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         method = message.get("method")
         if method is None:
-            return self._rpc.receive_response(message)
+            return self._response(message)
         if "id" in message:
             return self._client_method(message["id"], method, message["params"])
         if method != "session/update":
             # Extension notifications begin with an underscore and may be ignored.
             return [] if str(method).startswith(("_", "$/")) else None
         return self._update(message["params"])
+
+    def _response(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        events = self._rpc.receive_response(message)
+        if events is None and not self._rpc.has_sent(message["id"]):
+            raise ValueError("a response to no request")
+        return events
 
     def _update(self, params: dict[str, Any]) -> list[OutputEvent] | None:
         update = params["update"]
@@ -231,17 +240,16 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         events = [*self._held.release(), *self._app_calls.cancel_all(), *self._calls.start_pending()]
         if error is not None:
             return [*events, *self._failure(f"{self.title}: {error.describe()}")]
-        try:
-            response = PromptResponse.model_validate(result)
-        except ValueError:
-            return [*events, *self._failure(f"{self.title} stopped for a reason that is not known: {str(result)[:200]}")]
+        response = result or {}
         events += _usage(response)
-        run_result = RUN_RESULTS.get(response.stop_reason)
-        if run_result is None:
-            # `max_turn_requests`: the work is not done, and the gateway's protocols have no stop reason for it.
+        reason = str(response.get("stopReason"))
+        if (run_result := RUN_RESULTS.get(reason)) is not None:
+            return [*events, run_result]
+        if reason == "max_turn_requests":
+            # The work is not done, and the gateway's protocols have no stop reason for it.
             message = f"{self.title} stopped at its limit of model requests in one turn"
             return [*events, Error(message=message), SessionEnd(exit_code=1, stop_reason="error")]
-        return [*events, run_result]
+        return [*events, *self._failure(f"{self.title} stopped for a reason that is not known: {reason[:200]}")]
 
     def _failure(self, message: str) -> list[OutputEvent]:
         """The result of a run that failed. The error of an interrupted run is not reported."""
@@ -333,8 +341,13 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         return ToolCalls(self._profile.tool_name, self._profile.tool_input)
 
 
-def _usage(response: PromptResponse) -> list[OutputEvent]:
+def _usage(result: dict[str, Any]) -> list[OutputEvent]:
     """The run's tokens: from `usage`, or from `_meta.quota.token_count`, where gemini 0.61.0 reports them."""
+    try:
+        # Whatever the stop reason is.
+        response = PromptResponse.model_validate({**result, "stopReason": "end_turn"})
+    except ValueError:
+        return []
     usage = response.usage
     if usage is not None:
         return [

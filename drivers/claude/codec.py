@@ -36,7 +36,8 @@ REDUNDANT = frozenset(
 LIFECYCLE_HOOKS = frozenset({"SessionStart", "Stop", "Notification"})
 HOOK_STATUS = {"success": "completed", "error": "failed"}
 NO_CONVERSATION = "No conversation found"
-PING = "ping"
+INITIALIZE, PING = "init", "ping"
+"""Ids of control requests."""
 
 
 class ClaudeCodec(JsonLineCodec, SupportsSteering):
@@ -71,7 +72,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         if once:
             self.phase = "running"
         else:
-            self._control("init", {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
+            self._control(INITIALIZE, {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
 
     def _begin_turn(self) -> None:
         self._calls = TurnCalls(self._tools, self._write, self._send_ping)
@@ -139,6 +140,12 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
                     self.phase = "waiting"
             return [*events, *asking]
         return events
+
+    def required(self, message: dict[str, Any]) -> str | None:
+        kind = message.get("type")
+        if kind == "control_response" and self.phase == "starting":
+            return "a malformed response"
+        return "a malformed result" if kind == "result" and self.phase != "ready" else None
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase == "starting" and any(NO_CONVERSATION in line for line in stderr):
@@ -215,7 +222,9 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         response = message["response"]
         if response["request_id"] == PING:
             self._calls.ping_answered()
-        elif response["request_id"] == "init" and self.phase == "starting":
+        elif self.phase == "starting":
+            if response["request_id"] != INITIALIZE:
+                raise ValueError(f"no request has the id {response['request_id']!r}")
             if response.get("subtype") == "error":
                 self.start_error = AgentUnavailable(f"claude does not open a session: {response.get('error')}")
             else:

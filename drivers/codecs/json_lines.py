@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 from drivers.contract.codec import Codec
 from drivers.contract.events import OutputEvent, Stdout
-from drivers.contract.line_splitter import parse_object, text_line
+from drivers.contract.line_splitter import excerpt, parse_object, text_line
 
 Events = list[OutputEvent] | None
 """The events of a message; None if it is not understood, and its line becomes `stdout`."""
 Handler = Callable[[Any, dict[str, Any]], Events]
 """A method of a codec, not bound to it, that takes a message."""
 
+CUT_OBJECT = b'{"'
+"""The beginning of a JSON object on one line. Before a session is open, such a line is no text of a banner."""
 MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """What reading a message raises if it does not have the expected shape."""
 
@@ -23,7 +25,8 @@ class JsonLineCodec(Codec, ABC):
     """A codec whose messages are JSON objects, one a line.
 
     New releases of a CLI add types, members and shapes. A line that holds no JSON object, has no handler, or does not have the
-    shape that its handler expects becomes a `stdout` event.
+    shape that its handler expects becomes a `stdout` event, unless the conversation cannot continue without it: that is a
+    `protocol_error` with the line.
 
     Attributes:
         handlers: The handlers of `dispatch`, by the member `type` of a message.
@@ -34,10 +37,14 @@ class JsonLineCodec(Codec, ABC):
     def receive(self, line: bytes) -> list[OutputEvent]:
         message = parse_object(line)
         if message is None:
+            if self.phase == "starting" and line.startswith(CUT_OBJECT):
+                self.reject(line, "a line that is not valid JSON")
             return self.deliver(unstructured(line))
         try:
             events = self.dispatch(message)
         except MALFORMED:
+            if (what := self.required(message)) is not None:
+                self.reject(line, what)
             events = self.malformed(message)
         return self.deliver(unstructured(line) if events is None else events)
 
@@ -49,6 +56,15 @@ class JsonLineCodec(Codec, ABC):
     def malformed(self, message: dict[str, Any]) -> Events:
         """The events of a message for which `dispatch` has raised. None makes its line a `stdout` event."""
         return None
+
+    def required(self, message: dict[str, Any]) -> str | None:
+        """What a message for which `dispatch` has raised is, if the conversation cannot continue without it, such as "a malformed
+        response": the response to a request of the handshake, or the end of a run."""
+        return None
+
+    def reject(self, line: bytes, what: str) -> None:
+        """Set the `protocol_error` to `what` was wrong with a line, and the line."""
+        self.protocol_error = f"{self.title} wrote {what}: {excerpt(line)}"
 
     def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
         """What `receive` returns for the events of a line."""

@@ -14,6 +14,8 @@ from drivers.contract.events import OutputEvent
 
 Params = BaseModel | Mapping[str, Any]
 RequestId = int | str
+RESPONSE = frozenset({"jsonrpc", "id", "result", "error"})
+"""The members of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ class RpcError:
         return f"{text} (code {self.code})"
 
 
+def is_response(message: Mapping[str, Any]) -> bool:
+    """Whether a message is a response, perhaps a malformed one, and not a line of a log in JSON."""
+    members = message.keys()
+    if "method" in members or not members:
+        return False
+    return members <= RESPONSE or bool(members & {"id", "jsonrpc"} and members & {"result", "error"})
+
+
 ResponseHandler = Callable[[dict[str, Any] | None, RpcError | None], list[OutputEvent]]
 """Takes the result of a request, or None and the error. A result that is not an object is passed as an empty one."""
 
@@ -55,7 +65,7 @@ class JsonRpcPeer:
         self._outbox = outbox
         self._envelope: dict[str, Any] = {} if version is None else {"jsonrpc": version}
         self._last_id = 0
-        self._handlers: dict[RequestId, ResponseHandler] = {}
+        self._handlers: dict[int, ResponseHandler] = {}
 
     def request(self, method: str, params: Params, handler: ResponseHandler) -> None:
         """Send a request. `handler` is called with its response by `receive_response`."""
@@ -75,10 +85,14 @@ class JsonRpcPeer:
         """Send an error as the response to a request of the other end."""
         self._send({"id": request_id, "error": {"code": code, "message": message}})
 
+    def has_sent(self, request_id: Any) -> bool:
+        """Whether a request with this id was sent, answered or not."""
+        return isinstance(request_id, int) and not isinstance(request_id, bool) and 0 < request_id <= self._last_id
+
     def receive_response(self, message: Mapping[str, Any]) -> list[OutputEvent] | None:
         """The events of a response; None if no request with its id is pending. Raises KeyError for a message without an id."""
         request_id = message["id"]
-        handler = self._handlers.pop(request_id, None) if isinstance(request_id, int | str) else None
+        handler = self._handlers.pop(request_id, None) if isinstance(request_id, int) else None
         if handler is None:
             return None
         error = message.get("error")

@@ -18,9 +18,12 @@ from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.capabilities import SupportsClientRequests, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
-from drivers.contract.codec import Codec
+from drivers.contract.codec import IN_RUN, Codec
 from drivers.contract.events import Awaiting, NativeSession, OutputEvent, SessionEnd, decode
-from drivers.contract.line_splitter import parse_object
+from drivers.contract.line_splitter import excerpt, parse_object
+
+TURN_ENDS = ("awaiting", "session_end")
+"""Kinds of events that a run cannot go on without: a malformed one is a `protocol_error`."""
 
 
 def request(kind: str, **fields: Any) -> bytes:
@@ -61,11 +64,15 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
         try:
             event = decode(line)
         except (ValidationError, ValueError):
-            if client_request := _client_request(line):
+            message = parse_object(line) or {}
+            if client_request := _client_request(message):
                 self.client_requests.append(client_request)
                 return []
+            kind = message.get("kind")
+            if kind == "native_session" if self.phase == "starting" else kind in TURN_ENDS and self.phase in IN_RUN:
+                self.protocol_error = f"{self.title} wrote a malformed {kind} event: {excerpt(line)}"
             return unstructured(line)
-        if isinstance(event, Awaiting | SessionEnd) and self.phase not in ("running", "waiting"):
+        if isinstance(event, Awaiting | SessionEnd) and self.phase not in IN_RUN:
             # It belongs to no run.
             return unstructured(line)
         if isinstance(event, NativeSession):
@@ -121,10 +128,9 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
         return [event]
 
 
-def _client_request(line: bytes) -> ClientRequest | None:
+def _client_request(message: dict[str, Any]) -> ClientRequest | None:
     """The request of a line `{"kind": "client_request", "id": …, "method": …, "params": {…}}`, for the session's client only."""
-    message = parse_object(line)
-    if message is None or message.get("kind") != "client_request":
+    if message.get("kind") != "client_request":
         return None
     request_id, method, params = message.get("id"), message.get("method"), message.get("params")
     if not isinstance(request_id, int | str) or not isinstance(method, str) or not isinstance(params, dict):

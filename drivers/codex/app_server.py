@@ -12,7 +12,7 @@ from typing import Any
 
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
-from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.codex.content import user_input
 from drivers.codex.handshake import Handshake, SessionRequest
 from drivers.codex.turn import TurnRequests, TurnStream, decline
@@ -138,14 +138,17 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         events = super().exited(exit_code, stderr)
         return [*held, *self._turn.end(stopped=True), *events] if running else events
 
+    def required(self, message: dict[str, Any]) -> str | None:
+        if self.phase != "ready" and is_response(message):
+            return "a malformed response"
+        return "a malformed end of its turn" if self.phase in IN_RUN and message.get("method") == "turn/completed" else None
+
     def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         method = message.get("method")
         emitted_at = message.get("emittedAtMs")
         self._clock = emitted_at if isinstance(emitted_at, int) else self._clock
         if method is None:
-            events = self._rpc.receive_response(message)
-            self._update_phase()
-            return events
+            return self._response(message)
         if "id" in message:
             return self._request(message["id"], method, message["params"])
         if method in REDUNDANT:
@@ -154,6 +157,13 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         if handler is not None:
             return handler(self, message["params"])
         return self._turn.read(method, message["params"]) if self.phase in IN_RUN else []
+
+    def _response(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        events = self._rpc.receive_response(message)
+        if events is None and not self._rpc.has_sent(message["id"]):
+            raise ValueError("a response to no request")
+        self._update_phase()
+        return events
 
     def _request(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         if self.phase not in IN_RUN or self._interrupted:
@@ -206,6 +216,9 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
             return [] if self._steers_unanswered else self._turn_over()
         if status == "failed":
             return self._finish(*failure(turn.get("error")))
+        if status != "interrupted":
+            message = f"codex: the turn ended with the status {status!r}, which is not known"
+            return self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
         # An interrupt leaves running commands in the background: they are ended before the run is over.
         self.phase = "running"
         self._requests.pending.clear()

@@ -47,6 +47,8 @@ class Codec(ABC):
         outbox: Bytes for the CLI's standard input. The runtime writes and clears it after each call.
         pending: Events that no line of output caused. The runtime takes them after each call.
         start_error: Why the CLI does not open the session. The runtime ends the process then and raises it.
+        protocol_error: Why the CLI's output cannot be followed any further, such as a malformed end of the run. The runtime ends
+            the process then; the start, or the run under way, fails with this text.
         run_result: The end of a one-task run, if it is known before the process has exited.
     """
 
@@ -60,6 +62,7 @@ class Codec(ABC):
         self.outbox = bytearray()
         self.pending: list[OutputEvent] = []
         self.start_error: DriverError | None = None
+        self.protocol_error: str | None = None
         self.run_result: SessionEnd | None = None
 
     @abstractmethod
@@ -90,7 +93,7 @@ class Codec(ABC):
         events: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
         if self.run_result is not None:
             return [*events, self.run_result.model_copy(update={"exit_code": exit_code or self.run_result.exit_code})]
-        message = f"{self.title} ended in the middle of the run, with exit code {exit_code}"
+        message = self.protocol_error or f"{self.title} ended in the middle of the run, with exit code {exit_code}"
         return [*events, Error(message=message), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
 
 

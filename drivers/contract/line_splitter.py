@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pydantic_core import from_json
 
 MAX_LINE = 64 * 1024 * 1024
+EXCERPT = 400
+"""Characters of a line that an error message quotes."""
+_CUT_WORD = re.compile(r"[^\s\"',:;{}\[\]]*$")
 
 
 class LineTooLong(Exception):
@@ -82,3 +86,11 @@ def _replace_surrogates(value: Any) -> Any:
 def text_line(line: bytes) -> str:
     """A raw line as text; bytes that are not UTF-8 become U+FFFD."""
     return line.decode("utf-8", "replace").rstrip("\r")
+
+
+def excerpt(line: bytes) -> str:
+    """The beginning of a raw line, for an error message. It is cut between words: half a secret could not be redacted."""
+    text = text_line(line[: 4 * EXCERPT]).strip()
+    if len(text) <= EXCERPT:
+        return text
+    return _CUT_WORD.sub("", text[:EXCERPT]) + "…"

@@ -186,10 +186,14 @@ class CliAgent(Agent):
         self._limits.output()
         for line in lines:
             self._take(self._codec.receive(line))
+            if self._codec.protocol_error is not None:
+                break
         self._take_pending()
         self._limits.track(self._codec.phase)
         self._flush()
-        if not lines:
+        if self._codec.protocol_error is not None:
+            self._exit = asyncio.create_task(self._abort())
+        elif not lines:
             self._exit = asyncio.create_task(self._handle_exit())
 
     def _deadline_reached(self) -> None:
@@ -221,6 +225,11 @@ class CliAgent(Agent):
             self._take([Error(message=f"the agent was stopped: {reason}"), SessionEnd(exit_code=TIMED_OUT, stop_reason="error")])
         self._gone = True
 
+    async def _abort(self) -> None:
+        """End the process because its output cannot be followed any further."""
+        await self._terminate(0.0)
+        self._take_last(self._codec.exited(1, ()))
+
     async def _handle_exit(self) -> None:
         if failure := self._process.failure:
             await self._terminate(0.0)
@@ -228,13 +237,16 @@ class CliAgent(Agent):
             self._gone = True
             return
         code = await self._process.exit_code(self._grace or 1.0)
-        events = self._codec.exited(code, self._process.stderr_tail() if code else ())
+        self._take_last(self._codec.exited(code, self._process.stderr_tail() if code else ()))
+        # Not left to the owner of the agent: what a one-shot run leaves behind ends with it.
+        await self._terminate(0.0)
+
+    def _take_last(self, events: list[OutputEvent]) -> None:
+        """Take the events that are left when the process has ended."""
         if self._limits.interrupted:
             events = [_cancelled(event) for event in events if not isinstance(event, Error)]
         self._take(events)
         self._gone = True
-        # Not left to the owner of the agent: what a one-shot run leaves behind ends with it.
-        await self._terminate(0.0)
 
     def _take(self, events: list[OutputEvent]) -> None:
         for event in events:
@@ -317,6 +329,8 @@ class CliAgent(Agent):
     def _start_error(self) -> Exception:
         if self._codec.start_error is not None:
             return self._codec.start_error
+        if self._codec.protocol_error is not None:
+            return AgentUnavailable(self._codec.protocol_error)
         messages = [event.message for event in self._ready if isinstance(event, Error)] or self._process.stderr_tail()
         return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(messages)[-2000:] or 'it wrote no message'}")
 
