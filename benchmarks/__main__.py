@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
+from benchmarks.durability import durability
 from benchmarks.figures import Figure, Results
 from benchmarks.latency import first_event, starting
 from benchmarks.memory import memory
@@ -21,6 +22,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
     "burst": burst,
     "fanout": fanout,
     "first_event": first_event,
+    "durability": durability,
     "start": starting,
     "memory": memory,
     "slow_reader": slow_reader,

@@ -63,12 +63,13 @@ def environment(home: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "PORTICO_API_KEY": KEY}
 
 
-def write_config(home: Path, limits: Mapping[str, float]) -> Path:
+def write_config(home: Path, limits: Mapping[str, float], durability: str = "sent-first") -> Path:
     """Write a configuration whose `script` agent plays SCENARIO, with a free port and all data in `home`. Return its path."""
     scenes = home / "scenes"
     scenes.mkdir()
     (scenes / "bench.json").write_text(json.dumps(SCENARIO))
-    lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", "port = 0", "[limits]"]
+    lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", "port = 0"]
+    lines += ["[store]", f"durability = {json.dumps(durability)}", "[limits]"]
     lines += [f"{name} = {value}" for name, value in limits.items()]
     lines += ["[agents.script]", 'driver = "script"', f"cwd = {json.dumps(str(scenes))}", 'options = { scenario = "bench.json" }']
     config = home / "portico.toml"
@@ -81,11 +82,11 @@ def serve_command(config: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def portico(**limits: float) -> AsyncIterator[RunningServer]:
-    """Run a daemon with the given `[limits]`."""
+async def portico(*, durability: str = "sent-first", **limits: float) -> AsyncIterator[RunningServer]:
+    """Run a daemon with the given `store.durability` and `[limits]`."""
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)
-        process = start(serve_command(write_config(home, limits)), home)
+        process = start(serve_command(write_config(home, limits, durability)), home)
         try:
             line = await first_line(process, home)
             yield RunningServer(int(line.rsplit(":", 1)[1]), psutil.Process(process.pid), KEY)

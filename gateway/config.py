@@ -84,9 +84,13 @@ class LimitSettings(_Table):
 
 
 class StoreSettings(_Table):
-    """The database, and how long it keeps rows. An empty `url` is an SQLite file in the data directory."""
+    """The database, and how long it keeps rows. An empty `url` is an SQLite file in the data directory.
+
+    `durability`: whether clients get an event before or after it is stored.
+    """
 
     url: str = ""
+    durability: Literal["sent-first", "stored-first"] = "sent-first"
     keep_executions_days: float = Field(default=7.0, gt=0, strict=True)
     keep_audit_days: float = Field(default=90.0, gt=0, strict=True)
     keep_keys_days: float = Field(default=7.0, gt=0, strict=True)

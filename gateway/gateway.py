@@ -97,6 +97,7 @@ class Gateway:
             AuditLog(self.store, self.redactor),
             transcripts,
             chosen.answer,
+            settings.store.durability == "stored-first",
         )
         admission = AdmissionControl(chosen)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after)

@@ -18,7 +18,10 @@ from gateway.store import Store
 
 @dataclass(frozen=True)
 class SharedServices:
-    """`states` is the folder of the private folders of sessions and tasks; `approval_timeout` is in seconds, 0 for none."""
+    """`states` is the folder of the private folders of sessions and tasks; `approval_timeout` is in seconds, 0 for none.
+
+    `stored_first`: clients get an event once it is stored.
+    """
 
     store: Store
     encryption: SecretEncryption
@@ -31,3 +34,4 @@ class SharedServices:
     audit: AuditLog
     transcripts: Transcripts
     approval_timeout: float = 0.0
+    stored_first: bool = False

@@ -43,10 +43,13 @@ class Entry(NamedTuple):
 
 
 class EventLog:
-    """`append`, `publish` and `wait_for_capacity` are for its one writer, `read` is for all readers."""
+    """`append`, `publish` and `wait_for_capacity` are for its one writer, `read` is for all readers.
 
-    def __init__(self, log_id: str, store: Store, last: int = 0) -> None:
-        self.log_id = log_id
+    `last` is the number of the last event that is stored. With `stored_first`, readers get an event once it is stored.
+    """
+
+    def __init__(self, log_id: str, store: Store, last: int = 0, *, stored_first: bool = False) -> None:
+        self.log_id, self._stored_first = log_id, stored_first
         self._store = store
         self._recent: deque[Entry] = deque()
         self._kept = 0
@@ -72,7 +75,8 @@ class EventLog:
             self._hold(entry)
             self._unwritten.append(entry)
             self._unwritten_bytes += len(entry.data) + OVERHEAD
-        self._wake()
+        if not self._stored_first:
+            self._wake()
         if self._writer is None and self._unwritten:
             self._writer = asyncio.create_task(self._write())
 
@@ -133,12 +137,17 @@ class EventLog:
                 while self._stored < last and self._writer is not None:
                     await self._batch_stored.wait()
 
+    @property
+    def _readable(self) -> int:
+        """The number of the last event that readers get. Those of a closed log get its end also if that cannot be stored."""
+        return self._stored if self._stored_first and not self._closed else self.last
+
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
 
         Empty only once the log is closed and nothing more comes.
         """
-        while after >= self.last:
+        while after >= self._readable:
             if self._closed:
                 return []
             waiter = asyncio.get_running_loop().create_future()
@@ -152,12 +161,13 @@ class EventLog:
         return await self._from_store(after)
 
     def _from_memory(self, after: int) -> list[Entry]:
-        if self._recent[-1].seq - after <= READ_EVENTS:
+        newest, last = self._recent[-1].seq, self._readable
+        if newest - after <= READ_EVENTS:
             # The common case: a reader that keeps up reads the last few, and a deque is quick from its ends only.
-            newest = [self._recent[-n] for n in range(self._recent[-1].seq - after, 0, -1)]
-            return newest
+            return [self._recent[-n] for n in range(newest - after, newest - last, -1)]
         skip = after + 1 - self._recent[0].seq
-        return [entry for n, entry in enumerate(self._recent) if skip <= n < skip + READ_EVENTS]
+        end = min(skip + READ_EVENTS, len(self._recent) - (newest - last))
+        return [entry for n, entry in enumerate(self._recent) if skip <= n < end]
 
     async def _from_store(self, after: int) -> list[Entry]:
         rows = await self._store.events.read(self.log_id, after, rows=4)
@@ -186,6 +196,8 @@ class EventLog:
                 self._unwritten_bytes -= sum(len(message.body) for message in messages)
                 self._trim()
                 self._end_waits()
+                if self._stored_first:
+                    self._wake()
         finally:
             self._writer = None
             self._end_waits()

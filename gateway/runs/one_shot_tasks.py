@@ -116,7 +116,7 @@ class TaskRunner:
             await self._remove_folder(task_id)
             raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
         metrics.started(spec)
-        log = EventLog(task_id, self._store)
+        log = EventLog(task_id, self._store, stored_first=self._shared.stored_first)
         record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, log.last + 1)
         run = Run(record, agent, log, self._store, self._redactor, meter=metrics.run_metrics(session=False))
         try:

@@ -94,7 +94,7 @@ class Session:
     ) -> None:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.agent, self.config = agent, config
-        self.log = EventLog(record.id, shared.store, last_seq)
+        self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first)
         self.lock = asyncio.Lock()
         self.run: Run | None = None
         self.used_at = time.monotonic()

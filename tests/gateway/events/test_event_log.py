@@ -152,3 +152,63 @@ async def test_events_are_stored_again_after_temporary_failures(
     await log.written()
     assert caplog.text.count("cannot be stored") == 3
     assert await read_all(EventLog("log", store, 100), 100) == list(range(1, 101))
+
+
+# -- stored-first ---------------------------------------------------------------------------------------------------
+
+
+async def test_stored_first_readers_get_only_stored_events(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "KEPT_BYTES", 5_000)
+    monkeypatch.setattr(event_log, "ROW_BYTES", 1_000)
+    log = EventLog("log", store, stored_first=True)
+
+    async def follow(after: int) -> list[int]:
+        found: list[int] = []
+        while after < 2000:
+            entries = await log.read(after)
+            after = entries[-1].seq
+            assert await store.events.last_seq("log") >= after
+            found += [entry.seq for entry in entries]
+        return found
+
+    readers = [asyncio.create_task(follow(after)) for after in (0, 700, 1999)]
+    for start in range(1, 2001, 50):
+        log.append(tokens(range(start, start + 50)))
+        await asyncio.sleep(0)
+    for reader, after in zip(readers, (0, 700, 1999), strict=True):
+        assert await asyncio.wait_for(reader, 60) == list(range(after + 1, 2001))
+
+
+async def test_stored_first_readers_wait_for_a_failing_store_and_get_the_rest_at_the_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, broken = store.events.append, asyncio.Event()
+
+    async def failing(row: EventRow, messages: Sequence[MessageRow]) -> None:
+        if row.first > 1:
+            broken.set()
+            raise OSError("disk full")
+        await append(row, messages)
+
+    monkeypatch.setattr(store.events, "append", failing)
+    log = EventLog("log", store, stored_first=True)
+    log.append(tokens([1]))
+    assert [entry.seq for entry in await log.read(0)] == [1]
+    log.append(tokens([2, 3]))
+    await broken.wait()
+    assert [entry.seq for entry in await log.read(0)] == [1]
+    reader = asyncio.create_task(log.read(1))
+    await asyncio.sleep(0)
+    assert not reader.done()
+    log.close()
+    assert [entry.seq for entry in await reader] == [2, 3]
+    assert await log.read(3) == []
+
+
+async def test_stored_first_reader_gets_the_published_last_event(store: Store) -> None:
+    await store.runs.start(RunRecord("run", "log", "running", None, 1))
+    log = EventLog("log", store, stored_first=True)
+    log.append(tokens([1, 2]))
+    entry = await log.store_stop("run", SessionEnd(exit_code=0), 1.0)
+    log.publish(entry)
+    assert [e.seq for e in await log.read(0)] == [1, 2, 3]
