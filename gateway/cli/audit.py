@@ -44,7 +44,7 @@ async def _read(settings: Settings, session: str | None, limit: int) -> list[Aud
     from gateway.store import Store
     from gateway.store.sqlite import sqlite_url
 
-    store = await Store.open(settings.store.url or sqlite_url(settings.data_dir))
+    store = await Store.open_unchanged(settings.store.url or sqlite_url(settings.data_dir))
     try:
         return await store.audit.newest(limit, session)
     finally:

@@ -41,9 +41,18 @@ class Database:
     @classmethod
     async def open(cls, url: str) -> Self:
         """Connects; creates the tables or migrates older ones. Raises ConfigError if a newer version has written the database."""
+        return await cls._open(url, _prepare)
+
+    @classmethod
+    async def open_unchanged(cls, url: str) -> Self:
+        """Connects, and migrates nothing. Raises ConfigError if the database is not of this version."""
+        return await cls._open(url, _check_version)
+
+    @classmethod
+    async def _open(cls, url: str, prepare: Callable[[Connection], None]) -> Self:
         database = cls(_engine(url))
         try:
-            await database.write(_prepare)
+            await database.write(prepare)
         except BaseException:
             await database.close()
             raise
@@ -108,15 +117,31 @@ def _prepare(connection: Connection) -> None:
     begin_immediately(connection)
     # Another process may have migrated it before this one got the lock.
     found = _version(connection)
-    if found is not None and found > schema.VERSION:
-        raise ConfigError(
-            f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"
-        )
+    _check_not_newer(found)
     schema.metadata.create_all(connection)
     if found is None:
         connection.execute(insert(schema.schema_version).values(version=schema.VERSION))
     elif found < schema.VERSION:
         migrate(connection, found)
+
+
+def _check_version(connection: Connection) -> None:
+    found = _version(connection)
+    _check_not_newer(found)
+    if found is None:
+        raise ConfigError("the database is empty: `portico serve` creates the tables")
+    if found < schema.VERSION:
+        raise ConfigError(
+            f"the store is of version {found}, this portico reads {schema.VERSION}: a daemon of this version migrates it when it "
+            "starts; if one of the older version runs, use the command of that version"
+        )
+
+
+def _check_not_newer(found: int | None) -> None:
+    if found is not None and found > schema.VERSION:
+        raise ConfigError(
+            f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"
+        )
 
 
 def _version(connection: Connection) -> int | None:

@@ -1,15 +1,17 @@
 """Migrates a database that an older version has written.
 
-`create_all` creates new tables; a step here changes a table that exists.
+`create_all` creates new tables; a step here changes a table that exists. All steps and the new version number are one
+transaction. A step also succeeds if it was executed before: up to version 4 a migration was not one transaction, and a gateway
+that was killed during it left some steps without their version number.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Column, Connection, Float, String, select, update
+from sqlalchemy import BigInteger, Column, Connection, Float, String, inspect, select, update
 
 from gateway.store import schema
 from gateway.store.rows import UNNUMBERED
@@ -19,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def _add_owners(op: Operations) -> None:
-    op.add_column("sessions", Column("owner", String(64)))
+    _add_column(op, "sessions", Column("owner", String(64)))
 
 
 def _add_waiting_since(op: Operations) -> None:
-    op.add_column("runs", Column("waiting_since", Float))
+    _add_column(op, "runs", Column("waiting_since", Float))
     # Older versions did not store when a wait began: the approval timeout counts from now.
     runs = schema.runs
     op.execute(update(runs).where(runs.c.state == "waiting").values(waiting_since=time.time()))
@@ -35,11 +37,16 @@ def _drop_executions(op: Operations) -> None:
 
 
 def _add_message_numbers(op: Operations) -> None:
-    op.add_column("messages", Column("seq", BigInteger))
+    _add_column(op, "messages", Column("seq", BigInteger))
     # Recovery numbers the messages of these when the daemon starts (gateway/runs/store_version_4_recovery.py).
     messages, runs = schema.messages, schema.runs
     unfinished = select(runs.c.log_id).where(runs.c.state != "ended")
     op.execute(update(messages).where(messages.c.session_id.in_(unfinished)).values(seq=UNNUMBERED))
+
+
+def _add_column(op: Operations, table: str, column: Column[Any]) -> None:
+    if column.name not in {found["name"] for found in inspect(op.get_bind()).get_columns(table)}:
+        op.add_column(table, column)
 
 
 STEPS: Mapping[int, Callable[[Operations], None]] = {
@@ -60,4 +67,7 @@ def migrate(connection: Connection, found: int) -> None:
     op = Operations(MigrationContext.configure(connection))
     for version in range(found + 1, schema.VERSION + 1):
         STEPS[version](op)
+    for table in schema.metadata.sorted_tables:
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            index.create(connection, checkfirst=True)
     connection.execute(update(schema.schema_version).values(version=schema.VERSION))

@@ -39,6 +39,11 @@ class Store:
         """Opens the database of an SQLAlchemy URL. Raises ConfigError if a newer version of the gateway has written it."""
         return cls(await Database.open(url))
 
+    @classmethod
+    async def open_unchanged(cls, url: str) -> Self:
+        """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is not of this version."""
+        return cls(await Database.open_unchanged(url))
+
     async def close(self) -> None:
         """Waits for the writes that are queued, and closes the database."""
         await self._database.close()

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from gateway.store import Store
+from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import create_session
@@ -36,3 +42,18 @@ async def test_audit_prints_the_decisions_of_sessions(
 async def test_audit_without_data_prints_nothing_and_creates_no_data(tmp_path: Path) -> None:
     assert await PorticoCommand(tmp_path, "audit").run() == (0, "", "")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("version", [4, 99])
+async def test_audit_does_not_change_a_database_of_another_version(tmp_path: Path, version: int) -> None:
+    """A daemon of that version may be running with it."""
+    (tmp_path / "data").mkdir()
+    await (await Store.open(sqlite_url(tmp_path / "data"))).close()
+    with closing(sqlite3.connect(tmp_path / "data" / "portico.db")) as connection:
+        connection.execute("UPDATE schema_version SET version = ?", (version,))
+        connection.commit()
+    before = (tmp_path / "data" / "portico.db").read_bytes()
+    code, out, err = await PorticoCommand(tmp_path, "audit").run()
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert f"the store is of version {version}, this portico reads" in err
+    assert (tmp_path / "data" / "portico.db").read_bytes() == before

@@ -169,15 +169,3 @@ async def test_second_connection_reads_while_the_first_writes(tmp_path: Path) ->
     await reader.close()
     await writer.messages.append("s", [MessageRow("last")])
     await writer.close()
-
-
-async def test_failed_migration_is_rolled_back(tmp_path: Path) -> None:
-    await (await Store.open(sqlite_url(tmp_path))).close()
-    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
-        connection.executescript("UPDATE schema_version SET version = 1; ALTER TABLE sessions DROP COLUMN owner;")
-    with pytest.raises(Exception, match="duplicate column"):
-        # `runs` has the column of step 3 already.
-        await Store.open(sqlite_url(tmp_path))
-    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
-        assert connection.execute("SELECT version FROM schema_version").fetchone() == (1,)
-        assert "owner" not in [row[1] for row in connection.execute("PRAGMA table_info(sessions)")]
