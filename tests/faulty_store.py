@@ -44,6 +44,7 @@ WRITES = (
     "processes.ended",
     "processes.started",
     "runs.delete_executions",
+    "runs.end",
     "runs.resume",
     "runs.start",
     "runs.stop",

@@ -1,7 +1,7 @@
 """Recovery when the daemon starts after it was killed: ends agent processes that were left running, and closes runs.
 
-A run that was running ends with an error, with all messages that its stored events complete. A run that waits for its client
-goes on waiting.
+A run that was running ends with an error, with all messages that its stored events complete; one whose `session_end` is stored
+ends as that states. A run that waits for its client goes on waiting.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> in
 async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda agent: True) -> int:
     """Ends every run that was running, with its missing messages, an error and a `session_end`. Returns how many there were.
 
+    What is stored after the end of a run, or after the beginning of a later one, is not taken for its output.
+
     The CLI may have stored less of such a run, or more: its native session is not resumed where the agent can be given a
     history, as `seeds` answers by the agent's name.
     """
@@ -70,11 +72,26 @@ async def _waits(store: Store, run: RunRecord) -> bool:
 
 
 async def _close(store: Store, run: RunRecord, *, has_history: bool) -> None:
+    if await store.runs.next_first_seq(run):
+        # Its messages belong before those of the later run, and positions in a history do not change.
+        return await store.runs.end(run, "error")
+    end = await _own_end(store, run)
+    if end is not None:
+        missing = await _missing_messages(store, run, []) if has_history else []
+        return await store.runs.end(run, end.stop_reason, messages=missing)
     first = await store.events.last_seq(run.log_id) + UNSEEN + 1
-    end: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
-    missing = await _missing_messages(store, run, list(enumerate(end, first))) if has_history else []
-    row = EventRow(run.log_id, first, first + len(end) - 1, b"\n".join(event.encode() for event in end))
-    await store.runs.stop(run.id, "ended", "error", row, messages=missing)
+    ends: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
+    missing = await _missing_messages(store, run, list(enumerate(ends, first))) if has_history else []
+    row = EventRow(run.log_id, first, first + len(ends) - 1, b"\n".join(event.encode() for event in ends))
+    await store.runs.end(run, "error", row, missing)
+
+
+async def _own_end(store: Store, run: RunRecord) -> SessionEnd | None:
+    """Returns the `session_end` of a run whose last event was stored, and whose state was not."""
+    async for _, event in _events(store, run):
+        if isinstance(event, SessionEnd):
+            return event
+    return None
 
 
 async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[int, OutputEvent]]) -> list[MessageRow]:
@@ -108,14 +125,20 @@ async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[in
 
 
 async def _events(store: Store, run: RunRecord) -> AsyncIterator[tuple[int, LogEvent]]:
-    """Yields the stored events of a run with their numbers."""
-    after = run.first_seq - 1
+    """Yields the stored events of a run with their numbers: up to its `session_end`, or to the first event of a later run."""
+    after, until = run.first_seq - 1, await store.runs.next_first_seq(run)
     while rows := await store.events.read(run.log_id, after):
         for first, body in rows:
             for seq, line in enumerate(body.split(b"\n"), first):
-                if seq > after:
-                    yield seq, decode(line)
-                    after = seq
+                if seq <= after:
+                    continue
+                if until is not None and seq >= until:
+                    return
+                event = decode(line)
+                yield seq, event
+                if isinstance(event, SessionEnd):
+                    return
+                after = seq
 
 
 async def _number_messages(store: Store, run: RunRecord) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import SessionSpec
@@ -15,10 +14,14 @@ from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.messages import Message, SystemMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
+from gateway.events.event_log import RETRY
 from gateway.sessions.settings import SessionSettings
 from gateway.shared_services import SharedServices
 
 log = logging.getLogger(__name__)
+
+STORE_TIMEOUT = 1.0
+"""Seconds that the start or the end of an agent waits for its native id to be stored."""
 
 
 class LiveAgent:
@@ -35,8 +38,8 @@ class LiveAgent:
         self._metrics = shared.metrics.for_agent(agent.name)
         self._started_before = native_id is not None
         self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent)
-        self._forgetting: asyncio.Task[None] | None = None
-        self._recording: asyncio.Task[None] | None = None
+        self._forgotten = self._unstored = False
+        self._storing: asyncio.Task[None] | None = None
 
     def ready(self, settings: SessionSettings) -> Agent | None:
         """The process, where it can take a prompt as it is: it lives, and was started with these settings and client services."""
@@ -50,51 +53,69 @@ class LiveAgent:
         Without `resume` it is always a fresh native session that is seeded.
         """
         await self.end()
-        await self.forgotten()
-        self._forgetting = None
+        await self.native_id_stored()
+        self._forgotten = False
         self._settings, self._announced = settings, self._client_services
         try:
             self.current = await self._open(self._spec(settings, history), resume)
         except AgentUnavailable as error:
             self._metrics.failed_to_start()
             raise AgentProblem(self._shared.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
-        await self._store_native_id(self.current)
+        self.record_native_id()
+        await self.native_id_stored()
         return self.current
 
     async def end(self) -> None:
         """End the process, if there is one; what is needed to resume its session is kept."""
-        agent, self.current = self.current, None
-        if agent is not None:
-            await self._store_native_id(agent)
-            await agent.close()
+        agent = self.current
+        if agent is None:
+            return
+        self.record_native_id()
+        # It stays the current one until it has ended: a caller that is cancelled, or a failure, must not lose the process.
+        await agent.close()
+        if self.current is agent:
+            self.current = None
+        await self.native_id_stored()
 
     def forget(self) -> None:
-        """The process has ended before or during a run: its CLI may have kept less of that run than the history has, or more.
+        """Do not resume the native session: its CLI may have kept less of the last run than the history has, or more.
 
-        So the native session is not resumed: the next one is seeded, where the agent can be given a history.
+        The next process is seeded, where the agent can be given a history.
         """
-        if self._agent.info.seeds and self._forgetting is None:
-            self._native_id = None
-            update = self._shared.store.sessions.update(self._session_id, native_id=None)
-            self._forgetting = asyncio.create_task(_after(self._recording, update))
+        if self._agent.info.seeds and not self._forgotten:
+            self._forgotten = True
+            self._store_native_id(None)
 
     def record_native_id(self) -> None:
         """Store the native id as it is after a run: a CLI with one process a turn reports it in its first."""
-        if self._forgetting is None and self.current is not None and self.current.native_id not in (None, self._native_id):
-            self._native_id = self.current.native_id
-            update = self._shared.store.sessions.update(self._session_id, native_id=self._native_id)
-            self._recording = asyncio.create_task(_after(self._recording, update))
+        if not self._forgotten and self.current is not None and self.current.native_id not in (None, self._native_id):
+            self._store_native_id(self.current.native_id)
 
-    async def forgotten(self) -> None:
-        """Wait until the store has what `forget` and `record_native_id` changed."""
-        for storing in (self._recording, self._forgetting):
-            if storing is not None:
-                await storing
+    async def native_id_stored(self) -> None:
+        """Wait until the store has the native id, or STORE_TIMEOUT has passed; it is then stored later."""
+        if self._storing is not None:
+            await asyncio.wait([self._storing], timeout=STORE_TIMEOUT)
 
-    async def _store_native_id(self, agent: Agent) -> None:
-        if self._forgetting is None and agent.native_id and agent.native_id != self._native_id:
-            self._native_id = agent.native_id
-            await self._shared.store.sessions.update(self._session_id, native_id=self._native_id)
+    async def close(self) -> None:
+        """Wait as `native_id_stored` does, and store nothing any more."""
+        await self.native_id_stored()
+        if self._storing is not None:
+            self._storing.cancel()
+
+    def _store_native_id(self, native_id: str | None) -> None:
+        self._native_id, self._unstored = native_id, True
+        if self._storing is None or self._storing.done():
+            self._storing = asyncio.create_task(self._until_stored())
+
+    async def _until_stored(self) -> None:
+        while self._unstored:
+            self._unstored = False
+            try:
+                await self._shared.store.sessions.update(self._session_id, native_id=self._native_id)
+            except Exception as error:
+                self._unstored = True
+                log.warning("session %s: its native id cannot be stored; trying again: %s", self._session_id, error)
+                await asyncio.sleep(RETRY)
 
     async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
         if self._native_id is not None and resume:
@@ -134,9 +155,3 @@ class LiveAgent:
             services=self._services,
             additional_directories=self._agent.additional_directories(settings.additional_directories),
         )
-
-
-async def _after(earlier: asyncio.Task[None] | None, update: Coroutine[Any, Any, None]) -> None:
-    if earlier is not None:
-        await asyncio.wait([earlier])
-    await update

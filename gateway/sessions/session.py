@@ -421,7 +421,7 @@ class Session:
             await live.close()
         if self.run is not None:
             await self.run.wait()
-        await self._agent.forgotten()
+        await self._agent.close()
         await self.log.written()
         self.log.close()
 

@@ -70,6 +70,20 @@ class RunRepository:
 
         await self._database.write(transaction)
 
+    async def end(
+        self, run: RunRecord, stop_reason: str, events: EventRow | None = None, messages: Sequence[MessageRow] = ()
+    ) -> None:
+        """Stores that a run of an earlier daemon has ended, with the events and messages that it lacks."""
+        values = {"of_run": run.id, "state": "ended", "stop_reason": stop_reason, "ended_at": time.time(), "waiting_since": None}
+
+        def transaction(connection: Connection) -> None:
+            insert_messages(connection, run.log_id, messages)
+            if events is not None:
+                insert_events(connection, events)
+            connection.execute(_STOP, values)
+
+        await self._database.write(transaction)
+
     async def resume(
         self, run_id: str, log_id: str, results: Sequence[MessageRow], event: EventRow | None = None, key: KeyRecord | None = None
     ) -> None:
@@ -87,6 +101,12 @@ class RunRepository:
         table = schema.runs.c
         query = select(func.max(table.first_seq)).where(table.log_id == log_id, table.first_seq <= seq)
         return await self._database.read(lambda connection: connection.execute(query).scalar() or 1)
+
+    async def next_first_seq(self, run: RunRecord) -> int | None:
+        """Returns the number of the first event of the run that came after this one in its log; None if it is the last."""
+        table = schema.runs.c
+        query = select(func.min(table.first_seq)).where(table.log_id == run.log_id, table.first_seq > run.first_seq)
+        return await self._database.read(lambda connection: connection.execute(query).scalar())
 
     async def unfinished(self) -> list[RunRecord]:
         """Returns the runs that have not ended, oldest first."""

@@ -228,6 +228,45 @@ async def test_run_without_stored_events_keeps_its_prompt(store: Store) -> None:
     assert await store.messages.bodies("s") == ['{"role":"user","content":"go"}']
 
 
+async def store_run(store: Store, name: str, prompt: str, output: Sequence[LogEvent], *, messages: bool = True) -> None:
+    """Store a run of session `s` that is still `running`, with its events and, if asked to, the messages that they complete."""
+    seq = await store.events.last_seq("s") + 1
+    begin = TurnStart(messages=(UserMessage(content=prompt),))
+    await store.runs.start(RunRecord(name, "s", "running", None, seq), [MessageRow(begin.messages[0].model_dump_json(), seq)])
+    events = [begin, *output]
+    await store.events.append(EventRow("s", seq, seq + len(events) - 1, b"\n".join(event.encode() for event in events)))
+    fold = Fold()
+    completed = [(number, message) for number, event in enumerate(events, seq) for message in fold.feed(event)]
+    if messages:
+        await store.messages.append("s", [MessageRow(message.model_dump_json(), number) for number, message in completed])
+
+
+async def test_run_whose_end_is_stored_gets_no_second_end(store: Store) -> None:
+    """A run that could not be stored as ended is ended as its events state."""
+    await store.sessions.create(SessionRecord("s", "script"), [])
+    end = SessionEnd(exit_code=0, stop_reason="max_tokens")
+    await store_run(store, "r", "one", [AgentToken(text="words"), end], messages=False)
+    assert await close_open_runs(store) == 1
+    assert await store.messages.bodies("s") == ['{"role":"user","content":"one"}', '{"role":"assistant","content":"words"}']
+    assert await store.runs.last("s") == RunRecord("r", "s", "ended", "max_tokens", 1)
+    assert await store.events.last_seq("s") == 3
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["with its end", "without an end"])
+async def test_output_of_later_runs_is_not_taken_for_that_of_an_unfinished_run(store: Store, ended: bool) -> None:
+    await store.sessions.create(SessionRecord("s", "script"), [])
+    end = [SessionEnd(exit_code=1, stop_reason="error")]
+    await store_run(store, "failed", "one", [AgentToken(text="first"), *(end if ended else [])])
+    for number in ("two", "three"):
+        await store_run(store, number, number, [AgentToken(text=number), MessageEnd(), AgentToken(text="."), *end])
+        await store.runs.end((await store.runs.unfinished())[-1], "end_turn")
+    history, last = await store.messages.bodies("s"), await store.events.last_seq("s")
+    assert await close_open_runs(store) == 1
+    assert await store.messages.bodies("s") == history
+    assert await store.events.last_seq("s") == last
+    assert await store.runs.unfinished() == []
+
+
 @pytest.mark.parametrize("seeds", [True, False])
 async def test_native_session_of_an_interrupted_run_is_removed_if_a_new_one_can_be_seeded(store: Store, seeds: bool) -> None:
     for name in ("cut", "idle"):

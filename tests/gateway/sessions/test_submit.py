@@ -267,7 +267,7 @@ async def test_a_native_session_that_has_what_is_not_stored_is_not_resumed(
         patch.setattr(store.runs, method, failing)
         with pytest.raises(OSError, match="disk full"):
             await session.submit(submission)
-    await session._agent.forgotten()
+    await session._agent.native_id_stored()
     record = await store.sessions.get(session.id)
     assert record is not None and record.native_id is None
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
