@@ -148,14 +148,17 @@ class Run:
 
     async def resume(
         self,
-        agent: Agent,
+        agent: Agent | None,
         grants: Sequence[ToolGrant],
         replies: Sequence[Reply],
         resolution: Resolution,
         begin: Entry,
         key: KeyRecord | None = None,
     ) -> None:
-        """Continue a suspended run with a fresh agent, which has all pending calls in its history. `start` the run afterwards."""
+        """Continue a suspended run with a fresh agent, which has all pending calls in its history. `start` the run afterwards.
+
+        Without an agent only the answers are stored, and the run must be cancelled.
+        """
         await self.wait()
         await self._record_answers(replies, CLIENT)
         results = [*client_results(replies), *resolution.results]

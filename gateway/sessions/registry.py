@@ -151,6 +151,7 @@ class Sessions:
     async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and delete a session. Raises NotFound."""
         session = await self.get(caller, session_id)
+        session.refuse_start(NotFound(f"session {session_id!r} was deleted"))
         async with session.lock:
             if session.deleted:
                 raise NotFound(f"session {session_id!r} was deleted")

@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -19,7 +19,7 @@ from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import AgentGone, InputFull
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import BadRequest, Conflict, NotFound, TooMany
+from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, ShuttingDown, TooMany
 from gateway.events.event_log import Entry, EventLog
 from gateway.events.log_entries import TurnStart
 from gateway.events.turn_reader import Turn
@@ -32,6 +32,7 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
 from gateway.sessions.client_service_routing import SessionServices
+from gateway.sessions.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings
@@ -51,6 +52,10 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
+def ignore(turn: Turn) -> None:
+    """For clients that need not know of the turn before `submit` returns it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """What a client submits: a user message, or (without one) the replies to all pending calls.
@@ -59,6 +64,8 @@ class Submission:
     them. `services` are what the client does for the agent while the run lasts. A message that finds a run at work is refused,
     sent to the agent at work (`steer`), or queued until `disconnected` returns. A message that finds pending calls cancels
     them, or with `cancel_pending=False` is refused. `run_id` is the run whose calls were answered, where the client knows it.
+    `began` is called with the turn before a reader of the log can see its first event. With `cancel_on_disconnect` the turn is
+    cancelled if `disconnected` returns before its agent has the prompt.
     """
 
     message: UserMessage | None = None
@@ -69,6 +76,8 @@ class Submission:
     when_busy: WhenBusy = "refuse"
     cancel_pending: bool = True
     disconnected: Callable[[], Awaitable[None]] = never
+    cancel_on_disconnect: bool = False
+    began: Callable[[Turn], None] = ignore
     run_id: str | None = None
 
 
@@ -103,6 +112,7 @@ class Session:
         self.services = SessionServices()
         self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted)
         self.evicting = False
+        self._starts: set[InterruptibleStart] = set()
         self._agent = LiveAgent(record.id, agent, record.native_id, shared, self.services)
         self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
 
@@ -159,19 +169,22 @@ class Session:
         """
         if request.message is not None and request.when_busy == "queue":
             async with self.queue.turn(request.disconnected):
-                return await self._take(request, queued=True)
-        async with self.lock:
-            if request.message is not None and request.when_busy == "steer" and self.busy:
-                return await self._steer(request, request.message)
-            return await self._take(request)
+                with self._interruptible(request) as start:
+                    return await self._take(start, request, queued=True)
+        # A cancel that comes while the lock is waited for is not later than the message.
+        with self._interruptible(request) as start:
+            async with self.lock:
+                if request.message is not None and request.when_busy == "steer" and self.busy:
+                    return await self._steer(request, request.message)
+                return await self._take(start, request)
 
-    async def _take(self, request: Submission, *, queued: bool = False) -> Turn:
+    async def _take(self, start: InterruptibleStart, request: Submission, *, queued: bool = False) -> Turn:
         await self._check(request, queued)
         settings = self.config if request.settings is None else request.settings(self.config)
         with self._admitted():
             if request.message is None:
-                return await self._answer(request, settings)
-            return await self._begin(request, request.message, settings)
+                return await self._answer(start, request, settings)
+            return await self._begin(start, request, request.message, settings)
 
     async def _check(self, request: Submission, queued: bool) -> None:
         """Raises NotFound, BadRequest or Conflict where the session cannot take the request in its state."""
@@ -212,40 +225,62 @@ class Session:
                 # A run that fails before its agent is read does not advance the queue.
                 self.queue.advance()
 
-    async def _begin(self, request: Submission, message: UserMessage, settings: SessionSettings) -> Turn:
+    @contextmanager
+    def _interruptible(self, request: Submission) -> Iterator[InterruptibleStart]:
+        """Let `cancel`, `refuse_start` and a client that disconnects interrupt the start of the agent."""
+        start = InterruptibleStart()
+        self._starts.add(start)
+        try:
+            with start.cancelled_by(request.disconnected) if request.cancel_on_disconnect else nullcontext():
+                yield start
+        finally:
+            self._starts.discard(start)
+
+    async def _begin(
+        self, start: InterruptibleStart, request: Submission, message: UserMessage, settings: SessionSettings
+    ) -> Turn:
         """Start a run. The agent is ready before anything changes; pending calls are cancelled only then."""
         self.used_at = time.monotonic()
         client, self.services.client = self.services.client, request.services
         try:
-            agent = await self._ready_agent(settings)
+            agent = await self._agent_to_prompt(start, settings)
             if self.run is not None and self.state == "waiting":
                 await self.run.cancel()
                 # The same agent, unless cancelling has ended it.
-                agent = await self._ready_agent(settings)
+                agent = await self._agent_to_prompt(start, settings)
             async with self._configured(settings):
-                return await self._start_run(agent, message, request.key)
+                return await self._start_run(start, agent, message, request)
         except BaseException:
             self.services.client = client
             raise
 
-    async def _start_run(self, agent: Agent, message: UserMessage, key: IdempotencyKey | None) -> Turn:
-        begin, key_record = await self._turn_start(TurnStart(messages=(message,)), key)
+    async def _agent_to_prompt(self, start: InterruptibleStart, settings: SessionSettings, *, prompted: int = 0) -> Agent | None:
+        """As `_ready_agent`; None where the turn is cancelled meanwhile."""
+        with suppress(StartCancelled):
+            return await start.run(self._ready_agent(settings, prompted=prompted))
+        return None
+
+    async def _start_run(self, start: InterruptibleStart, agent: Agent | None, message: UserMessage, request: Submission) -> Turn:
+        begin, key_record = await self._turn_start(TurnStart(messages=(message,)), request.key)
         record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
         run = self.run = self._run(record, agent)
         # The agent begins while its run is stored; its output is not read before both are done.
-        storing = asyncio.create_task(self._store_start(record, message, begin, key_record))
+        storing = asyncio.create_task(self._store_start(record, message, begin, key_record, request.began))
         try:
-            if key is not None:
+            if request.key is not None:
                 # A retry after a kill must find its key, whatever the agent has done by then.
                 await asyncio.shield(storing)
-            taken = await _prompted(agent, message)
+            prompted = not start.cancelled and agent is not None and await _prompted(agent, message)
             await asyncio.shield(storing)
-            if not taken:
+            if not prompted:
                 # The process has ended between two turns, unnoticed; its native session is on disk.
-                run.agent = await self._ready_agent(self.config, prompted=1)
+                run.agent = await self._agent_to_prompt(start, self.config, prompted=1)
+                if start.cancelled or run.agent is None:
+                    return await self._end_cancelled(start, run, begin)
                 await run.agent.prompt(Prompt(message.content))
         except BaseException:
-            await agent.close(0.0)
+            if agent is not None:
+                await agent.close(0.0)
             await asyncio.wait([storing])
             await run.fail("the agent did not take the prompt")
             self._agent.forget()
@@ -253,19 +288,29 @@ class Session:
         self._start(run)
         return self.turn_from(begin.seq)
 
-    async def _store_start(self, record: RunRecord, message: UserMessage, begin: Entry, key: KeyRecord | None) -> None:
+    async def _end_cancelled(self, start: InterruptibleStart, run: Run, begin: Entry) -> Turn:
+        """End a run that was cancelled before its agent got the prompt. The agent, if it has started, stays as it is."""
+        run.agent = None
+        await run.cancel()
+        start.ended_turn = True
+        return self.turn_from(begin.seq)
+
+    async def _store_start(
+        self, record: RunRecord, message: UserMessage, begin: Entry, key: KeyRecord | None, began: Callable[[Turn], None]
+    ) -> None:
         prompt = MessageRow(message.model_dump_json(), begin.seq)
         await self._shared.store.runs.start(record, [prompt], self.log.row(begin), key)
         self.turn_began = begin.seq
+        began(self.turn_from(begin.seq))
         self.log.publish(begin)
 
-    async def _answer(self, request: Submission, settings: SessionSettings) -> Turn:
+    async def _answer(self, start: InterruptibleStart, request: Submission, settings: SessionSettings) -> Turn:
         """Continue the waiting run, with all its calls answered; with a fresh agent where its own has ended."""
         run = self.run
         if run is None:
             raise Conflict("no tool call is pending in this session")
         if run.suspended:
-            return await self._resume(run, request, settings)
+            return await self._resume(start, run, request, settings)
         async with self._configured(settings):
             return await self._pass_answers(run, request.replies, request.key)
 
@@ -277,21 +322,28 @@ class Session:
         self.turn_began = begin.seq
         return self.turn_from(begin.seq)
 
-    async def _resume(self, run: Run, request: Submission, settings: SessionSettings) -> Turn:
+    async def _resume(self, start: InterruptibleStart, run: Run, request: Submission, settings: SessionSettings) -> Turn:
         """Continue a suspended run: a fresh agent gets the history with what became of the calls, and goes on from there."""
         await run.wait()
         resolution = resolve(await self.history(), run.pending.calls, request.replies)
         seed = [*await self.compacted_history(), *client_results(request.replies), *resolution.results]
-        agent = await self._start_agent(settings, seed, resume=False)
+        agent: Agent | None = None
+        with suppress(StartCancelled):
+            agent = await start.run(self._start_agent(settings, seed, resume=False))
         try:
             async with self._configured(settings):
                 begin, key = await self._turn_start(_answers(request.replies), request.key)
                 await completed(run.resume(agent, settings.tools or (), request.replies, resolution, begin, key))
                 self.turn_began = begin.seq
+                if start.cancelled or agent is None:
+                    # An agent that has started has the answers in its history, so that it cannot take another prompt.
+                    await self._agent.end()
+                    return await self._end_cancelled(start, run, begin)
                 await agent.prompt(GO_ON)
         except BaseException:
             # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
-            await agent.close(0.0)
+            if agent is not None:
+                await agent.close(0.0)
             self._agent.forget()
             if not run.suspended:
                 await run.fail("the agent did not go on")
@@ -390,9 +442,15 @@ class Session:
     async def cancel(self, turn: Turn | None = None) -> bool:
         """Stop the run, whether it works or waits; False if there was none. The session is idle afterwards.
 
+        A turn whose agent is being started ends without it: the agent is ended, and never gets the prompt.
         With a `turn`, only if its run is at work and no other turn has begun since.
         """
+        starts = list(self._starts) if turn is None else []
+        for start in starts:
+            start.cancel()
         async with self.lock:
+            if any(start.ended_turn for start in starts):
+                return True
             if turn is not None and not (self.busy and self.turn_began == turn.first):
                 return False
             if self.run is None or self.run.state is RunState.ENDED:
@@ -402,12 +460,18 @@ class Session:
             self.queue.advance()
             return True
 
+    def refuse_start(self, error: GatewayError) -> None:
+        """Refuse the submissions that have not begun: an agent that is being started is ended, and never gets the prompt."""
+        for start in self._starts:
+            start.refuse(error)
+
     async def stop(self, why: str, *, forget: bool = False) -> None:
         """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).
 
         A run that waits for the client goes on waiting in the store, unless `forget` is set; call it under the lock then.
         """
         if not forget:
+            self.refuse_start(ShuttingDown(why))
             # An event that is being stored is not in the log yet: the end of the run would get its number.
             with suppress(TimeoutError):
                 async with asyncio.timeout(STORE_WAIT), self.lock:

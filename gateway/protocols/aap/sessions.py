@@ -50,14 +50,21 @@ async def create_and_submit(
     requested: AgentConfig,
     tools: Iterable[Tool] | None,
     messages: Sequence[Message],
-    key: IdempotencyKey | None = None,
+    key: IdempotencyKey | None,
+    disconnected: Callable[[], Awaitable[None]],
+    *,
+    cancel_on_disconnect: bool,
 ) -> tuple[Session, Turn]:
-    """A session whose last message, the user's, is being answered. Raises BadRequest, AgentProblem; then there is none."""
+    """A session whose last message, the user's, is being answered. Raises BadRequest, AgentProblem; then there is none.
+
+    With `cancel_on_disconnect` the turn is cancelled if `disconnected` returns before the agent has the message.
+    """
     agent, config = gateway.agents.get(requested.name), _config(gateway, requested, tools)
     message = check_new(agent, messages)
     session = await gateway.sessions.create(caller, agent, config, messages[:-1], wait_for_calls=False)
     try:
-        return session, await session.submit(Submission(message=message, key=key))
+        request = Submission(message=message, key=key, disconnected=disconnected, cancel_on_disconnect=cancel_on_disconnect)
+        return session, await session.submit(request)
     except BaseException:
         await gateway.sessions.delete(caller, session.id)
         raise

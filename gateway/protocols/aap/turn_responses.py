@@ -43,7 +43,16 @@ class Exchange:
         key, caller = self.idempotency_key("create", request), self._caller
 
         async def start() -> Started:
-            return await create_and_submit(gateway, caller, request.agent, request.tools, request.messages, key)
+            return await create_and_submit(
+                gateway,
+                caller,
+                request.agent,
+                request.tools,
+                request.messages,
+                key,
+                self._disconnected,
+                cancel_on_disconnect=_cancels_on_disconnect(gateway, request),
+            )
 
         return await self._respond(gateway, await self._once(gateway, key, start), request, created=True, status=201)
 
@@ -53,7 +62,9 @@ class Exchange:
         key = self.idempotency_key(f"turn {session.id}", request)
 
         async def start() -> Started:
-            return session, await session.submit(submission(session, request, tools, key, self._disconnected))
+            cancels = _cancels_on_disconnect(gateway, request)
+            message = submission(session, request, tools, key, self._disconnected, cancel_on_disconnect=cancels)
+            return session, await session.submit(message)
 
         return await self._respond(gateway, await self._once(gateway, key, start), request)
 
@@ -76,8 +87,8 @@ class Exchange:
     ) -> Response:
         """The turn as a response: an SSE stream, or (mode `none`) JSON once it is over. `created`: the session is new."""
         session, turn = started
-        chosen = request.on_disconnect or gateway.settings.server.on_disconnect
-        dropped = (lambda: gateway.sessions.cancel_soon(session, turn)) if chosen == "cancel" else None
+        cancels = _cancels_on_disconnect(gateway, request)
+        dropped = (lambda: gateway.sessions.cancel_soon(session, turn)) if cancels else None
         if request.stream != "none":
             first = frame("session_start", {"sessionId": session.id}, "0") if created and self._seen is None else b""
             return event_stream(_frames(turn, self._view(request.stream), first, dropped), gateway.keep_alive)
@@ -122,6 +133,10 @@ async def _exchange(
 
 
 ExchangeOf = Annotated[Exchange, Depends(_exchange)]
+
+
+def _cancels_on_disconnect(gateway: Gateway, request: TurnFields) -> bool:
+    return (request.on_disconnect or gateway.settings.server.on_disconnect) == "cancel"
 
 
 async def _json(turn: Turn, created: str | None) -> bytes:

@@ -21,6 +21,8 @@ def submission(
     tools: Iterable[Tool] | None,
     key: IdempotencyKey | None,
     disconnected: Callable[[], Awaitable[None]],
+    *,
+    cancel_on_disconnect: bool,
 ) -> Submission:
     """The request as the session takes it; `disconnected` returns when the client's connection is gone. Raises BadRequest."""
     agent, overrides = session.agent, request.agent
@@ -47,6 +49,7 @@ def submission(
         key=key,
         when_busy=request.when_busy,
         disconnected=disconnected,
+        cancel_on_disconnect=cancel_on_disconnect,
     )
 
 

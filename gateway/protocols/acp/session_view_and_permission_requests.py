@@ -19,6 +19,7 @@ from gateway.agents.discovery import DiscoveredAgent
 from gateway.errors import BadRequest, Conflict, GatewayError
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
+from gateway.events.turn_reader import Turn
 from gateway.protocols.acp.client_files import AcpClientServices
 from gateway.protocols.acp.compactions import compaction_update
 from gateway.protocols.acp.permission_options import Decision, choice_of, options, with_decisions
@@ -145,11 +146,13 @@ class SessionView:
             raise Conflict("this session is at work on a prompt; wait for its answer, or session/cancel it")
         self._prompt = prompt = PromptInProgress(answer)
         self._no_prompt.clear()
-        try:
-            turn = await self.session.submit(Submission(message=message, services=self._services, cancel_pending=False))
-            # Nothing is awaited since the run began: its events are not sent before this is set.
+
+        def began(turn: Turn) -> None:
             prompt.after = turn.first
             self.info.record_prompt(message.content)
+
+        try:
+            await self.session.submit(Submission(message=message, services=self._services, cancel_pending=False, began=began))
         except BaseException:
             self._prompt = None
             self._no_prompt.set()
@@ -161,7 +164,6 @@ class SessionView:
         """Stop the run, whoever began it; the prompt is answered with `cancelled`."""
         if self._prompt is not None:
             self._prompt.cancelled = True
-        # A prompt that is just starting its agent holds the session's lock until its run can be cancelled.
         await self.session.cancel()
 
     @property

@@ -1,0 +1,248 @@
+"""A turn that is cancelled, or whose session is deleted, while its agent starts: the agent is ended and never gets the prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.session import Submission
+from tests.daemon import RunningGateway
+from tests.gateway.event_streams import parse_events
+from tests.gateway.protocols.acp.client import prompt
+from tests.gateway.protocols.acp.conftest import acp as acp
+from tests.gateway.protocols.acp.conftest import scripted_session
+from tests.gateway.requests import (
+    create_session,
+    expect_error,
+    get_history,
+    is_alive,
+    read_pid,
+    send_turn,
+    session_body,
+    user_message,
+    wait_until,
+)
+from tests.gateway.sessions.test_submit import ANSWER, HELLO, create_waiting_session, suspend
+
+WriteScenario = Callable[..., str]
+Open = Callable[..., Awaitable[Any]]
+STARTS = [{"spawn": {"seconds": 300, "pid_file": "starting", "new_session": True}}, {"delay": 8}]
+"""What an agent does before it takes a prompt: it writes the id of a process that it has started, and goes on starting."""
+GIVEN = [{"write_file": {"path": "given", "text": "x"}}]
+
+
+@pytest.fixture
+def scenes(tmp_path: Path) -> Path:
+    """The working folder of the agents."""
+    return tmp_path / "scenes"
+
+
+@pytest.fixture
+def slow(write_scenario: WriteScenario, scenes: Path) -> str:
+    """A scenario whose agent starts for 8 s, and writes the file `given` when it has the prompt."""
+    name = write_scenario(GIVEN, name="slow.json")
+    (scenes / name).write_text(json.dumps({"start": STARTS, "turns": [{"steps": GIVEN}]}))
+    return name
+
+
+async def idle_session(portico: RunningGateway, write_scenario: WriteScenario) -> str:
+    """Create a session after its first turn."""
+    name = write_scenario([{"text": "one"}], [{"remember": True}])
+    return str((await create_session(portico.client, "script", "first", options={"scenario": name}))["sessionId"])
+
+
+def slow_turn(slow: str, **fields: Any) -> dict[str, Any]:
+    """Return the body of a turn whose agent starts slowly."""
+    return {"messages": [user_message("second")], "agent": {"options": {"scenario": slow}}, **fields}
+
+
+async def post_cancel(client: httpx.AsyncClient, session: str) -> None:
+    """Cancel the turn; the response must come long before the agent would have started."""
+    began = time.monotonic()
+    answer = await client.post(f"/session/{session}/cancel")
+    assert answer.json() == {"sessionId": session, "cancelled": True, "state": "idle"}
+    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine"
+
+
+async def assert_never_given(scenes: Path) -> None:
+    """Assert that the agent has been ended, with what it has started, before it had the prompt."""
+    pid = await read_pid(scenes / "starting")
+    await wait_until(lambda: not is_alive(pid), 5.0)
+    assert not (scenes / "given").exists()
+
+
+@pytest.mark.parametrize("mode", ["none", "delta", "message"])
+async def test_cancelled_start_ends_the_turn_as_a_cancelled_run(
+    portico: RunningGateway, write_scenario: WriteScenario, slow: str, scenes: Path, mode: str
+) -> None:
+    session = await idle_session(portico, write_scenario)
+    turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=slow_turn(slow, stream=mode)))
+    await read_pid(scenes / "starting")
+    await post_cancel(portico.client, session)
+    answer = await turn
+    if mode == "none":
+        assert answer.json() == {"stopReason": "end_turn", "messages": []}
+    else:
+        events = parse_events(answer.text)
+        assert [event[1] for event in events] == ["turn_start", "turn_stop"]
+        assert events[-1][2] == {"stopReason": "end_turn"}
+    await assert_never_given(scenes)
+    assert (await get_history(portico.client, session))[2:] == [user_message("second")]
+    body = {"agent": {"options": {"scenario": "scene.json"}}}
+    assert (await send_turn(portico.client, session, "third", **body))["stopReason"] == "end_turn"
+
+
+async def test_cancelled_start_is_repeated_under_its_key_as_cancelled(
+    portico: RunningGateway, write_scenario: WriteScenario, slow: str, scenes: Path
+) -> None:
+    session = await idle_session(portico, write_scenario)
+    headers = {"Idempotency-Key": "second"}
+    turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=slow_turn(slow), headers=headers))
+    await read_pid(scenes / "starting")
+    await post_cancel(portico.client, session)
+    first = await turn
+    again = await portico.client.post(f"/session/{session}", json=slow_turn(slow), headers=headers)
+    assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
+    assert len(await get_history(portico.client, session)) == 3
+    await assert_never_given(scenes)
+
+
+@pytest.mark.parametrize("key", [None, IdempotencyKey("key", "digest")], ids=["no key", "key"])
+async def test_cancel_that_finds_the_message_behind_the_lock_cancels_it(
+    portico: RunningGateway, write_scenario: WriteScenario, scenes: Path, key: IdempotencyKey | None
+) -> None:
+    """Also where the agent is there already, so that nothing would be started."""
+    name = write_scenario({"when": "first", "steps": [{"text": "one"}]}, {"when": "hello", "steps": GIVEN})
+    found = await create_session(portico.client, "script", "first", options={"scenario": name})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
+    async with session.lock:
+        submitting = asyncio.create_task(session.submit(Submission(message=HELLO, key=key)))
+        await asyncio.sleep(0)
+        cancelling = asyncio.create_task(session.cancel())
+        await asyncio.sleep(0)
+    turn, cancelled = await asyncio.gather(submitting, cancelling)
+    assert cancelled and [entry.event.kind async for batch in turn.batches() for entry in batch][-1] == "session_end"
+    assert session.live is not None and session.live.alive
+    assert (await send_turn(portico.client, session.id, "first"))["messages"][-1]["content"] == "one"
+    assert not (scenes / "given").exists()
+
+
+async def test_deleted_session_ends_the_start_of_its_agent(
+    portico: RunningGateway, write_scenario: WriteScenario, slow: str, scenes: Path
+) -> None:
+    session = await idle_session(portico, write_scenario)
+    turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=slow_turn(slow)))
+    await read_pid(scenes / "starting")
+    began = time.monotonic()
+    assert (await portico.client.delete(f"/session/{session}")).status_code == 204
+    assert time.monotonic() - began < 5.0, "0.2 s on an idle machine"
+    assert "was deleted" in await expect_error(turn_response(turn), 404)
+    await assert_never_given(scenes)
+    await expect_error(portico.client.get(f"/session/{session}"), 404)
+
+
+async def turn_response(turn: asyncio.Task[httpx.Response]) -> httpx.Response:
+    """Wait for the response of a request that was sent in the background."""
+    return await turn
+
+
+@pytest.mark.parametrize("created", [False, True], ids=["turn", "create"])
+@pytest.mark.parametrize("mode", ["none", "delta"])
+async def test_disconnected_client_cancels_the_start_if_it_has_requested_that(
+    portico: RunningGateway, write_scenario: WriteScenario, slow: str, scenes: Path, mode: str, created: bool
+) -> None:
+    fields = {"stream": mode, "on_disconnect": "cancel"}
+    if created:
+        body = session_body("script", "second", options={"scenario": slow}, **fields)
+        turn = asyncio.create_task(portico.client.put("/session", json=body))
+    else:
+        session = await idle_session(portico, write_scenario)
+        turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=slow_turn(slow, **fields)))
+    await read_pid(scenes / "starting")
+    turn.cancel()
+    await asyncio.wait([turn])
+    await assert_never_given(scenes)
+    session = (await portico.client.get("/sessions")).json()["sessions"][0]
+    history = await wait_until(lambda: messages_of(portico.client, session, "second"))
+    assert history[-1] == user_message("second")
+
+
+async def messages_of(client: httpx.AsyncClient, session: str, last: str) -> list[dict[str, Any]] | None:
+    """Return the history if it ends with this text."""
+    history = await get_history(client, session)
+    return history if history and history[-1]["content"] == last else None
+
+
+async def test_cancel_of_a_resumption_whose_agent_starts_keeps_the_answers(
+    portico: RunningGateway, write_scenario: WriteScenario, slow: str, scenes: Path
+) -> None:
+    session = await create_waiting_session(portico, write_scenario)
+    await suspend(session)
+    body = {"messages": [ANSWER], "agent": {"options": {"scenario": slow}}}
+    turn = asyncio.create_task(portico.client.post(f"/session/{session.id}", json=body))
+    await read_pid(scenes / "starting")
+    await post_cancel(portico.client, session.id)
+    assert (await turn).json() == {"stopReason": "end_turn", "messages": []}
+    await assert_never_given(scenes)
+    assert (await get_history(portico.client, session.id))[-1] == ANSWER
+
+
+async def test_cancelled_message_to_a_suspended_run_cancels_its_calls(
+    portico: RunningGateway, write_scenario: WriteScenario, slow: str, scenes: Path
+) -> None:
+    session = await create_waiting_session(portico, write_scenario)
+    await suspend(session)
+    turn = asyncio.create_task(portico.client.post(f"/session/{session.id}", json=slow_turn(slow)))
+    await read_pid(scenes / "starting")
+    await post_cancel(portico.client, session.id)
+    assert (await turn).json()["stopReason"] == "end_turn"
+    await assert_never_given(scenes)
+    history = await get_history(portico.client, session.id)
+    assert [message["role"] for message in history] == ["user", "assistant", "tool", "user"]
+
+
+async def test_cancelled_acp_prompt_is_answered_while_its_agent_starts(
+    acp: Open, portico: RunningGateway, slow: str, scenes: Path
+) -> None:
+    client = await acp()
+    session = await scripted_session(client, portico.gateway, slow)
+    answer = await client.begin("session/prompt", prompt(session, "second"))
+    await read_pid(scenes / "starting")
+    began = time.monotonic()
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine"
+    await assert_never_given(scenes)
+
+
+async def test_closed_acp_session_ends_the_start_of_its_agent(
+    acp: Open, portico: RunningGateway, slow: str, scenes: Path
+) -> None:
+    client = await acp()
+    session = await scripted_session(client, portico.gateway, slow)
+    answer = await client.begin("session/prompt", prompt(session, "second"))
+    await read_pid(scenes / "starting")
+    await client.request("session/close", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    await assert_never_given(scenes)
+
+
+async def test_shutdown_refuses_a_turn_whose_agent_starts(
+    portico: RunningGateway, write_scenario: WriteScenario, slow: str, scenes: Path
+) -> None:
+    session = await idle_session(portico, write_scenario)
+    turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=slow_turn(slow)))
+    await read_pid(scenes / "starting")
+    await portico.gateway.stop_runs()
+    assert "shut down" in await expect_error(turn_response(turn), 503)
+    await assert_never_given(scenes)
+    assert len(await get_history(portico.client, session)) == 2
