@@ -1,0 +1,388 @@
+"""The daemon under test: a real `portico serve` in its own process, its agents' files, and conversations with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.faults import oracles
+from tests.faults.agent import SLEEP
+from tests.faults.oracles import Frame
+
+ROOT = Path(__file__).parent.parent.parent
+DRIVER = Path(__file__).parent / "driver"
+KEY = "faults-key-0123456789"
+GRACE = 1.0
+"""`limits.grace` of every daemon, in seconds."""
+BOUND = GRACE + 2.0
+"""Seconds within which every call is answered and every process has ended."""
+START_SECONDS = 60.0
+CLIENT_SECONDS = 20.0
+STOP_SECONDS = 15.0
+AGENTS: dict[str, Sequence[str]] = {
+    "faulty": (),
+    "stubborn": ("--ignore-interrupt",),
+    "clean": ("--clean", "--ignore-eof", "--ignore-interrupt"),
+    "immortal": ("--ignore-eof", "--ignore-interrupt", "--ignore-term"),
+    "slow": ("--start-delay", "2"),
+}
+"""The faulty agents by name, with the arguments of each."""
+
+
+def prompt(prompt_id: str, *steps: list[Any]) -> dict[str, Any]:
+    """A user message for the faulty agent."""
+    return {"role": "user", "content": json.dumps({"id": prompt_id, "do": steps or [["text", 2, 0]]})}
+
+
+@dataclass
+class Turn:
+    """What a client received of one turn. `seconds` is the time until the response began, `ended` until it was complete."""
+
+    prompt: str = ""
+    status: int = 0
+    frames: list[Frame] = field(default_factory=list)
+    body: str = ""
+    seconds: float = 0.0
+    ended: float = 0.0
+    broken: str = ""
+
+    @property
+    def text(self) -> str:
+        return oracles.text_of(self.frames)
+
+    @property
+    def stop(self) -> dict[str, Any] | None:
+        """The data of its `turn_stop`."""
+        return next((data for _, name, data in self.frames if name == "turn_stop"), None)
+
+
+@dataclass
+class Daemon:
+    """`portico serve` with the faulty agents. `faults` runs it by the launcher, which reads the file `faults.json`."""
+
+    home: Path
+    limits: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    faults: bool = False
+    url: str = ""
+    process: asyncio.subprocess.Process | None = None
+    starts: int = 0
+    fault_id: str = ""
+
+    def __post_init__(self) -> None:
+        for folder in ("data", "work", "user"):
+            (self.home / folder).mkdir(parents=True, exist_ok=True)
+        limits = {"grace": GRACE, "live_agents": 64, "running_turns": 256, **self.limits}
+        tables: dict[str, dict[str, Any]] = {
+            "server": {"data_dir": str(self.home / "data"), "port": 0, "log_level": "info"},
+            "auth": {"keys": [KEY]},
+            "limits": limits,
+        }
+        for name, args in AGENTS.items():
+            tables[f"agents.{name}"] = {
+                "driver": "faulty",
+                "cwd": str(self.home / "work"),
+                "args": ["--folder", str(self.home / "work"), *args],
+            }
+        for name, table in self.tables.items():
+            tables[name] = {**tables.get(name, {}), **table}
+        lines = [
+            line
+            for name, table in tables.items()
+            for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), "")
+        ]
+        self.config.write_text("\n".join(lines))
+        (self.work / "processes.log").touch()
+        if self.faults:
+            self.inject()
+
+    @property
+    def config(self) -> Path:
+        return self.home / "portico.toml"
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def work(self) -> Path:
+        return self.home / "work"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "daemon.log"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    # -- the process --------------------------------------------------------------------------------------------------
+
+    async def spawn(self) -> None:
+        """Start the process without waiting for it."""
+        module = "tests.faults.launcher" if self.faults else "gateway"
+        self.starts += 1
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", module, "serve", "--config", str(self.config),
+                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, env=self._environment(), start_new_session=True,
+            )  # fmt: skip
+
+    async def start(self) -> Daemon:
+        """Start the process and wait until it accepts connections. Raises RuntimeError."""
+        await self.spawn()
+        assert self.process is not None and self.process.stdout is not None
+        line = (await asyncio.wait_for(self.process.stdout.readline(), START_SECONDS)).decode()
+        if not line.startswith("portico listening on "):
+            await self.process.wait()
+            raise RuntimeError(f"the daemon did not start, exit code {self.process.returncode}: {self.log_tail()}")
+        self.url = line.split()[-1]
+        return self
+
+    def _environment(self) -> dict[str, str]:
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.home / "user"), "LANG": "C.UTF-8", "PYTHONPATH": str(DRIVER)}
+        return {**env, "FAULTS": str(self.home / "faults.json"), "FAULTS_TRACE": str(self.trace)} if self.faults else env
+
+    def log_tail(self, size: int = 600) -> str:
+        return self.log.read_text(errors="replace")[-size:]
+
+    async def kill(self) -> None:
+        """Send SIGKILL and wait."""
+        assert self.process is not None
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.communicate()
+
+    async def stop(self, seconds: float = STOP_SECONDS) -> tuple[int | None, float]:
+        """Send SIGTERM and wait. Return the exit code, None if it had to be killed after `seconds`, and the time it took."""
+        assert self.process is not None
+        began = time.monotonic()
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.communicate(), seconds)
+        except TimeoutError:
+            await self.kill()
+            return None, time.monotonic() - began
+        return self.process.returncode, time.monotonic() - began
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    # -- injected faults ----------------------------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> Path:
+        return self.home / "writes.log"
+
+    def inject(self, **plan: Any) -> str:
+        """Replace the faults of the launcher; without arguments there are none. Return the id of the plan."""
+        plan_id = uuid.uuid4().hex[:8]
+        path = self.home / "faults.new"
+        path.write_text(json.dumps({"id": plan_id, **plan}))
+        path.replace(self.home / "faults.json")
+        return plan_id
+
+    def writes(self, plan_id: str) -> list[tuple[int, str]]:
+        """The writes since the plan was injected: (number of the transaction, such as `INSERT runs`)."""
+        if not self.trace.exists():
+            return []
+        found = [json.loads(line) for line in self.trace.read_text().splitlines()]
+        return [(transaction, what) for plan, transaction, what in found if plan == plan_id]
+
+    # -- the agents' files --------------------------------------------------------------------------------------------
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """What the agents were given."""
+        path = self.work / "prompts.log"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def left(self) -> list[str]:
+        """The processes of agents that still run, and all that they started."""
+        lines = (self.work / "processes.log").read_text().splitlines()
+        return [f"{kind} {pid}" for pid, kind in (line.split() for line in lines) if is_running(int(pid), self.home)]
+
+    def started(self, kind: str) -> list[int]:
+        """The ids of the processes of this kind that an agent has started, ended ones included."""
+        lines = (self.work / "processes.log").read_text().splitlines()
+        return [int(pid) for pid, found in (line.split() for line in lines) if found == kind]
+
+    async def none_left(self, seconds: float = BOUND) -> list[str]:
+        """Wait until no process of an agent runs. Return those that do after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (left := self.left()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        return [f"left running: {', '.join(left)}"] if left else []
+
+    def end_left(self) -> None:
+        """Kill what a failed case has left running."""
+        for line in (self.work / "processes.log").read_text().splitlines():
+            pid = int(line.split()[0])
+            if is_running(pid, self.home):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def client(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=CLIENT_SECONDS, limits=limits, verify=False, trust_env=False
+        )
+
+
+def is_running(pid: int, home: Path) -> bool:
+    """Whether the process is one that an agent of this folder has recorded, not a later one with the same id."""
+    try:
+        process = psutil.Process(pid)
+        arguments = process.cmdline()
+        return process.status() != psutil.STATUS_ZOMBIE and (
+            SLEEP in arguments or any(str(home) in argument for argument in arguments)
+        )
+    except psutil.Error:
+        return False
+
+
+class Conversation:
+    """One session, and all that its clients receive. `client` may be replaced when the daemon has been restarted."""
+
+    def __init__(self, client: httpx.AsyncClient, agent: str = "faulty", name: str = "") -> None:
+        self.client, self.agent = client, agent
+        self.name = name or uuid.uuid4().hex[:6]
+        self.id = ""
+        self.seen: list[Frame] = []
+        self.prompts = 0
+
+    def next_prompt(self) -> str:
+        self.prompts += 1
+        return f"{self.name}-{self.prompts}"
+
+    async def create(self) -> Conversation:
+        """Create the session without a turn. Raises RuntimeError."""
+        body = {"agent": {"name": self.agent, "tools": [{"name": "act"}]}}
+        answer = await self.client.post("/aap/v3/sessions", json=body)
+        if answer.status_code != 201:
+            raise RuntimeError(f"POST /sessions: {answer.status_code} {answer.text}")
+        self.id = answer.json()["sessionId"]
+        return self
+
+    async def turn(
+        self, *steps: list[Any], prompt_id: str = "", key: str = "", until: str = "", turn: Turn | None = None, **fields: Any
+    ) -> Turn:
+        """Run a turn in `delta` mode. With `until` the client disconnects at the first text that contains it."""
+        name = prompt_id or self.next_prompt()
+        return await self.post([prompt(name, *steps)], turn or Turn(prompt=name), key=key, until=until, **fields)
+
+    async def answer(self, call: str, turn: Turn | None = None, **fields: Any) -> Turn:
+        """Permit a pending call and receive the turn."""
+        message = {"role": "tool_permission", "toolCallId": call, "granted": True}
+        return await self.post([message], turn or Turn(), **fields)
+
+    async def post(self, messages: list[Any], turn: Turn, *, key: str = "", until: str = "", **fields: Any) -> Turn:
+        """Send messages and receive the turn, in `delta` mode. A lost connection is `broken` in the result."""
+        turn.prompt = turn.prompt or self.name
+        began = time.monotonic()
+        headers = {"Idempotency-Key": key} if key else {}
+        body = {"messages": messages, "stream": "delta", **fields}
+        received, parsed = b"", 0
+        try:
+            async with self.client.stream("POST", f"/session/{self.id}", json=body, headers=headers) as response:
+                turn.status, turn.seconds = response.status_code, time.monotonic() - began
+                async for chunk in response.aiter_raw():
+                    received += chunk
+                    if response.status_code != 200:
+                        continue
+                    end = received.rfind(b"\n\n") + 2
+                    if end > parsed + 1:
+                        new = oracles.parse_stream(received[parsed:end])
+                        parsed = end
+                        turn.frames += new
+                        self.seen += new
+                    if until and until in turn.text:
+                        break
+        except httpx.HTTPError as error:
+            turn.broken = f"{type(error).__name__}: {error}"
+        if turn.status != 200:
+            turn.body = received.decode("utf-8", "replace")
+        turn.ended = time.monotonic() - began
+        return turn
+
+    async def replay(self, mode: str = "delta") -> list[Frame]:
+        """All frames of an idle session's log."""
+        found: list[Frame] = []
+        while True:
+            query = {"after": found[-1][0] if found else "0", "until": "turn_stop", "stream": mode}
+            answer = await self.client.get(f"/session/{self.id}/events", params=query)
+            if answer.status_code != 200:
+                raise RuntimeError(f"GET /events: {answer.status_code} {answer.text}")
+            more = oracles.parse_stream(answer.content)
+            if not more:
+                return found
+            found += more
+
+    async def session(self) -> dict[str, Any]:
+        answer = await self.client.get(f"/session/{self.id}")
+        if answer.status_code != 200:
+            raise RuntimeError(f"GET /session: {answer.status_code} {answer.text}")
+        return dict(answer.json())
+
+    # -- oracles ------------------------------------------------------------------------------------------------------
+
+    async def check(self, turns: int = 3) -> list[str]:
+        """The next turns answer their own prompts, what was seen is in the log, and the history is the log's fold."""
+        problems = await self.next_turns(turns)
+        return problems + await self.check_log()
+
+    async def next_turns(self, count: int = 3, patience: float = BOUND) -> list[str]:
+        """Each of the next turns is accepted and answers its own prompt, completely and with nothing else."""
+        problems: list[str] = []
+        for n in range(count):
+            turn = await self.turn(["text", 2, 0])
+            deadline = time.monotonic() + patience
+            while turn.status == 409 and not n and time.monotonic() < deadline:
+                # The end of the run before may still be in progress.
+                await asyncio.sleep(0.1)
+                turn = await self.turn(["text", 2, 0])
+            if turn.status != 200 or turn.broken:
+                problems.append(f"turn {n + 1} after the fault: {turn.status} {turn.broken} {turn.body}")
+                continue
+            problems += [f"turn {n + 1} after the fault: {text}" for text in oracles.answers_only(turn.prompt, turn.text, 2)]
+            problems += [f"turn {n + 1} after the fault: {text}" for text in oracles.ends_once(turn.frames)]
+            if turn.stop and turn.stop["stopReason"] != "end_turn":
+                problems.append(f"turn {n + 1} after the fault ended with {turn.stop}")
+        return problems
+
+    async def check_log(self) -> list[str]:
+        """What was seen is in the log or in a gap, ids increase, and the history is the log's fold."""
+        replayed = await self.replay()
+        history = (await self.session())["history"]["full"]
+        problems = oracles.seen_in_log(self.seen, replayed) + oracles.numbers_increase(replayed)
+        return problems + oracles.history_is_log(history, await self.replay("message"))
+
+
+@asynccontextmanager
+async def closing(daemon: Daemon) -> AsyncIterator[Daemon]:
+    """End the daemon and all that its agents left, whatever happens."""
+    try:
+        yield daemon
+    finally:
+        if daemon.running:
+            await daemon.kill()
+        daemon.end_left()
