@@ -62,6 +62,7 @@ class CliAgent(Agent):
         self._gone = False
         self._exit: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._termination: asyncio.Task[None] | None = None
         self._timer: asyncio.Timeout | None = None
         self._woken = False
 
@@ -159,6 +160,14 @@ class CliAgent(Agent):
         await self._terminate(grace)
 
     async def _terminate(self, grace: float) -> None:
+        # A task of its own: the caller may be cancelled, the end of the terminals may not.
+        if self._termination is None or self._termination.done():
+            self._termination = asyncio.create_task(self._end_all(grace))
+        elif not grace:
+            await self._process.close(grace)
+        await asyncio.shield(self._termination)
+
+    async def _end_all(self, grace: float) -> None:
         """End the process first and then what served it: the CLI would report a connection that is cut to the model."""
         await self._process.close(grace)
         await self._client_requests.close()

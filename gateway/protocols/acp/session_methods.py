@@ -54,6 +54,7 @@ from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.session_info import SessionInfoUpdates, title_of_prompt
 from gateway.protocols.acp.session_view_and_permission_requests import SessionView
 from gateway.protocols.cursors import decode_cursor, encode_cursor
+from gateway.runs.cancellation import completed
 from gateway.runs.pending_calls import unanswered
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
@@ -205,13 +206,17 @@ class OpenSessions:
     async def close(self, request: CloseSessionRequest) -> Reply:
         """Cancel this client's prompt, and stop the agent's process. The session can be loaded again."""
         view = self._view(request.session_id)
+        # Also if the client disconnects meanwhile: otherwise the agent and its terminals would stay.
+        await completed(self._stop_agent(view))
+        await view.no_prompt()
+        await self._drop(view)
+        return Reply(CloseSessionResponse())
+
+    async def _stop_agent(self, view: SessionView) -> None:
         if view.prompting:
             await view.cancel()
-            await view.no_prompt()
-        await self._drop(view)
         async with view.session.lock:
             await view.session.sleep()
-        return Reply(CloseSessionResponse())
 
     async def delete(self, request: DeleteSessionRequest) -> Reply:
         """Delete a session. An unknown session is not an error."""
@@ -225,7 +230,7 @@ class OpenSessions:
                 await view.cancel()
                 await view.no_prompt()
             await self._drop(view)
-        await self._gateway.sessions.delete(self._caller, session.id)
+        await completed(self._gateway.sessions.delete(self._caller, session.id))
         return Reply(DeleteSessionResponse())
 
     async def _drop(self, view: SessionView) -> None:

@@ -26,6 +26,7 @@ from tests.drivers.acp.small_agent import (
     run_events,
     sleepers,
 )
+from tests.gateway.requests import wait_until
 
 
 async def test_text_thinking_and_usage(open_agent: Open) -> None:
@@ -58,6 +59,18 @@ async def test_an_interrupt_ends_a_command(open_agent: Open) -> None:
     await agent.interrupt()
     assert end(await running) == (130, "cancelled")
     assert not sleepers()
+
+
+async def test_a_cancelled_close_ends_the_commands_too(open_agent: Open) -> None:
+    agent = await open_agent("execute!")
+    running = asyncio.create_task(run_events(agent, "run sleep 300"))
+    await wait_until(sleepers)
+    running.cancel()
+    closing = asyncio.create_task(agent.close(0.0))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing, running])
+    await wait_until(lambda: not sleepers())
 
 
 async def test_a_plan_the_commands_and_the_title(open_agent: Open) -> None:

@@ -238,3 +238,32 @@ async def test_run_continues_after_its_client_disconnects(
     again = await acp()
     await again.request("session/load", load(session))
     assert again.text() == "begun, done"
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/delete"])
+async def test_client_that_disconnects_behind_a_close_leaves_no_agent(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    client, connection = connect(portico.gateway)
+    await client.initialize()
+    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "one"}]))
+    await client.request("session/prompt", prompt(session, "go"))
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    agent = found.live
+    assert agent is not None
+    closing, released, close = asyncio.Event(), asyncio.Event(), agent.close
+
+    async def slow(grace: float | None = None) -> None:
+        closing.set()
+        await released.wait()
+        await close(grace)
+
+    monkeypatch.setattr(agent, "close", slow)
+    await client.begin(method, {"sessionId": session})
+    await closing.wait()
+    disconnecting = asyncio.create_task(connection.close())
+    await asyncio.sleep(0.01)
+    released.set()
+    await disconnecting
+    async with found.lock:
+        assert (agent.alive, found.live) == (False, None)
