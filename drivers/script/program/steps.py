@@ -151,16 +151,22 @@ def _hang(play: Play, fields: Fields) -> None:
 def _spawn(play: Play, fields: Fields) -> None:
     import subprocess  # here, because its import takes longer than all others together
 
-    nothing = subprocess.DEVNULL
+    nothing, orphan = subprocess.DEVNULL, fields.get("orphan", False)
+    code = f"import os, time\ntime.sleep({fields['seconds']})"
+    if orphan:
+        code = code.replace("\n", "\nif pid := os.fork(): os.write(1, b'%d' % pid); os._exit(0)\nos.close(1)\n")
+    with_output = None if fields.get("hold_stdout") else nothing
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", f"import time; time.sleep({fields['seconds']})"],
+        [sys.executable, "-I", "-S", "-c", code],
         stdin=nothing,
-        stdout=None if fields.get("hold_stdout") else nothing,
+        stdout=subprocess.PIPE if orphan else with_output,
         stderr=nothing,
         start_new_session=fields.get("new_session", False),
+        env={} if orphan else None,
     )
+    pid = child.communicate()[0].decode() if orphan else str(child.pid)
     if "pid_file" in fields:
-        write(fields["pid_file"], str(child.pid))
+        write(fields["pid_file"], pid)
 
 
 def _env(play: Play, fields: Fields) -> None:
