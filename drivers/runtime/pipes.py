@@ -58,6 +58,7 @@ class Pipes(asyncio.SubprocessProtocol):
         eof: Whether there will be no more lines.
         failure: Why nothing more is read or written.
         exited: Set when the process has exited.
+        ended: Done when the process has exited and there will be no more lines.
     """
 
     def __init__(self, splitter: Splitter | None = None) -> None:
@@ -65,6 +66,7 @@ class Pipes(asyncio.SubprocessProtocol):
         self.eof = False
         self.failure: str | None = None
         self.exited = asyncio.Event()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.readable = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -107,6 +109,7 @@ class Pipes(asyncio.SubprocessProtocol):
         self.exited.set()
         self._drain_until = asyncio.get_running_loop().time() + MAX_DRAIN_SECONDS
         self._await_rest()
+        self._check_ended()
 
     @property
     def writable(self) -> bool:
@@ -225,3 +228,8 @@ class Pipes(asyncio.SubprocessProtocol):
             self.lines.append(rest)
         self.eof = True
         self.readable.set()
+        self._check_ended()
+
+    def _check_ended(self) -> None:
+        if self.eof and self.exited.is_set() and not self.ended.done():
+            self.ended.set_result(None)

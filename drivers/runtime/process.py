@@ -6,21 +6,49 @@ Codecs interpret the lines (drivers/contract/codec.py); the agent enforces time 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import signal
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
-from drivers.runtime.process_tree import MARKER, child_runs, end_marked, family, started_at
+from drivers.runtime.process_tree import (
+    KILL_SECONDS,
+    MARKER,
+    child_runs,
+    described,
+    end_family,
+    family,
+    new_marker,
+    process_of,
+    tag,
+    tag_next_child,
+)
+from drivers.runtime.subreaper import reap
 from drivers.runtime.traffic_recorder import TrafficRecorder
+
+log = logging.getLogger(__name__)
+
+TERM_SECONDS = 1.0
+"""Seconds at most between SIGTERM and SIGKILL."""
+LEDGER_SECONDS = 0.5
+"""Seconds that a close waits for the ledger. Its write goes on in the background."""
+LEDGER_RETRIES = (1.0, 5.0, 30.0, 120.0, 600.0)
+"""Seconds before each repetition of a failed write of the ledger."""
 
 
 class Ledger(Protocol):
-    """Stores which agent processes run, so that a later daemon finds those that this one has left running."""
+    """Stores which agent processes run, so that a later daemon finds those that this one has left running.
+
+    A process may stay in the ledger after its end, if `ended` fails: it is identified by pid and start time.
+    """
 
     async def started(self, marker: str, pid: int, created: float) -> None: ...
 
@@ -41,9 +69,24 @@ class Process:
         self._transport, self._pipes, self._recorder = transport, pipes, recorder
         self._marker, self._ledger = marker, ledger
         self._closing: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
         self._input_ended = False
         self._kill_now = asyncio.Event()
+        self._in_ledger = asyncio.Event()
         self.pid = transport.get_pid()
+        root = process_of(self.pid)
+        self._roots = () if root is None else (root,)
+        self.created = 0.0 if root is None else root.create_time()
+        """The start time in seconds since the epoch."""
+        pipes.ended.add_done_callback(lambda _: self._begin_close(0.0))
+
+    async def enter_in_ledger(self) -> None:
+        """Store that it runs, if there is a ledger. Raises what the ledger raises."""
+        try:
+            if self._ledger:
+                await self._ledger.started(self._marker, self.pid, self.created)
+        finally:
+            self._in_ledger.set()
 
     @property
     def alive(self) -> bool:
@@ -109,31 +152,68 @@ class Process:
             await asyncio.wait_for(self._pipes.exited.wait(), timeout)
         except TimeoutError:
             await self.close(0.0)
-        return self._transport.get_returncode() or 0
+        return self._exit_code
+
+    @property
+    def _exit_code(self) -> int:
+        code = self._transport.get_returncode()
+        # Without one SIGKILL was sent, and the process has not exited yet.
+        return -signal.SIGKILL if code is None else code
 
     async def close(self, grace: float) -> None:
-        """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between."""
+        """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between.
+
+        Returns after `grace` + TERM_SECONDS + KILL_SECONDS at the latest, and raises nothing: a process that SIGKILL does not
+        end is in the log.
+        """
         if not grace:
             self._kill_now.set()
+        # Who closes it does not enter it any more.
+        self._in_ledger.set()
+        await asyncio.shield(self._begin_close(grace))
+
+    def _begin_close(self, grace: float) -> asyncio.Task[None]:
+        # Also when it has exited by itself: what it has left behind is not ended later than that.
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(grace))
-        await asyncio.shield(self._closing)
+        return self._closing
 
     async def _close(self, grace: float) -> None:
-        # Searched while the process lives: a child without the marker is found by its parent only.
-        known = await asyncio.to_thread(family, self._marker)
+        known = set[psutil.Process]()
         if grace and not self._input_ended:
+            # Searched while the process lives: a descendant without marker and tag is found by its parent only.
+            known = await asyncio.to_thread(family, self._marker, self._roots)
             self.end_input()
             await self._exited_within(grace)
         self.end_input()
-        # By the marker too, since an orphan has no parent any more (measured with claude, codex, gemini).
-        await asyncio.to_thread(end_marked, self._marker, min(grace, 1.0), known)
-        await self._pipes.exited.wait()
+        ended = await end_family(self._marker, min(grace, TERM_SECONDS), self._roots, known)
+        # Others have been adopted by this process; the event loop waits for its own child.
+        reap(process for process in ended.found if process.pid != self.pid)
+        if ended.left:
+            log.warning("processes of an agent still run %g s after SIGKILL: %s", KILL_SECONDS, described(ended.left))
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._pipes.exited.wait(), KILL_SECONDS)
         if self._recorder:
-            self._recorder.ended(self.pid, self._transport.get_returncode() or 0, self.stderr_tail())
-        self._transport.close()
-        if self._ledger:
-            await self._ledger.ended(self._marker)
+            self._recorder.ended(self.pid, self._exit_code, self.stderr_tail())
+        # It kills a process that still runs, which may be another user's.
+        with suppress(PermissionError):
+            self._transport.close()
+        # A later daemon looks for those that are left.
+        if self._ledger and not ended.left:
+            self._forgetting = asyncio.create_task(self._forget(self._ledger))
+            await asyncio.wait([self._forgetting], timeout=LEDGER_SECONDS)
+
+    async def _forget(self, ledger: Ledger) -> None:
+        """Delete it from the ledger, with repetitions."""
+        await self._in_ledger.wait()
+        for delay in (*LEDGER_RETRIES, None):
+            try:
+                return await ledger.ended(self._marker)
+            except Exception as error:
+                log.warning("the end of process %d cannot be stored: %s", self.pid, error)
+            if delay is not None:
+                await asyncio.sleep(delay)
 
     async def _exited_within(self, seconds: float) -> None:
         """Wait until it has exited, a call of `close` without grace has come, or the time is over."""
@@ -160,14 +240,13 @@ class Spawner:
         Parameters:
             lines: Whether `read_lines` returns whole lines. If not, it returns the chunks of output as they are.
         """
-        marker = f"{self._instance}.{uuid.uuid4().hex}"
+        marker = new_marker(self._instance)
         await asyncio.to_thread(_prepare, command)
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
         starting = asyncio.ensure_future(self._start(command, marker, None if lines else Unsplit()))
         try:
             process = await asyncio.shield(starting)
-            if self._ledger:
-                await self._ledger.started(marker, process.pid, started_at(process.pid) or 0.0)
+            await process.enter_in_ledger()
         except BaseException:
             await asyncio.shield(_undo(starting))
             raise
@@ -176,13 +255,20 @@ class Spawner:
     async def _start(self, command: Command, marker: str, splitter: Splitter | None) -> Process:
         loop = asyncio.get_running_loop()
         env = {**command.env, MARKER: marker}
+
+        def pipes_of_tagged_child() -> Pipes:
+            # The event loop calls this and starts the process in the same callback.
+            tag_next_child(marker)
+            return Pipes(splitter)
+
         try:
             transport, pipes = await loop.subprocess_exec(
-                lambda: Pipes(splitter), *command.argv, cwd=command.cwd, env=env, start_new_session=True
+                pipes_of_tagged_child, *command.argv, cwd=command.cwd, env=env, start_new_session=True
             )
         except (OSError, ValueError) as error:
             raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
         process = Process(transport, pipes, marker, self._ledger, self._recorder)
+        tag(process.pid, marker)
         if self._recorder:
             self._recorder.started(process.pid, command.argv)
         if command.stdin is not None:

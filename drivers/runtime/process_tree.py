@@ -1,55 +1,190 @@
 """Finds and ends every process that an agent has started, also orphans and those in sessions of their own.
 
-An agent's process has a marker in its environment, which its children inherit. By the marker a child is found that was orphaned,
-or that has a session and process group of its own (as the shells of all the real CLIs do).
+Each process that the runtime starts has a marker, `INSTANCE.AGENT`. Its descendants inherit it twice: in their environment, and
+on Linux as a tag, a number in a resource limit, which a program that clears its environment keeps
+(docs/decisions/process-trees.md).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import os
+import secrets
+import sys
 import time
-from collections.abc import Iterable
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import psutil
 
+LINUX = sys.platform == "linux"
+if LINUX:
+    import resource
+
 MARKER = "PORTICO_AGENT_ID"
+"""The environment variable with the marker."""
+RLIMIT_LOCKS = 10
+"""The resource limit whose soft value is the tag. Kernels since 2.4.25 do not use it: `RLIMIT_LOCKS` in getrlimit(2)."""
+KILL_SECONDS = 1.0
+"""Seconds that processes have to disappear after SIGKILL."""
+SAME_START_SECONDS = 1.0
+"""By how much two measurements of a process's start time may differ: it is computed from the time of the system's start."""
+SEARCH_AGAIN_SECONDS = 0.2
+"""Seconds after SIGKILL until processes that were started in between are searched for."""
+
+_UNTAGGED = resource.getrlimit(RLIMIT_LOCKS) if LINUX else (0, 0)
+_numbers = itertools.count(secrets.randbits(32))
 
 
-def started_at(pid: int) -> float | None:
-    """The start time of a process (seconds since the epoch), None if there is none; with the pid it is an identity."""
+def new_marker(instance: str) -> str:
+    """A marker for a process of this instance. Its last eight digits differ from those of all other markers of this process."""
+    return f"{instance}.{secrets.token_hex(12)}{next(_numbers) & 0xFFFFFFFF:08x}"
+
+
+def tag_next_child(marker: str) -> None:
+    """Set the tag of a marker as this process's own, until the event loop runs its next callbacks.
+
+    A process that is started before that inherits the tag from its first instruction on. `tag` afterwards makes sure of it.
+    """
+    if LINUX:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(RLIMIT_LOCKS, (_tag(marker), _UNTAGGED[1]))
+            asyncio.get_running_loop().call_soon(resource.setrlimit, RLIMIT_LOCKS, _UNTAGGED)
+
+
+def tag(pid: int, marker: str) -> None:
+    """Set the tag of a running process, if it has another one."""
+    if LINUX:
+        with contextlib.suppress(OSError, ValueError):
+            soft, hard = resource.prlimit(pid, RLIMIT_LOCKS)
+            if soft != _tag(marker):
+                resource.prlimit(pid, RLIMIT_LOCKS, (_tag(marker), hard))
+
+
+def _tag(marker: str) -> int:
+    """A number of 63 bits: 31 for the instance, 32 for the process."""
+    return _instance_tag(marker.partition(".")[0]) << 32 | int(marker[-8:], 16)
+
+
+def _instance_tag(instance: str) -> int:
+    # Not 0, and so that no tag is the value of a limit that is not set.
+    return zlib.crc32(instance.encode()) & 0x7FFFFFFF or 1
+
+
+def process_of(pid: int, created: float | None = None) -> psutil.Process | None:
+    """The process with this pid at this moment, None if there is none.
+
+    Parameters:
+        created: The start time in seconds since the epoch. A process with another one only has the same pid.
+    """
     try:
-        return psutil.Process(pid).create_time()
+        process = psutil.Process(pid)
+        return process if created is None or abs(process.create_time() - created) <= SAME_START_SECONDS else None
     except psutil.Error:
         return None
 
 
-def tree(pid: int) -> list[psutil.Process]:
-    """A process and its descendants, children first."""
+def family(of: str, roots: Iterable[psutil.Process] = ()) -> set[psutil.Process]:
+    """The processes with a marker, those of the sessions that the `roots` lead, the roots, and the descendants of all of them.
+
+    Blocks for about 20 µs a process of the machine. Zombies and this process are not included.
+
+    Parameters:
+        of: A marker, or an instance for all of its markers.
+        roots: Processes that belong to it, marker or not.
+    """
+    # This process has the tag of a process that is starting (`tag_next_child`), and the marker if an agent has started it.
+    rows = [row for row in (_linux_rows(of) if LINUX else _portable_rows(of)) if row.pid != os.getpid()]
+    pids = {row.pid for row in rows}
+    running = {root.pid for root in roots if root.is_running()}
+    # Sessions outlive their leaders. A pid that another process has now is not the session's any more.
+    sessions = running | {root.pid for root in roots if root.pid not in pids}
+    children = defaultdict[int, list[int]](list)
+    for row in rows:
+        children[row.parent].append(row.pid)
+    found = set[int]()
+    left = [row.pid for row in rows if row.marked or row.session in sessions or row.pid in running]
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found.add(pid)
+            left += children[pid]
+    return {process for process in map(process_of, found) if process is not None}
+
+
+@dataclass(slots=True)
+class _Row:
+    """A process of the machine."""
+
+    pid: int
+    parent: int
+    session: int
+    marked: bool
+
+
+def _linux_rows(of: str) -> Iterator[_Row]:
+    """All processes but zombies and the kernel's. psutil takes four times as long."""
+    one = "." in of
+    variable = f"\0{MARKER}={of if one else f'{of}.'}".encode()
+    tag_or_instance = _tag(of) if one else _instance_tag(of)
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        # It may end meanwhile.
+        with contextlib.suppress(OSError):
+            pid = int(name)
+            state, parent, _, session, *_ = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(None, 5)
+            if state in b"ZX" or parent == b"2":
+                continue
+            marked = (_tag_of(pid) if one else _tag_of(pid) >> 32) == tag_or_instance
+            # Reading the environment of a process in uninterruptible sleep may block.
+            if not marked and state != b"D":
+                with contextlib.suppress(OSError):
+                    marked = variable in b"\0" + _read(f"/proc/{name}/environ")
+            yield _Row(pid, int(parent), int(session), marked)
+
+
+def _tag_of(pid: int) -> int:
+    """The tag of a process, 0 without one."""
     try:
-        root = psutil.Process(pid)
-        return [*reversed(root.children(recursive=True)), root]
-    except psutil.Error:
-        return []
+        limit = resource.prlimit(pid, RLIMIT_LOCKS)[0]
+    except PermissionError:
+        # Another user's. Reading the file takes 20 times as long.
+        text = _read(f"/proc/{pid}/limits").partition(b"Max file locks")[2].split(None, 1)[:1]
+        return int(text[0]) if text and text != [b"unlimited"] else 0
+    return max(limit, 0)
 
 
-def marked(prefix: str) -> list[psutil.Process]:
-    """The processes of this user whose marker starts with `prefix`."""
-    found = []
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        content = b""
+        while part := os.read(file, 1 << 16):
+            content += part
+        return content
+    finally:
+        os.close(file)
+
+
+def _portable_rows(of: str) -> Iterator[_Row]:
+    prefix = of if "." in of else f"{of}."
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARKER, "").startswith(prefix):
-                found.append(process)
-    return found
-
-
-def family(prefix: str) -> set[psutil.Process]:
-    """The marked processes and their descendants: one that was started with an environment of its own has no marker."""
-    return {process for root in marked(prefix) for process in tree(root.pid)}
+            parent, session, marked = process.ppid(), os.getsid(process.pid), False
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            # Other users' processes do not show it.
+            with contextlib.suppress(psutil.Error, OSError):
+                marked = process.environ().get(MARKER, "").startswith(prefix)
+            yield _Row(process.pid, parent, session, marked)
 
 
 def signal_all(processes: Iterable[psutil.Process], *, kill: bool) -> None:
-    """SIGTERM, or with `kill` SIGKILL, to each that still is the process it was."""
+    """SIGTERM, or with `kill` SIGKILL, to each that still is the process it was, and that this user may signal."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill() if kill else process.terminate()
@@ -78,38 +213,57 @@ def child_runs(pid: int) -> bool:
         return False
 
 
-def end_marked(prefix: str, grace: float, known: Iterable[psutil.Process] = ()) -> int:
-    """End every process with the marker, its descendants and the `known`: SIGTERM, up to `grace` seconds, SIGKILL.
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The processes that were found, and those of them that SIGKILL did not end within KILL_SECONDS."""
 
-    Blocks. Returns the number found.
+    found: set[psutil.Process]
+    left: list[psutil.Process]
+
+
+async def end_family(of: str, grace: float, roots: Iterable[psutil.Process] = (), known: Iterable[psutil.Process] = ()) -> Ended:
+    """End a family and the `known` processes: SIGTERM, up to `grace` seconds, SIGKILL, up to KILL_SECONDS.
+
+    A process is left if it is in uninterruptible sleep, or belongs to a user whose processes this one may not signal.
     """
-    found = living({*known, *family(prefix)})
+    roots = tuple(roots)
+    found = {*living(known), *await _search(of, roots)}
+    if not found:
+        return Ended(found, [])
     signal_all(found, kill=False)
-    _wait_gone(found, grace)
-    # Processes that were started in between are found by searching again.
-    for _ in range(10):
-        left = living({*found, *marked(prefix)})
-        if not left:
+    await wait_gone(found, grace)
+    until = time.monotonic() + KILL_SECONDS
+    while left := living(found | await _search(of, roots)):
+        found.update(left)
+        if time.monotonic() > until:
             break
         signal_all(left, kill=True)
-        _wait_gone(left, 1.0)
-    return len(found)
+        await wait_gone(left, min(SEARCH_AGAIN_SECONDS, until - time.monotonic()))
+    return Ended(found, left)
 
 
-def end_tree(pid: int, created: float, grace: float) -> int:
-    """End one process, known by pid and start time, with its descendants. The number found; 0 if the pid is another's."""
-    now = started_at(pid)
-    if now is None or abs(now - created) > 1.0:
-        return 0
-    found = tree(pid)
-    signal_all(found, kill=False)
-    _wait_gone(found, grace)
-    signal_all(living(found), kill=True)
-    return len(found)
+async def _search(of: str, roots: Iterable[psutil.Process]) -> set[psutil.Process]:
+    return await asyncio.to_thread(family, of, roots)
 
 
-def _wait_gone(processes: list[psutil.Process], seconds: float) -> None:
+async def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> None:
+    """Wait until none of them runs, for so many seconds at most."""
     # psutil.wait_procs would reap children that asyncio waits for, and polls other processes in any case.
-    deadline = time.monotonic() + seconds
-    while living(processes) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until = time.monotonic() + seconds
+    pause = 0.001
+    while (processes := living(processes)) and time.monotonic() < until:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 0.01)
+
+
+def described(processes: Iterable[psutil.Process]) -> str:
+    """The pid, name, state and user of each, for the log."""
+    return ", ".join(map(_described, processes))
+
+
+def _described(process: psutil.Process) -> str:
+    try:
+        found = process.as_dict(["name", "status", "username"])
+    except psutil.Error:
+        return str(process.pid)
+    return f"{process.pid} ({found['name']}, {found['status']}, user {found['username']})"

@@ -13,7 +13,7 @@ import psutil
 
 from drivers.contract.codec import Command
 from drivers.runtime.process import Process, Spawner
-from drivers.runtime.process_tree import end_marked, family, living, tree
+from drivers.runtime.process_tree import end_family, family, living, process_of
 
 STOPPED = 'kill -STOP $$; exec "$0" "$@"'
 """A shell command that stops (SIGSTOP) and then becomes the program in its arguments."""
@@ -67,9 +67,7 @@ class Watched(Spawner):
 
     async def running(self) -> list[psutil.Process]:
         """What runs of all that was started, strays in sessions of their own included."""
-        own = [started.process.pid for started in self.started if started.process.is_there()]
-        found = await asyncio.to_thread(lambda: family(self._mark).union(*map(tree, own)))
-        return living(found)
+        return living(await asyncio.to_thread(family, self._mark, self._own()))
 
     async def left(self, seconds: float) -> list[psutil.Process]:
         """What still runs after so long; a process that was killed takes a moment to go."""
@@ -96,6 +94,10 @@ class Watched(Spawner):
 
     async def end(self) -> None:
         """End what is left, so that a check leaves nothing behind."""
-        await asyncio.to_thread(end_marked, self._mark, 0.0)
+        await end_family(self._mark, 0.0, self._own())
         for started in self.started:
             await started.process.close(0.0)
+
+    def _own(self) -> list[psutil.Process]:
+        running = (process_of(started.process.pid) for started in self.started if started.process.is_there())
+        return [process for process in running if process is not None]

@@ -121,11 +121,18 @@ def _own_data_dir(settings: Settings) -> Iterator[Path]:
 
 async def _serve(gateway: Gateway, name: str) -> None:
     """Serve one connection until standard input ends, or SIGINT or SIGTERM."""
+    from drivers.runtime.subreaper import adopted_orphans
     from gateway.protocols.acp.transport.stdio import StandardLines
-    from gateway.security.authentication import ADMINISTRATOR
 
     lines = StandardLines()
     await lines.open()
+    async with adopted_orphans():
+        await _serve_lines(gateway, name, lines)
+
+
+async def _serve_lines(gateway: Gateway, name: str, lines: StandardLines) -> None:
+    from gateway.security.authentication import ADMINISTRATOR
+
     # Importing the protocol's package takes half a second; the store is opened meanwhile.
     importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, "gateway.protocols.acp.connection"))
     await gateway.open()

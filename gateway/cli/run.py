@@ -42,6 +42,7 @@ def run(config: Path | None, data_dir: Path | None, model: str | None, agent: st
 def _run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> int:
     """Run one turn and return the exit code. Raises ConfigError for an agent that cannot be used."""
     from drivers.runtime.process import Spawner
+    from drivers.runtime.subreaper import adopted_orphans
     from gateway.agents.configured_agents import Agents
 
     agents = Agents(settings, workspace=Path.cwd())
@@ -59,11 +60,12 @@ def _run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> 
     limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
 
     async def turn() -> int:
-        agent = await entry.driver.open(spec, Spawner(), limits)
-        try:
-            return await _Terminal(redactor).show(agent, prompt)
-        finally:
-            await agent.close()
+        async with adopted_orphans():
+            agent = await entry.driver.open(spec, Spawner(), limits)
+            try:
+                return await _Terminal(redactor).show(agent, prompt)
+            finally:
+                await agent.close()
 
     try:
         return asyncio.run(turn())

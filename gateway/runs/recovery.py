@@ -6,14 +6,13 @@ ends as that states. A run that waits for its client goes on waiting.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from drivers.contract.events import Error, OutputEvent, SessionEnd
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_tool_calls
-from drivers.runtime.process_tree import end_marked, end_tree
+from drivers.runtime.process_tree import described, end_family, process_of
 from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
 from gateway.runs.store_version_4_recovery import number_messages
@@ -32,16 +31,22 @@ No number is given to two events.
 async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> int:
     """Ends the agent processes of an earlier daemon with this data directory. Returns how many were found.
 
-    They are found by pid and start time, and their descendants by the marker in their environment. `grace` is in seconds.
+    They are found by pid and start time, and they and their descendants by the marker and the tag of the instance. `grace` is
+    in seconds. An entry of a process that has ended already is deleted; a failure of that does not prevent the start.
     """
-    found = 0
-    for marker, pid, created in await store.processes.all():
-        found += await asyncio.to_thread(end_tree, pid, created, grace)
-        await store.processes.ended(marker)
-    found += await asyncio.to_thread(end_marked, f"{instance}.", grace)
-    if found:
-        log.warning("ended %d processes of agents that an earlier daemon left behind", found)
-    return found
+    entries = await store.processes.all()
+    roots = [root for root in (process_of(pid, created) for _, pid, created in entries) if root is not None]
+    ended = await end_family(instance, grace, roots)
+    if ended.found:
+        log.warning("ended %d processes of agents that an earlier daemon left behind", len(ended.found) - len(ended.left))
+    if ended.left:
+        log.warning("processes of an earlier daemon's agents still run after SIGKILL: %s", described(ended.left))
+    left = {process.pid for process in ended.left}
+    try:
+        await store.processes.ended(*(marker for marker, pid, _ in entries if pid not in left))
+    except Exception as error:
+        log.warning("the end of an earlier daemon's processes cannot be stored: %s", error)
+    return len(ended.found)
 
 
 async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda agent: True) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
+from drivers.runtime.subreaper import adopted_orphans
 from gateway.config import Settings
 from gateway.embedded_server import listening_address
 from gateway.gateway import Gateway
@@ -81,9 +82,10 @@ class _Daemon:
         self._handle_signals()
         started = asyncio.create_task(self._on_start())
         try:
-            await self._server.serve()
-            if self._stopping is not None:
-                await self._stopping
+            async with adopted_orphans():
+                await self._server.serve()
+                if self._stopping is not None:
+                    await self._stopping
         finally:
             started.cancel()
             for number in SIGNALS:

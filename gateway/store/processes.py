@@ -19,10 +19,11 @@ class ProcessRepository:
         statement = insert(schema.processes).values(marker=marker, pid=pid, started_at=created)
         await self._database.write(lambda connection: connection.execute(statement).close())
 
-    async def ended(self, marker: str) -> None:
-        """Deletes a process."""
-        statement = delete(schema.processes).where(schema.processes.c.marker == marker)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+    async def ended(self, *markers: str) -> None:
+        """Deletes processes; those that are not stored are ignored."""
+        if markers:
+            statement = delete(schema.processes).where(schema.processes.c.marker.in_(markers))
+            await self._database.write(lambda connection: connection.execute(statement).close())
 
     async def all(self) -> list[tuple[str, int, float]]:
         """Returns (marker, pid, start time) of every stored process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -105,3 +106,11 @@ def gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+async def until_gone(pid: int, seconds: float = 30.0) -> None:
+    """Wait until this process has ended."""
+    deadline = time.monotonic() + seconds
+    while not gone(pid):
+        assert time.monotonic() < deadline, f"{pid} still runs"
+        await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ToolGrant
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
-from drivers.runtime.process_tree import living, marked
+from drivers.runtime.process_tree import family, living
 from tests.drivers.acp.small_agent import LIMITS, MARK, Open, agent_args, environment
 
 
@@ -36,4 +36,4 @@ async def open_agent(tmp_path: Path) -> AsyncIterator[Open]:
     yield start
     for agent in opened:
         await agent.close()
-    assert not living(marked(MARK))
+    assert not living(family(MARK))

@@ -23,7 +23,9 @@ from drivers.contract.client_services import (
 from drivers.runtime import local_client_services
 from drivers.runtime.local_client_services import MAX_PENDING, ClientRequests
 from drivers.runtime.process import Spawner
-from drivers.runtime.process_tree import living, marked
+from drivers.runtime.process_tree import family, living
+
+INSTANCE = f"hosttest{os.getpid()}"
 
 
 @pytest.fixture
@@ -31,10 +33,10 @@ async def host(tmp_path: Path) -> AsyncIterator[ClientRequests]:
     folder = tmp_path / "work"
     folder.mkdir()
     (tmp_path / "secret.txt").write_text("secret")
-    found = ClientRequests(folder, {"PATH": os.environ["PATH"]}, Spawner("hosttest"))
+    found = ClientRequests(folder, {"PATH": os.environ["PATH"]}, Spawner(INSTANCE))
     yield found
     await found.close()
-    assert not living(marked("hosttest"))
+    assert not living(family(INSTANCE))
 
 
 async def ask(host: ClientRequests, method: str, **params: Any) -> ClientResponse:
@@ -67,7 +69,7 @@ async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
     for name in ("work", "more", "more-of"):
         (tmp_path / name).mkdir()
     (tmp_path / "more" / "link").symlink_to(tmp_path / "more-of")
-    host = ClientRequests(tmp_path / "work", {"PATH": os.environ["PATH"]}, Spawner("hosttest"), (tmp_path / "more",))
+    host = ClientRequests(tmp_path / "work", {"PATH": os.environ["PATH"]}, Spawner(INSTANCE), (tmp_path / "more",))
     try:
         path = str(tmp_path / "more" / "new" / "file.txt")
         assert (await ask(host, "fs/write_text_file", path=path, content="one")).error is None
@@ -147,14 +149,14 @@ async def test_a_killed_terminal_is_gone_with_all_it_started(host: ClientRequest
     ended = (await ask(host, "terminal/wait_for_exit", terminalId=terminal)).result
     # If the child of the shell gets the signal first, the exit code of the shell contains it.
     assert ended["signal"] is not None or ended["exitCode"] == 128 + signal.SIGTERM
-    assert not living(marked("hosttest"))
+    assert not living(family(INSTANCE))
 
 
 async def test_the_end_of_the_session_ends_its_terminals(host: ClientRequests) -> None:
     await ask(host, "terminal/create", command="sleep 300")
-    assert living(marked("hosttest"))
+    assert living(family(INSTANCE))
     await host.close()
-    assert not living(marked("hosttest"))
+    assert not living(family(INSTANCE))
     assert (await ask(host, "terminal/create", command="sleep 300")).error == "the session has ended"
 
 
@@ -202,7 +204,7 @@ def editor() -> Editor:
 async def edited(tmp_path: Path, editor: Editor) -> AsyncIterator[ClientRequests]:
     """Client requests that the editor serves."""
     (tmp_path / "work").mkdir()
-    found = ClientRequests(tmp_path / "work", {}, Spawner("hosttest"), client=editor)
+    found = ClientRequests(tmp_path / "work", {}, Spawner(INSTANCE), client=editor)
     yield found
     await found.close()
 
@@ -281,7 +283,7 @@ class Silent(ClientServices):
 
 
 async def test_the_number_of_pending_client_requests_is_limited(tmp_path: Path) -> None:
-    host = ClientRequests(tmp_path, {}, Spawner("hosttest"), client=Silent())
+    host = ClientRequests(tmp_path, {}, Spawner(INSTANCE), client=Silent())
     answers: asyncio.Queue[ClientResponse] = asyncio.Queue()
     for n in range(MAX_PENDING + 1):
         host.begin(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 
+import psutil
 import pytest
 
+from drivers.runtime import process as process_module
+from drivers.runtime import process_tree
 from drivers.runtime.process import Process, Spawner
-from drivers.runtime.process_tree import end_tree, marked, started_at
-from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of
+from drivers.runtime.process_tree import end_family, family, process_of
+from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of, until_gone
 
 IGNORES_EOF = "print('up', flush=True)\nwhile True: time.sleep(60)"
 IGNORES_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + IGNORES_EOF
@@ -111,6 +114,15 @@ STRAYS = {
     "a child without our environment": (
         "print(child('import time; time.sleep(600)', env={}, start_new_session=True).pid, flush=True)"
     ),
+    "an orphan without our environment in its own session": (
+        'print(child(\'import os; pid = os.fork(); pid and (os.write(1, b"%d" % pid), os._exit(0)); os.close(1);'
+        " import time; time.sleep(600)', env={}, start_new_session=True, stdout=-1).communicate()[0].decode(), flush=True)"
+    ),
+    "an orphan without marker and tag in our session": (
+        "print(child('import os, sys; import resource; resource.setrlimit(10, (-1, -1)); pid = os.fork();"
+        ' pid and (os.write(1, b"%d" % pid), os._exit(0)); os.close(1);'
+        " import time; time.sleep(600)', env={}, stdout=-1).communicate()[0].decode(), flush=True)"
+    ),
     "a child that ignores SIGTERM": (
         "child('import os, signal, time; signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(600)')"
     ),
@@ -126,14 +138,67 @@ async def test_close_ends_all_processes_that_were_started(start: StartProcess, n
     assert gone(pid) and gone(process.pid)
 
 
-# A process without a marker whose parent has ended cannot be assigned to the agent.
-@pytest.mark.parametrize("name", [name for name in STRAYS if name != "a child without our environment"])
+@pytest.mark.parametrize("name", STRAYS)
 async def test_close_ends_the_processes_of_a_process_that_has_exited(start: StartProcess, name: str) -> None:
     process = await start(STRAYS[name] + "; time.sleep(0.2)")
     pid = int((await lines_of(process))[0])
     assert not gone(pid)
     await process.close(0.2)
     assert gone(pid)
+
+
+async def test_the_processes_of_a_process_that_has_exited_are_ended_without_close(start: StartProcess) -> None:
+    process = await start(STRAYS["an orphan in its own session"] + "; sys.exit(0)")
+    pid = int((await lines_of(process))[0])
+    await until_gone(pid)
+
+
+REPLACED = """
+import resource
+resource.setrlimit(10, (-1, -1))
+os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", sys.argv[1]], {})
+"""
+WITHOUT_MARKER = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, "PORTICO_AGENT_ID" in os.environ, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("grace", [0.0, 0.1])
+async def test_an_agent_without_marker_and_tag_is_ended_with_its_descendants(start: StartProcess, grace: float) -> None:
+    process = await start(f"sys.argv.append({WITHOUT_MARKER!r})" + REPLACED)
+    pid, has_marker = (await first_line(process)).split()
+    assert has_marker == b"False"
+    await asyncio.wait_for(process.close(grace), 30)
+    assert gone(int(pid)) and gone(process.pid)
+
+
+async def test_the_tag_is_there_from_the_first_instruction_on_and_not_in_this_process(start: StartProcess) -> None:
+    resource = pytest.importorskip("resource")
+    process = await start("import resource; print(*resource.getrlimit(10), flush=True); sys.stdin.read()")
+    other = await start("import resource; print(*resource.getrlimit(10), flush=True); sys.stdin.read()")
+    assert await first_line(process) != await first_line(other)
+    assert resource.getrlimit(10) == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+
+async def test_a_process_that_sigkill_does_not_end_is_logged_and_left(
+    start: StartProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = RecordingLedger()
+    process = await start(IGNORES_SIGTERM, ledger=ledger)
+    await first_line(process)
+    monkeypatch.setattr(process_tree, "KILL_SECONDS", 0.1)
+    # As in uninterruptible sleep, or of another user.
+    monkeypatch.setattr(psutil.Process, "kill", lambda self: None)
+    began = time.monotonic()
+    await asyncio.wait_for(process.close(0.0), 30)
+    assert time.monotonic() - began < 10
+    assert await process.exit_code() == -9
+    assert f"{process.pid} (python" in caplog.text
+    assert [name for name, *_ in ledger.calls] == ["started"]
+    assert await lines_of(process) == []
 
 
 async def test_other_agents_processes_are_left_alone(start: StartProcess) -> None:
@@ -148,28 +213,29 @@ async def test_other_agents_processes_are_left_alone(start: StartProcess) -> Non
 async def test_processes_are_found_by_the_instance_that_started_them(start: StartProcess) -> None:
     process = await start(IGNORES_EOF)
     await first_line(process)
-    assert process.pid in {found.pid for found in marked("test.")}
-    assert process.pid not in {found.pid for found in marked("test-of-another.")}
+    assert process.pid in {found.pid for found in family("test")}
+    assert process.pid not in {found.pid for found in family("test-of-another")}
 
 
 async def test_a_tree_is_ended_by_pid_and_start_time(start: StartProcess) -> None:
     process = await start("print(child('import time; time.sleep(600)', start_new_session=True).pid, flush=True); time.sleep(600)")
     pid = int(await first_line(process))
-    created = started_at(process.pid)
-    assert created is not None
-    assert await asyncio.to_thread(end_tree, process.pid, created + 100, 0.1) == 0
-    assert not gone(process.pid)
-    assert await asyncio.to_thread(end_tree, process.pid, created, 1.0) == 2
+    assert process_of(process.pid, process.created + 100) is None
+    root = process_of(process.pid, process.created)
+    assert root is not None
+    ended = await end_family("test-of-another", 1.0, [root])
+    assert {found.pid for found in ended.found} == {process.pid, pid} and not ended.left
     assert gone(pid)
     assert await process.exit_code() == -15
 
 
 class RecordingLedger:
-    """A ledger that records its calls, in order."""
+    """A ledger that records its calls, in order. Writes of a start fail if it is `broken`, and the first `failures` of an end."""
 
-    def __init__(self, *, broken: bool = False) -> None:
+    def __init__(self, *, broken: bool = False, failures: int = 0) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self._broken = broken
+        self.ends = asyncio.Event()
+        self._broken, self._failures = broken, failures
 
     async def started(self, marker: str, pid: int, created: float) -> None:
         self.calls.append(("started", marker, pid, created))
@@ -178,6 +244,10 @@ class RecordingLedger:
 
     async def ended(self, marker: str) -> None:
         self.calls.append(("ended", marker))
+        if self._failures:
+            self._failures -= 1
+            raise OSError("the disk is full")
+        self.ends.set()
 
 
 async def test_starts_and_ends_are_recorded_in_the_ledger(start: StartProcess) -> None:
@@ -185,7 +255,7 @@ async def test_starts_and_ends_are_recorded_in_the_ledger(start: StartProcess) -
     process: Process = await start(IGNORES_EOF, ledger=ledger)
     ((_, marker, pid, created),) = ledger.calls
     assert isinstance(marker, str) and marker.startswith("test.")
-    assert (pid, created) == (process.pid, started_at(process.pid))
+    assert (pid, created) == (process.pid, psutil.Process(process.pid).create_time())
     await process.close(0.0)
     await process.close(0.0)
     assert ledger.calls[1:] == [("ended", marker)]
@@ -197,6 +267,30 @@ async def test_a_process_that_cannot_be_recorded_is_ended(start: StartProcess) -
         await start(IGNORES_EOF, ledger=ledger)
     pid = ledger.calls[0][2]
     assert isinstance(pid, int) and gone(pid)
+
+
+async def test_an_end_that_cannot_be_recorded_fails_no_close_and_is_recorded_later(
+    start: StartProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process_module, "LEDGER_RETRIES", (0.0, 0.0))
+    ledger = RecordingLedger(failures=2)
+    process = await start(IGNORES_EOF, ledger=ledger)
+    await process.close(0.0)
+    await process.close(0.0)
+    await asyncio.wait_for(ledger.ends.wait(), 30)
+    assert [name for name, *_ in ledger.calls] == ["started", "ended", "ended", "ended"]
+    assert "disk is full" in caplog.text
+
+
+async def test_close_does_not_wait_for_a_ledger_that_is_locked(start: StartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Locked(RecordingLedger):
+        async def ended(self, marker: str) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(process_module, "LEDGER_SECONDS", 0.01)
+    process = await start(IGNORES_EOF, ledger=Locked())
+    await asyncio.wait_for(process.close(0.0), 30)
+    assert gone(process.pid)
 
 
 def test_every_gateway_has_an_instance_of_its_own() -> None:

@@ -1,0 +1,104 @@
+"""Makes this process the parent of orphaned descendants (a child subreaper), and reaps them. On Linux; elsewhere it does nothing.
+
+Which agent a process belongs to, and when it is ended, is decided in drivers/runtime/process_tree.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable
+
+import psutil
+
+from drivers.runtime.process_tree import described, living, signal_all, wait_gone
+
+log = logging.getLogger(__name__)
+
+PR_SET_CHILD_SUBREAPER = 36
+REAP_SECONDS = 5.0
+"""Seconds between two searches for orphans that have exited."""
+KILL_ROUNDS, KILL_SECONDS = 5, 0.2
+"""At the end: how often orphans are killed, and for how long each time is waited; those of the killed ones come next."""
+
+
+@contextlib.asynccontextmanager
+async def adopted_orphans(every: float = REAP_SECONDS) -> AsyncIterator[None]:
+    """Adopt orphans, reap those that exit, and at the end kill those that are left: no agent runs any more then.
+
+    For a process whose only children are agents. Orphans of other programs that it had as children before, such as those that a
+    shell started before its `exec`, are not killed.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    had_children = bool(_children())
+    _set_subreaper(True)
+    reaping = asyncio.create_task(_reap_repeatedly(every))
+    try:
+        yield
+    finally:
+        reaping.cancel()
+        if not had_children:
+            await _kill_orphans()
+        _set_subreaper(False)
+
+
+def reap(processes: Iterable[psutil.Process]) -> None:
+    """Reap those that are children of this process and have exited. Not for processes that the event loop waits for."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error, ChildProcessError):
+            if process.status() == psutil.STATUS_ZOMBIE and process.is_running():
+                os.waitpid(process.pid, os.WNOHANG)
+
+
+async def _reap_repeatedly(every: float) -> None:
+    seen = set[psutil.Process]()
+    while True:
+        await asyncio.sleep(every)
+        exited = {child for child in await asyncio.to_thread(_children, exited=True) if child.status() == psutil.STATUS_ZOMBIE}
+        # asyncio and subprocess reap their own children at once. What has not been reaped since the last time is an orphan.
+        reap(exited & seen)
+        seen = exited
+
+
+async def _kill_orphans() -> None:
+    for _ in range(KILL_ROUNDS):
+        orphans = living(_orphans())
+        if not orphans:
+            return
+        log.warning("killing processes that agents have left behind: %s", described(orphans))
+        signal_all(orphans, kill=True)
+        await wait_gone(orphans, KILL_SECONDS)
+        reap(orphans)
+
+
+def _orphans() -> list[psutil.Process]:
+    """Children in another session than this process. Agents have sessions of their own; a process cannot join an older one."""
+    found = []
+    for child in _children():
+        with contextlib.suppress(OSError):
+            if os.getsid(child.pid) != os.getsid(0):
+                found.append(child)
+    return found
+
+
+def _children(*, exited: bool = False) -> list[psutil.Process]:
+    """The children of this process. With `exited`, only if one of them has exited. Does not reap."""
+    try:
+        # Searching takes milliseconds, this system call microseconds.
+        one = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    return [] if exited and one is None else psutil.Process().children()
+
+
+def _set_subreaper(on: bool) -> None:
+    import ctypes  # 5 ms
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) != 0:
+        log.warning("this process cannot adopt orphans: %s", os.strerror(ctypes.get_errno()))
