@@ -223,8 +223,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             if kind == "config_option_update":
                 self.session.update(update)
             return []
-        if self.phase == "ready":
-            return [] if kind == "usage_update" else None
+        if self.phase == "ready" and kind != "usage_update":
+            return None
         parsed = SessionNotification.model_validate(params).update
         if isinstance(parsed, ToolCallStart | ToolCallProgress):
             return self._tool_call(self._calls.update(parsed))

@@ -19,8 +19,8 @@ from drivers.claude.tool_calls import CallRequest, TurnCalls
 from drivers.claude.tools import PREFIX, Toolset
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
-from drivers.contract.agent import Prompt, Reply
-from drivers.contract.capabilities import SupportsSteering
+from drivers.contract.agent import PermissionReply, Prompt, Reply
+from drivers.contract.capabilities import SupportsDebounce, SupportsSteering
 from drivers.contract.codec import IN_RUN
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Awaiting, ContextUse, Error, Hook, NativeSession, OutputEvent, SessionEnd, Usage
@@ -33,15 +33,25 @@ REDUNDANT = frozenset(
     }
 )  # fmt: skip
 """Subtypes of `system` lines whose content another line has too, or that no event can express."""
+OF_A_TURN = frozenset({"stream_event", "assistant", "user", "result"})
+"""Types of lines that belong to a turn."""
 LIFECYCLE_HOOKS = frozenset({"SessionStart", "Stop", "Notification"})
 HOOK_STATUS = {"success": "completed", "error": "failed"}
 NO_CONVERSATION = "No conversation found"
 INITIALIZE, PING = "init", "ping"
 """Ids of control requests."""
+PING_SECONDS = 2.0
+"""Seconds of silence after which a ping without an answer counts as answered. A ping takes about half a millisecond."""
+NO_RUN = "no run is active, the client cannot be asked"
 
 
-class ClaudeCodec(JsonLineCodec, SupportsSteering):
+class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
     """One process.
+
+    A line belongs to the turn that the CLI is in, which may be another one than that of the last prompt: a turn of its own about
+    a background task, or a late result. The CLI reports the id of the message that a turn begins with (`command_lifecycle`, and
+    the member `user_message_uuid`); older releases report that a turn begins (`init`), not which one. Until the prompt's turn
+    has begun, lines of a turn are of an earlier one.
 
     Parameters:
         initialize: Members of the control request that opens a session.
@@ -68,6 +78,8 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         self._metadata = SessionMetadata(reports_commands=not verbatim)
         self._user_messages = UserMessages(verbatim=verbatim)
         self._interrupts = 0
+        self._reports_ids = self._reports_turns = False
+        self._begun = True
         self._begin_turn()
         if once:
             self.phase = "running"
@@ -85,6 +97,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
 
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
+        self._begun = not (self._reports_ids or self._reports_turns)
         self._begin_turn()
         self._write(self._user_messages.prompt(prompt))
 
@@ -113,6 +126,13 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
             self._send_interrupt()
         return True
 
+    def debounce_seconds(self) -> float | None:
+        return PING_SECONDS if self.phase == "running" and self._calls.ping_pending else None
+
+    def debounced_events(self) -> list[OutputEvent]:
+        self._calls.ping_unanswered()
+        return self.deliver([])
+
     def _send_ping(self) -> None:
         self._control(PING, {"subtype": "mcp_status"})
 
@@ -127,6 +147,27 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         self.outbox += to_json(line) + b"\n"
 
     # -- from the CLI -------------------------------------------------------------------------------------------------
+
+    def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        if not self._begun:
+            self._begun = self._begins(message)
+            if not self._begun and message.get("type") in OF_A_TURN:
+                return []
+        return super().dispatch(message)
+
+    def _begins(self, message: dict[str, Any]) -> bool:
+        """Whether the turn of the prompt has begun, by a line that belongs to it or precedes it."""
+        kind = message.get("type")
+        if kind == "command_lifecycle":
+            return message.get("state") == "started" and message.get("command_uuid") in self._user_messages.ids
+        if kind == "system":
+            return message.get("subtype") == "init" and not self._reports_ids
+        message_id = message.get("uuid") if message.get("isReplay") else message.get("user_message_uuid")
+        return message_id in self._user_messages.ids
+
+    def _lifecycle(self, message: dict[str, Any]) -> list[OutputEvent]:
+        self._reports_ids = self._reports_ids or message["command_uuid"] in self._user_messages.ids
+        return []
 
     def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
         # While the client is asked the CLI may end a call by itself. The client's turn is over; the next begins with that.
@@ -167,7 +208,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
 
     def _init(self, message: dict[str, Any]) -> list[OutputEvent]:
         """A turn has started."""
-        self._turn_started = True
+        self._turn_started = self._reports_turns = True
         if self._interrupted:
             self._send_interrupt()
         session = NativeSession(native_id=message["session_id"], model=message.get("model"))
@@ -190,7 +231,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
 
     def _message(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         if message.get("isReplay"):
-            self._user_messages.replayed(message["message"]["content"])
+            self._user_messages.replayed(message.get("uuid"), message["message"]["content"])
             return []
         if self.phase not in IN_RUN:
             return []
@@ -204,7 +245,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
             if NO_CONVERSATION in text:
                 self.start_error = ResumeFailed(text)
             return [Error(message=text)]
-        if self.phase not in IN_RUN or "task-notification" in str(message.get("origin")):
+        if self.phase not in IN_RUN or not self._ends_turn(message):
             return []
         events = [*self._stream.end(), *self._compaction.end(), *usage_of(message)]
         events += context_of(message, self._stream.context, self._session.model if self._session else None)
@@ -217,6 +258,13 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
             return [*events, *last]
         self.phase = "ready"
         return [*events, *last, end]
+
+    def _ends_turn(self, result: dict[str, Any]) -> bool:
+        """Whether a result is of the prompt's turn."""
+        answered = [*(result.get("user_message_uuids") or ()), result.get("user_message_uuid")]
+        if self._reports_ids and any(answered):
+            return not self._user_messages.ids.isdisjoint(answered)
+        return "task-notification" not in str(result.get("origin"))
 
     def _control_response(self, message: dict[str, Any]) -> list[OutputEvent]:
         response = message["response"]
@@ -248,22 +296,28 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         if subtype == "hook_callback":
             call = request["input"]
             hook = CallRequest("hook", request_id, None)
-            self._calls.requested(call["tool_use_id"], call["tool_name"], call["tool_input"], hook, inner="agent_id" in call)
+            self._call_requested(call["tool_use_id"], call["tool_name"], call["tool_input"], hook, inner="agent_id" in call)
         elif subtype == "can_use_tool":
             call_id, name, given = request["tool_use_id"], request["tool_name"], request["input"]
             permission = CallRequest("permission", request_id, given)
-            self._calls.requested(call_id, name, given, permission, inner=bool(request.get("agent_id")))
+            self._call_requested(call_id, name, given, permission, inner=bool(request.get("agent_id")))
         elif subtype == "mcp_message":
             self._receive_mcp(request_id, request["message"])
         else:
             self._write(failure(request_id, f"not supported: {subtype}"))
+
+    def _call_requested(self, call_id: str, name: str, given: Any, request: CallRequest, *, inner: bool = False) -> None:
+        self._calls.requested(call_id, name, given, request, inner=inner)
+        if self._tools.wants(name) is not None and (self.phase not in IN_RUN or not self._begun):
+            # Of a turn of the CLI's own, or of a background task.
+            self._calls.reply(PermissionReply(call_id, False, NO_RUN))
 
     def _receive_mcp(self, request_id: str, message: dict[str, Any]) -> None:
         if message.get("method") == "tools/call":
             params = message["params"]
             call_id, name = params["_meta"]["claudecode/toolUseId"], PREFIX + params["name"]
             call = CallRequest("mcp", request_id, message["id"])
-            self._calls.requested(call_id, name, params.get("arguments") or {}, call)
+            self._call_requested(call_id, name, params.get("arguments") or {}, call)
             return
         if message.get("method") == "notifications/cancelled":
             self._calls.mcp_call_cancelled(message["params"]["requestId"])
@@ -286,6 +340,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering):
         "control_request": _control_request,
         "control_cancel_request": _request_cancelled,
         "tool_progress": _ignore,
+        "command_lifecycle": _lifecycle,
         "keep_alive": _ignore,
         "rate_limit_event": _ignore,
     }

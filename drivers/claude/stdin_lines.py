@@ -1,7 +1,9 @@
-"""The lines that bring a user's messages to claude, and which of these messages the CLI has not read yet."""
+"""The lines that bring a user's messages to claude, their ids, and which of these messages the CLI has not read yet."""
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import dataclass
 from typing import Any
 
 from drivers.claude.content import native_content
@@ -16,43 +18,60 @@ CONTINUE = (
 continues by itself, but before it has the hook that requests permissions."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A message that the CLI has not read yet. `content` is comparable with what the CLI repeats."""
+
+    id: str
+    content: Any
+    steers: bool
+
+
 class UserMessages:
     """The messages of one process.
 
     Parameters:
         verbatim: Whether a message is never a command to the CLI.
+
+    Attributes:
+        ids: The ids of the run's messages. The CLI (2.1.329) repeats them in the lines about a turn and in its result.
     """
 
     def __init__(self, *, verbatim: bool) -> None:
+        self.ids: set[str] = set()
         self._verbatim = verbatim
-        self._unread: list[tuple[Any, bool]] = []
+        self._unread: list[Unread] = []
 
     def prompt(self, prompt: Prompt) -> dict[str, Any]:
         """The line that begins a turn."""
         self._unread.clear()
+        self.ids.clear()
         return self._line(CONTINUE if prompt.go_on else native_content(prompt.content), steers=False)
 
     def steer(self, prompt: Prompt) -> dict[str, Any]:
         """The line of a message to the running agent."""
         return self._line(native_content(prompt.content), steers=True)
 
-    def replayed(self, content: Any) -> None:
-        """The CLI has read the message with this content, and repeats it."""
+    def replayed(self, message_id: Any, content: Any) -> None:
+        """The CLI has read a message and repeats it, in older releases without its id."""
         plain = _plain(content)
-        found = next((message for message in self._unread if message[0] == plain), None)
-        if found is not None:
-            self._unread.remove(found)
+        found = [message for message in self._unread if message.id == message_id]
+        found = found or [message for message in self._unread if message.content == plain]
+        if found:
+            self._unread.remove(found[0])
 
     @property
     def unread_steers(self) -> bool:
         """Whether the CLI has not read a message to the running agent yet."""
-        return any(steers for _, steers in self._unread)
+        return any(message.steers for message in self._unread)
 
     def _line(self, content: Any, *, steers: bool) -> dict[str, Any]:
         content = _escaped(content) if self._verbatim else _command_last(content)
-        self._unread.append((_plain(content), steers))
+        message_id = str(uuid.uuid4())
+        self.ids.add(message_id)
+        self._unread.append(Unread(message_id, _plain(content), steers))
         message = {"role": "user", "content": content}
-        return {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""}
+        return {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": "", "uuid": message_id}
 
 
 def escape_command(text: str) -> str:

@@ -83,7 +83,10 @@ class TurnCalls:
     Parameters:
         tools: The tools of the session.
         write: Writes a line to the CLI.
-        ping: Sends the CLI a request that it answers at once; `ping_answered` is called then.
+        ping: Sends the CLI a request that it answers at once; `ping_answered` is called then, or else `ping_unanswered`.
+
+    Attributes:
+        ping_pending: Whether a ping has no answer yet.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class TurnCalls:
         self._calls: dict[str, TurnCall] = {}
         self._cancelled = False
         self._idle_pings = 0
-        self._ping_pending = False
+        self.ping_pending = False
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -156,8 +159,13 @@ class TurnCalls:
             call.requests = [request for request in call.requests if (request.channel, request.subject) != ("mcp", rpc_id)]
 
     def ping_answered(self) -> None:
-        self._ping_pending = False
+        self.ping_pending = False
         self._idle_pings += 1
+
+    def ping_unanswered(self) -> None:
+        """The CLI is silent and has not answered a ping: it begins no more calls."""
+        self.ping_pending = False
+        self._idle_pings = IDLE_PINGS
 
     # -- replies of the client ------------------------------------------------------------------------------------------
 
@@ -206,8 +214,8 @@ class TurnCalls:
         """Whether the CLI begins no more calls. Sends a ping to find out."""
         if self._idle_pings >= IDLE_PINGS:
             return True
-        if not self._ping_pending:
-            self._ping_pending = True
+        if not self.ping_pending:
+            self.ping_pending = True
             self._ping()
         return False
 

@@ -101,7 +101,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
     def interrupt(self) -> bool:
         self._interrupted = True
         # The CLI itself rejects what is pending when its turn is interrupted.
-        self._requests.pending.clear()
+        self._requests.clear()
         self.phase = "running"
         self._send_interrupt()
         return True
@@ -119,7 +119,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         return self._held.pass_on(events, waiting=waiting) if waiting or self._held.events else events
 
     def debounce_seconds(self) -> float | None:
-        if self.phase != "running" or not self._requests.pending:
+        if self.phase != "running" or not self._requests.unanswered:
             return None
         if self._clock - self._first_request_at > DEBOUNCE_RUNNING * 1000:
             # A command that is never silent must not hold the others back.
@@ -127,9 +127,12 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         return DEBOUNCE_RUNNING if self._turn.calls.running.keys() - self._requests.pending.keys() else DEBOUNCE
 
     def debounced_events(self) -> list[OutputEvent]:
-        if self.phase != "running" or not self._requests.pending:
+        if self.phase != "running":
             return []
-        events = self.deliver([self._requests.announce()])
+        events = self._requests.start_early()
+        if not self._requests.pending:
+            return self.deliver(events)
+        events = self.deliver([*events, self._requests.announce()])
         self.phase = "waiting"
         return events
 
@@ -156,7 +159,10 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         handler = self.handlers.get(method)
         if handler is not None:
             return handler(self, message["params"])
-        return self._turn.read(method, message["params"]) if self.phase in IN_RUN else []
+        if self.phase not in IN_RUN:
+            return []
+        events = self._turn.read(method, message["params"])
+        return events if events is None or method != "item/started" else [*events, *self._requests.item_started()]
 
     def _response(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         events = self._rpc.receive_response(message)
@@ -169,7 +175,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         if self.phase not in IN_RUN or self._interrupted:
             decline(self._rpc, request_id, method)
             return []
-        if not self._requests.pending:
+        if not self._requests.unanswered:
             self._first_request_at = self._clock
         return self._requests.receive(request_id, method, params)
 
@@ -197,7 +203,10 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
     def _on_turn_started(self, params: dict[str, Any]) -> list[OutputEvent]:
         if self.phase != "running" or self._turn_started or params["threadId"] != self._thread.thread_id:
             return []
-        self._turn.turn_id = params["turn"]["id"]
+        turn_id = params["turn"]["id"]
+        if self._turn.turn_id not in (None, turn_id):
+            return []
+        self._turn.turn_id = turn_id
         self._turn_started = True
         if self._interrupted:
             self._send_interrupt()
@@ -221,7 +230,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
             return self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
         # An interrupt leaves running commands in the background: they are ended before the run is over.
         self.phase = "running"
-        self._requests.pending.clear()
+        self._requests.clear()
         self._rpc.request("thread/backgroundTerminals/clean", {"threadId": self._thread.thread_id}, self._background_ended)
         return []
 
@@ -237,7 +246,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         if self._used is not None and self._used != self._used_before:
             events.append(usage_of(self._used, self._used_before))
         self.phase = "ready"
-        self._requests.pending.clear()
+        self._requests.clear()
         return [*events, *last, end]
 
     def _on_token_usage(self, params: dict[str, Any]) -> list[OutputEvent]:
@@ -261,6 +270,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
 
     def _on_error(self, params: dict[str, Any]) -> list[OutputEvent]:
         if params["threadId"] != self._thread.thread_id or self.phase not in IN_RUN or not params.get("willRetry"):
+            return []
+        if self._turn.is_of_another(params):
             return []
         error = params["error"]
         if self._unauthorized is None and _is_unauthorized(error):

@@ -11,7 +11,7 @@ from drivers.codecs.json_rpc import JsonRpcPeer
 from drivers.codecs.tool_calls import Call, CallTracker
 from drivers.codex.content import tool_output
 from drivers.codex.grants import Grants
-from drivers.codex.items import call_of, outcome_of, snake
+from drivers.codex.items import call_of, outcome_of, plain_command, snake
 from drivers.codex.mcp_servers import ELICITATION, call_of_elicitation
 from drivers.contract.agent import PermissionReply, Reply
 from drivers.contract.client_services import METHOD_NOT_FOUND
@@ -65,7 +65,20 @@ class TurnStream:
     def read(self, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         """The events of a notification; None if its method is unknown."""
         handler = _NOTIFICATIONS.get(method)
-        return handler(self, params) if handler else None
+        if handler is None:
+            return None
+        return [] if self.is_of_another(params) else handler(self, params)
+
+    def is_of_another(self, params: dict[str, Any]) -> bool:
+        """Whether a notification or a request is of another turn of the thread, such as a late one of the turn before.
+
+        Sub-agents have threads of their own. A call that this turn has started may end in another.
+        """
+        turn_id = params.get("turnId")
+        if turn_id is None or turn_id == self.turn_id or not self._in_thread(params):
+            return False
+        item = params.get("item")
+        return not (isinstance(item, dict) and str(item.get("id")) in self.calls)
 
     def start_call(self, call_id: str, reason: str | None = None) -> list[OutputEvent]:
         """The start of a call that was held back for the model's reason; nothing if it has started."""
@@ -77,6 +90,10 @@ class TurnStream:
     def start_requested(self, call: Call) -> list[OutputEvent]:
         """The start of a call that only a request of the CLI announces."""
         return [] if call.id in self.calls else self._start(call)
+
+    def knows(self, call_id: str) -> bool:
+        """Whether the item of a call has started."""
+        return call_id in self.calls or call_id in self._unstarted
 
     def retried(self) -> list[OutputEvent]:
         """The model's stream broke and the CLI asks the model again: what was streamed of the message does not count."""
@@ -225,7 +242,18 @@ class TurnRequests:
     def __init__(self, rpc: JsonRpcPeer, grants: Grants, app_tools: frozenset[str], turn: TurnStream) -> None:
         self._rpc, self._grants, self._app_tools, self._turn = rpc, grants, app_tools, turn
         self.pending: dict[str, PendingRequest] = {}
+        self._early: dict[str, tuple[Any, str, dict[str, Any]]] = {}
         self._elicited: set[str] = set()
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a request has no answer yet."""
+        return bool(self.pending or self._early)
+
+    def clear(self) -> None:
+        """Forget the requests, which the CLI itself rejects."""
+        self.pending.clear()
+        self._early.clear()
 
     @property
     def announced(self) -> bool:
@@ -235,11 +263,24 @@ class TurnRequests:
     def receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         """The events of a request. None if it is unknown or malformed: it is declined then, since the CLI waits for an answer."""
         try:
-            events = self._receive(request_id, method, params)
+            events = None if self._turn.is_of_another(params) else self._receive(request_id, method, params)
         except MALFORMED:
             events = None
         if events is None:
             decline(self._rpc, request_id, method)
+        return events
+
+    def item_started(self) -> list[OutputEvent]:
+        """The events of approvals that were requested before their items started."""
+        known = [call_id for call_id in self._early if self._turn.knows(call_id)]
+        return [event for call_id in known for event in self._approve_early(call_id)]
+
+    def start_early(self) -> list[OutputEvent]:
+        """The events of approvals whose items have not started: their calls start with what the requests have."""
+        events: list[OutputEvent] = []
+        for call_id, (_, method, params) in list(self._early.items()):
+            events += self._turn.start_requested(_call_of_approval(call_id, APPROVALS[method], params))
+            events += self._approve_early(call_id)
         return events
 
     def announce(self) -> Awaiting:
@@ -262,6 +303,9 @@ class TurnRequests:
 
     def _receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         if method in APPROVALS:
+            if not self._turn.knows(params["itemId"]):
+                self._early[params["itemId"]] = request_id, method, params
+                return []
             return self._approval(request_id, APPROVALS[method], params)
         if method == ELICITATION:
             return self._elicitation(request_id, params)
@@ -271,6 +315,10 @@ class TurnRequests:
             self.pending[call.id] = PendingRequest(request_id, "result")
             return self._turn.start_requested(call)
         return None
+
+    def _approve_early(self, call_id: str) -> list[OutputEvent]:
+        request_id, method, params = self._early.pop(call_id)
+        return self._approval(request_id, APPROVALS[method], params)
 
     def _approval(self, request_id: Any, tool: str, params: dict[str, Any]) -> list[OutputEvent]:
         call_id = params["itemId"]
@@ -312,6 +360,15 @@ class TurnRequests:
             params = {"threadId": thread_id, "expectedTurnId": self._turn.turn_id, "input": [message]}
             self._rpc.request("turn/steer", params, lambda result, error: [])
         self._rpc.respond(request.request_id, request.decision(granted=False))
+
+
+def _call_of_approval(call_id: str, tool: str, params: Mapping[str, Any]) -> Call:
+    """The call of an approval whose item is not known; only that of a command has the input."""
+    given = {name: params[name] for name in ("cwd", "reason") if params.get(name)}
+    if tool == "shell":
+        command = plain_command(str(params.get("command") or ""))
+        return Call(call_id, tool, {"command": command, **given}, command)
+    return Call(call_id, tool, {"changes": [], **given})
 
 
 def decline(rpc: JsonRpcPeer, request_id: Any, method: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from drivers.contract.agent import Agent, Prompt, Reply
@@ -19,7 +20,7 @@ from drivers.contract.capabilities import (
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Launch
 from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull
-from drivers.contract.events import Commands, Error, OutputEvent, SessionEnd, Stdout, Title
+from drivers.contract.events import Commands, ContextUse, Error, NativeSession, OutputEvent, SessionEnd, Stdout, Title
 from drivers.contract.tool_server import ToolRequest, ToolServer
 from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.pipes import INPUT_HIGH_WATER
@@ -31,8 +32,39 @@ INTERRUPTED = 130
 TIMED_OUT = 124
 """The exit code of a run that a time limit ended, as of coreutils' timeout."""
 
-BETWEEN_RUNS = Stdout | Commands | Title
-"""Events that are kept for the next run when they come between two runs."""
+UNREPORTED_BYTES = 64 * 1024
+"""Bytes of raw lines between two runs that are kept; older lines are dropped."""
+
+
+class EventsBetweenRuns:
+    """The events between two runs that the next run reports: the state of the session, and raw lines.
+
+    All others belong to no prompt and are dropped: a late token is no part of the next answer.
+    """
+
+    def __init__(self) -> None:
+        self._state: dict[type[OutputEvent], OutputEvent] = {}
+        self._lines: deque[Stdout] = deque()
+        self._bytes = 0
+
+    def add(self, events: Iterable[OutputEvent]) -> None:
+        """Keep raw lines, and the last event of each kind about the session."""
+        for event in events:
+            if isinstance(event, NativeSession | Commands | Title | ContextUse):
+                self._state[type(event)] = event
+            elif isinstance(event, Stdout):
+                self._lines.append(event)
+                self._bytes += len(event.line)
+                while self._bytes > UNREPORTED_BYTES:
+                    self._bytes -= len(self._lines.popleft().line)
+
+    def take(self) -> list[OutputEvent]:
+        """Return the events and forget them."""
+        events: list[OutputEvent] = [*self._state.values(), *self._lines]
+        self._state.clear()
+        self._lines.clear()
+        self._bytes = 0
+        return events
 
 
 class CliAgent(Agent):
@@ -57,7 +89,8 @@ class CliAgent(Agent):
             tool_server.listen(self._tool_requested, self._tool_cancelled)
         self._limits = RunLimits(limits, task=codec.phase == "running")
         self._ready: list[OutputEvent] = []
-        self._between_runs: list[OutputEvent] = []
+        self._between_runs = EventsBetweenRuns()
+        self._reading: asyncio.Task[None] | None = None
         self._run_over = False
         self._gone = False
         self._exit: asyncio.Task[None] | None = None
@@ -84,6 +117,11 @@ class CliAgent(Agent):
         if agent._gone or agent._codec.start_error is not None:
             await agent._terminate(0.0)
             raise agent._start_error()
+        if agent._codec.phase == "ready":
+            agent._run_over = True
+            agent._between_runs.add(agent._ready)
+            agent._ready = []
+            agent._read_between_runs()
         return agent
 
     @property
@@ -99,12 +137,12 @@ class CliAgent(Agent):
         return self._process.pid
 
     async def prompt(self, prompt: Prompt) -> None:
+        await self._stop_reading_between_runs()
         if not self.alive or not self._process.is_there():
             raise AgentGone("the agent's process has ended")
         self._limits.begin()
         self._run_over = False
-        self._ready += self._between_runs
-        self._between_runs = []
+        self._ready = self._between_runs.take()
         self._codec.prompt(prompt)
         self._flush()
         self._take_pending()
@@ -113,8 +151,17 @@ class CliAgent(Agent):
         while not self._ready:
             if self._gone:
                 raise AgentGone("the agent's process has ended")
-            await self._step()
+            if self._reading is not None:
+                # Between two runs there are no events but the end of the process.
+                await asyncio.wait([self._reading])
+                self._reading = None
+                if self._exit is not None:
+                    await asyncio.shield(self._exit)
+            else:
+                await self._step()
         events, self._ready = self._ready, []
+        if self._run_over:
+            self._read_between_runs()
         return events
 
     async def reply(self, reply: Reply) -> None:
@@ -169,10 +216,36 @@ class CliAgent(Agent):
 
     async def _end_all(self, grace: float) -> None:
         """End the process first and then what served it: the CLI would report a connection that is cut to the model."""
+        if self._reading is not None:
+            self._reading.cancel()
         await self._process.close(grace)
         await self._client_requests.close()
         if self._tool_server is not None:
             await self._tool_server.close()
+
+    # -- between two runs ---------------------------------------------------------------------------------------------
+
+    def _read_between_runs(self) -> None:
+        """Read on in the background: what the process writes now belongs to no prompt, and its requests get their responses."""
+        if self._reading is None and not self._gone and self._exit is None:
+            self._reading = asyncio.create_task(self._read_until_prompt())
+
+    async def _read_until_prompt(self) -> None:
+        while self._exit is None:
+            self._read(await self._process.read_lines())
+        await asyncio.shield(self._exit)
+
+    async def _stop_reading_between_runs(self) -> None:
+        """Read what the process has written so far, and leave the rest to the next run."""
+        reading, self._reading = self._reading, None
+        if reading is None:
+            return
+        reading.cancel()
+        await asyncio.wait([reading])
+        if self._exit is None and (lines := self._process.available_lines()):
+            self._read(lines)
+        if self._exit is not None:
+            await asyncio.shield(self._exit)
 
     # -- output of the process ----------------------------------------------------------------------------------------
 
@@ -213,7 +286,7 @@ class CliAgent(Agent):
         lines = self._process.available_lines()
         if lines:
             self._read(lines)
-        if self._process.output_ended or (lines and self._run_over):
+        if self._exit is not None or self._process.output_ended or (lines and self._run_over):
             return
         deadline = self._next_deadline()
         if deadline is None or deadline.at > time.monotonic():
@@ -261,7 +334,7 @@ class CliAgent(Agent):
         for event in events:
             if self._run_over:
                 # After its session_end a run has no more events.
-                self._between_runs += [event] if isinstance(event, BETWEEN_RUNS) else []
+                self._between_runs.add([event])
                 continue
             if type(event) is SessionEnd:
                 event = event.model_copy(update={"duration_ms": self._limits.elapsed_ms})

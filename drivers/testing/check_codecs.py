@@ -60,6 +60,24 @@ async def again(setup: Setup) -> None:
         player.exit(0)
 
 
+async def late(setup: Setup) -> None:
+    for form, codec, lines in await _forms(setup):
+        if form != "session":
+            continue
+        player, run = Player(codec(), most_prompts=1), list[bytes]()
+        for line in lines:
+            player.play([line])
+            run.append(line)
+            if player.ends:
+                break
+        else:
+            raise Skipped("no run of the recorded lines ends; its handshake has ids that differ in each run")
+        for line in run:
+            player.feed(line)
+            if player.codec.phase != "ready" or player.codec.protocol_error:
+                raise Failed(f"session(): the line {line[:200]!r} after the end of its run set phase or protocol_error")
+
+
 async def damage(setup: Setup) -> None:
     for form, codec, lines in await _forms(setup):
         for seed in range(ROUNDS):
@@ -130,6 +148,7 @@ CHECKS = (
     Check("ends", "a codec ends a run under way with one session_end when its process exits", ends),
     Check("recorded lines", "what the program printed, read again by a fresh codec: every run ends once, last", again),
     Check("unknown lines", "a line that the codec does not understand becomes stdout, and nothing raises", junk),
+    Check("late lines", "the lines of a run, again after its end: no run begins or ends", late),
     Check(
         "damaged lines", f"{ROUNDS} ways to damage what the program printed: nothing raises, every run ends once, last", damage
     ),

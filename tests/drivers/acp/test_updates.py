@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drivers.acp.agent_profile import AgentProfile
 from drivers.contract.agent import Prompt
-from drivers.contract.events import Commands, Plan, PlanEntry, SlashCommand, Stdout, Title
+from drivers.contract.events import Commands, ContextUse, Plan, PlanEntry, SlashCommand, Stdout, Title
 from tests.drivers.acp.small_agent import Agent
 
 HELP = {"name": "help", "description": "Helps."}
@@ -64,6 +64,16 @@ def test_a_title_is_set_and_removed() -> None:
     assert agent.update("session_info_update", title="One") == [Title(text="One")]
     assert agent.update("session_info_update", title="One") == []
     assert agent.update("session_info_update", title=None) == [Title(text=None)]
+
+
+def test_the_use_of_the_context_is_reported_between_runs_too() -> None:
+    agent = Agent()
+    agent.open()
+    for _ in range(2):
+        assert agent.update("usage_update", used=5, size=100) == [ContextUse(used=5, size=100)]
+        assert agent.update("usage_update", "another", used=5, size=100) == []
+        agent.codec.prompt(Prompt("go"))
+        agent.answer(stopReason="end_turn")
 
 
 def test_malformed_updates_are_reported_as_stdout() -> None:

@@ -19,12 +19,13 @@ GRANTS = (ToolGrant("Bash"), ToolGrant("Read", True), ToolGrant("Agent", True))
 
 
 class Cli:
-    """The CLI's side of a codec."""
+    """The CLI's side of a codec; unless it is `prompted`, the session has no run yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, prompted: bool = True) -> None:
         self.codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
         self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "init", "response": {}}})
-        self.codec.prompt(Prompt("go"))
+        if prompted:
+            self.codec.prompt(Prompt("go"))
         self.codec.outbox.clear()
 
     def take(self, *lines: Json) -> list[OutputEvent]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -70,7 +71,9 @@ def test_prompts_are_kept_literal(content: Content, native: Any) -> None:
     codec = ready()
     codec.prompt(Prompt(content))
     message = {"role": "user", "content": native}
-    assert written(codec) == [{"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""}]
+    (line,) = written(codec)
+    assert uuid.UUID(line.pop("uuid"))
+    assert line == {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""}
     assert codec.phase == "running"
 
 

@@ -26,7 +26,8 @@ def wire(name: str) -> list[Json]:
 
 
 def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
-    """The lines and events of a codec that receives the recorded prompts, replies and output again."""
+    """The lines (without the random id of a prompt) and events of a codec that receives the recorded prompts, replies and output
+    again."""
     codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
     written: list[Json] = []
     events: list[Json] = []
@@ -42,6 +43,8 @@ def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
             events += [json.loads(event.encode()) for event in codec.receive(json.dumps(found["out"]).encode())]
         written += [json.loads(line) for line in bytes(codec.outbox).splitlines()]
         codec.outbox.clear()
+    for line in written:
+        line.pop("uuid", None)
     return written, events
 
 

@@ -80,6 +80,15 @@ class EndsOnAnySessionEnd(EventLineCodec):
         return [SessionEnd(exit_code=0)] if b"session_end" in line else events
 
 
+class BeginsOnLateOutput(EventLineCodec):
+    """Takes output for the beginning of a run."""
+
+    def receive(self, line: bytes) -> list[OutputEvent]:
+        if b"agent_token" in line and self.phase == "ready":
+            self.phase = "running"
+        return super().receive(line)
+
+
 class ReportsSuccessOnExit(EventLineCodec):
     """Reports success when its process exits."""
 

@@ -143,6 +143,7 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("ends", Coded(broken_codecs.Repeats), "though"),
     ("unknown lines", Coded(broken_codecs.Loses), "is lost; a line that is not understood is a Stdout event"),
     ("unknown lines", Coded(broken_codecs.AssumesValidLines), "raised ValueError: unknown line"),
+    ("late lines", Coded(broken_codecs.BeginsOnLateOutput), "after the end of its run set phase or protocol_error"),
     ("damaged lines", Coded(broken_codecs.AssumesValidLines), "with recorded lines damaged ("),
     ("damaged lines", Coded(broken_codecs.EndsOnAnySessionEnd), "gave a session_end though no run was under way"),
 ]
@@ -179,7 +180,7 @@ async def test_a_driver_without_processes_or_codecs_is_checked_as_far_as_it_goes
     found = {outcome.check: outcome.status for outcome in await outcomes(broken.Closed(), tmp_path)}
     assert [name for name, status in found.items() if status == "failed"] == []
     skipped = {name for name, status in found.items() if status == "skipped"}
-    codecs = {"arguments", "ends", "recorded lines", "unknown lines", "damaged lines"}
+    codecs = {"arguments", "ends", "recorded lines", "unknown lines", "late lines", "damaged lines"}
     assert skipped == {"native session", "seeds", "stuck", "killed", "close"} | codecs | set(TOOL_CHECKS)
 
 
