@@ -107,7 +107,7 @@ class Fuzz:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 async def test_generated_requests_get_documented_responses(daemon: Daemon, tmp_path: Path, mode: GenerationMode) -> None:
     write_config(tmp_path, gateway_config(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
