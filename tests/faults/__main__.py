@@ -11,14 +11,32 @@ import time
 from collections.abc import Sequence
 
 from tests.faults.campaign import Campaign, Report, run_campaign
+from tests.faults.clock import clock
+from tests.faults.followers import followers
 from tests.faults.kills import kills, start_kills
+from tests.faults.migrations import migrations
+from tests.faults.pauses import pauses
+from tests.faults.shutdown import shutdown
+from tests.faults.storage import disk, lock
 from tests.faults.store_faults import store
 from tests.faults.trees import trees
 
 DETAILS = 25
 """Failures of a campaign that are printed with their violations."""
 WIDTH = 600
-CAMPAIGNS: dict[str, Campaign] = {"kills": kills, "start": start_kills, "store": store, "trees": trees}
+CAMPAIGNS: dict[str, Campaign] = {
+    "store": store,
+    "kills": kills,
+    "trees": trees,
+    "migrations": migrations,
+    "lock": lock,
+    "start": start_kills,
+    "disk": disk,
+    "followers": followers,
+    "pauses": pauses,
+    "shutdown": shutdown,
+    "clock": clock,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,16 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CAMPAIGNS)}; all if none is given")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all random choices (1)")
     parser.add_argument("--quick", action="store_true", help="a part of the cases, in less than three minutes")
+    parser.add_argument("--jobs", type=int, default=2, help="campaigns that run at the same time (2)")
     given = parser.parse_args(argv)
     if unknown := set(given.names) - set(CAMPAIGNS):
         parser.error(f"there is no campaign {', '.join(sorted(unknown))}; there are {', '.join(CAMPAIGNS)}")
     began = time.monotonic()
     _print(f"seed {given.seed}{', quick' if given.quick else ''}, {os.cpu_count()} CPUs, {platform.platform()}")
     _print("\n| campaign | cases | failures | seconds |\n|---|---:|---:|---:|")
-    reports = []
-    for name in given.names or CAMPAIGNS:
-        reports.append(asyncio.run(run_campaign(name, CAMPAIGNS[name], given.seed, given.quick)))
-        _print(_row(reports[-1]))
+    reports = asyncio.run(_run(given.names or [*CAMPAIGNS], given))
     cases, failures = sum(report.cases for report in reports), sum(len(report.failures) for report in reports)
     _print(f"| all | {cases} | {failures} | {time.monotonic() - began:.0f} |")
     for report in reports:
@@ -44,6 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failed := [report.name for report in reports if report.failures]:
         _print(f"\nTo repeat: python -m tests.faults {' '.join(failed)} --seed {given.seed}{' --quick' if given.quick else ''}")
     return 1 if failed else 0
+
+
+async def _run(names: Sequence[str], given: argparse.Namespace) -> list[Report]:
+    """Run the campaigns and print a row for each as it ends."""
+    queue, reports = list(reversed(names)), []
+
+    async def work() -> None:
+        while queue:
+            name = queue.pop()
+            reports.append(await run_campaign(name, CAMPAIGNS[name], given.seed, given.quick))
+            _print(_row(reports[-1]))
+
+    await asyncio.gather(*(work() for _ in range(given.jobs)))
+    return reports
 
 
 def _print(text: str) -> None:

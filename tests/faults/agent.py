@@ -128,7 +128,7 @@ class Agent:
         return self.requests.pop(0)
 
     def play(self, prompt: "dict[str, Any]") -> None:
-        self.prompt, self.texts = prompt["id"], 0
+        self.prompt, self.texts, self.calls = prompt["id"], 0, 0
         reason, code = "end_turn", 0
         self.requests = [one for one in self.requests if one["type"] != "interrupt"]
         try:

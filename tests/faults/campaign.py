@@ -6,7 +6,7 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +75,7 @@ class Run:
             problems = [f"{type(error).__name__}: {error}"]
         self.record(name, problems)
 
-    async def concurrently(self, jobs: list[Callable[[], Awaitable[None]]], workers: int) -> None:
+    async def concurrently(self, jobs: Sequence[Callable[[], Awaitable[None]]], workers: int) -> None:
         """Run the jobs, at most `workers` at a time."""
         queue = list(reversed(jobs))
 

@@ -81,6 +81,7 @@ class Daemon:
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
     fault_id: str = ""
+    inject_id: str = ""
 
     def __post_init__(self) -> None:
         for folder in ("data", "work", "user"):
@@ -195,7 +196,7 @@ class Daemon:
 
     def inject(self, **plan: Any) -> str:
         """Replace the faults of the launcher; without arguments there are none. Return the id of the plan."""
-        plan_id = uuid.uuid4().hex[:8]
+        plan_id = self.inject_id = uuid.uuid4().hex[:8]
         path = self.home / "faults.new"
         path.write_text(json.dumps({"id": plan_id, **plan}))
         path.replace(self.home / "faults.json")
@@ -240,11 +241,12 @@ class Daemon:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def client(self) -> httpx.AsyncClient:
+    def client(self, seconds: float = CLIENT_SECONDS) -> httpx.AsyncClient:
+        """A client with the key, whose requests may take so long."""
         headers = {"Authorization": f"Bearer {KEY}"}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         return httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=CLIENT_SECONDS, limits=limits, verify=False, trust_env=False
+            base_url=self.url, headers=headers, timeout=seconds, limits=limits, verify=False, trust_env=False
         )
 
 
