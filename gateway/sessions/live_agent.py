@@ -10,7 +10,7 @@ from dataclasses import replace
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import ClientServices
-from drivers.contract.errors import AgentUnavailable, ResumeFailed
+from drivers.contract.errors import DriverError, ResumeFailed
 from drivers.contract.messages import Message, SystemMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
@@ -50,7 +50,7 @@ class LiveAgent:
     async def start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
         """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
 
-        Without `resume` it is always a fresh native session that is seeded.
+        Without `resume`, and where the CLI does not resume its session, a fresh native session is seeded.
         """
         await self.end()
         await self.native_id_stored()
@@ -58,7 +58,7 @@ class LiveAgent:
         self._settings, self._announced = settings, self._client_services
         try:
             self.current = await self._open(self._spec(settings, history), resume)
-        except AgentUnavailable as error:
+        except DriverError as error:
             self._metrics.failed_to_start()
             raise AgentProblem(self._shared.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
         self.record_native_id()
@@ -121,8 +121,11 @@ class LiveAgent:
         if self._native_id is not None and resume:
             try:
                 return await self._launch(replace(spec, resume=self._native_id, history=()))
-            except ResumeFailed:
-                log.info("session %s: its native session is gone, a fresh one is seeded with the history", self._session_id)
+            except DriverError as error:
+                # Also for another reason than that the native session is gone, which would be the same at every turn.
+                if not (self._agent.info.seeds or isinstance(error, ResumeFailed)):
+                    raise
+                log.warning("session %s: its native session is not resumed, a fresh one is seeded: %s", self._session_id, error)
         return await self._launch(spec)
 
     async def _launch(self, spec: SessionSpec) -> Agent:

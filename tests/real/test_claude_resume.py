@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event, text_of, user
@@ -109,7 +110,8 @@ async def test_a_daemon_killed_in_mid_turn_ends_that_turn_when_it_is_back(home: 
         assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
 
 
-async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, model: Model) -> None:
+@pytest.mark.parametrize("directory", [False, True])
+async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, model: Model, directory: bool) -> None:
     async with home.gateway(limits={"sleep_after": 1.5}) as portico:
         aap = await create_session(portico.client, *SEED, "[[think]] first")
         cli = cli_of(home.path)
@@ -118,6 +120,9 @@ async def test_a_lost_native_session_is_seeded_with_the_history(home: Home, mode
         (file,) = home.session_files()
         assert file.stem == session
         file.unlink()
+        if directory:
+            # The CLI refuses with EISDIR then.
+            file.mkdir()
         assert (await aap.send_turn("[[recall]] second")).startswith("I see 4 user texts.")
         # Thinking is not seeded: the gateway does not store the signature of the vendor.
         new = [("user", "[[think]] first"), ("assistant", "The answer is 42."), ("user", "[[recall]] second")]

@@ -1,0 +1,83 @@
+"""A CLI that does not resume its own session: a fresh one is seeded with the history, or the turn fails with the reason."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import create_session, expect_error, get_history, send_turn, wait_until
+
+CLAUDE = """#!{python} -IS
+import json, os, sys
+if "--version" in sys.argv:
+    sys.exit(print("2.1.329 (Claude Code)"))
+def write(kind, **members): print(json.dumps({"type": kind, **members}), flush=True)
+if "--resume" in sys.argv and os.path.exists("refusal"):
+    refusals = open("refusal").read().splitlines()
+    print(refusals[0], file=sys.stderr)
+    if len(refusals) == 1:
+        os.remove("refusal")
+    sys.exit(1)
+request = json.loads(sys.stdin.readline())
+write("control_response", response={"subtype": "success", "request_id": request["request_id"]})
+for line in sys.stdin:
+    prompt = json.loads(line)["message"]["content"]
+    home = os.path.join(os.environ["CLAUDE_CONFIG_DIR"], "projects")
+    files = [open(os.path.join(folder, name)).read() for folder, _, names in os.walk(home) for name in names]
+    seeds = [file for file in files if "one after 0 seeds" in file]
+    write("system", subtype="init", session_id="native", model="m")
+    write("assistant", message={"id": "a", "content": [{"type": "text", "text": f"{prompt} after {len(seeds)} seeds"}]})
+    write("result", subtype="success", is_error=False)
+"""
+EISDIR = "Error: EISDIR: illegal operation on a directory, read"
+
+
+@asynccontextmanager
+async def gateway(folder: Path) -> AsyncIterator[RunningGateway]:
+    program = folder / "claude"
+    program.write_text(CLAUDE.replace("{python}", sys.executable))
+    program.chmod(0o700)
+    (folder / "work").mkdir()
+    env = {"CLAUDE_CONFIG_DIR": str(folder / "config"), "ANTHROPIC_API_KEY": "sk-ant-0123456789"}
+    agent = {"driver": "claude", "program": str(program), "cwd": str(folder / "work"), "env": env}
+    async with run_gateway(gateway_config(folder, agents={"claude": agent}, limits={"sleep_after": 0.05})) as portico:
+        yield portico
+
+
+async def asleep(portico: RunningGateway) -> None:
+    async def no_process() -> bool:
+        return not await portico.gateway.store.processes.all()
+
+    await wait_until(no_process)
+
+
+def refuse(folder: Path, *lines: str) -> None:
+    (folder / "work" / "refusal").write_text("\n".join(lines))
+
+
+async def test_a_resume_that_is_refused_for_any_reason_is_seeded_instead(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as portico:
+        answer = await create_session(portico.client, "claude", "one")
+        assert answer["messages"][0]["content"] == "one after 0 seeds"
+        await asleep(portico)
+        refuse(tmp_path, EISDIR)
+        answer = await send_turn(portico.client, answer["sessionId"], "two")
+        assert answer["messages"][0]["content"] == "two after 1 seeds"
+
+
+async def test_a_seeded_start_that_fails_is_an_error_with_the_reason(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as portico:
+        session = (await create_session(portico.client, "claude", "one"))["sessionId"]
+        await asleep(portico)
+        for reason in (EISDIR, "No conversation found with session ID: x"):
+            refuse(tmp_path, reason, "again")
+            body = {"messages": [{"role": "user", "content": "two"}]}
+            text = await expect_error(portico.client.post(f"/session/{session}", json=body), 503)
+            assert "agent 'claude' cannot start: " in text
+        (tmp_path / "work" / "refusal").unlink()
+        assert (await send_turn(portico.client, session, "three"))["messages"][0]["content"].startswith("three after")
+        contents = [message["content"] for message in await get_history(portico.client, session)]
+        assert [content for content in contents if content in ("one", "two", "three")] == ["one", "three"]
