@@ -12,7 +12,7 @@ from __future__ import annotations
 # ├── TooMany               429  a limit of live agents or turns is reached
 # ├── ShuttingDown          503  the daemon is shutting down
 # └── AgentProblem          503  the agent cannot start here
-# ConfigError               (not HTTP) the configuration is invalid
+# ConfigError               (not HTTP) the configuration, the data directory or the store cannot be used
 
 
 class GatewayError(Exception):
@@ -58,4 +58,4 @@ class AgentProblem(GatewayError):
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. The text names the key and the values that are allowed."""
+    """The configuration, the data directory or the store cannot be used. The text names what to change."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency
 from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind
+from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
 from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import Authenticator
@@ -59,25 +59,36 @@ class Gateway:
             redactor.register(agent.secrets)
         self.metrics = Metrics()
         self.close_last: list[Callable[[], Awaitable[None]]] = []
-        self._closing = self._closed = False
+        self._opened = self._closing = self._closed = False
 
     async def open(self) -> None:
-        """Open the store, end the processes and runs that a killed daemon left, and be ready for requests."""
+        """Open the store, end the processes and runs that a killed daemon left, and be ready for requests. Idempotent.
+
+        Raises ConfigError if the store cannot be used.
+        """
+        if self._opened:
+            return
         settings, data_dir = self.settings, self.settings.data_dir
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.store = await Store.open(settings.store.url or sqlite_url(data_dir))
-        self._readiness = ReadinessCheck(self.store)
+        self.store = await Store.open(settings.store.url or sqlite_url(data_dir), _file_of_a_session(data_dir))
+        try:
+            with self.store.explained_errors():
+                await self._open(settings, data_dir)
+        except BaseException:
+            await self.store.close()
+            raise
+        self._opened = True
+
+    async def _open(self, settings: Settings, data_dir: Path) -> None:
+        self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir})
         instance = _instance(data_dir)
         await end_left_behind(self.store, instance)
         closed = await close_open_runs(self.store, self._seeds)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
-        kept, now = settings.store, time.time()
-        await self.store.runs.delete_executions(now - kept.keep_executions_days * 86400)
-        await self.store.idempotency_keys.delete_before(now - kept.keep_keys_days * 86400)
-        await self.store.audit.delete_before(now - kept.keep_audit_days * 86400)
-        transcripts.forget_tasks(now - kept.keep_executions_days * 86400)
+        self._retention = Retention(self.store, transcripts, settings.store)
+        await self._retention.start()
         self.idempotency = Idempotency(self.store)
         spawner = Spawner(instance, self.store.processes)
         chosen = settings.limits
@@ -113,8 +124,7 @@ class Gateway:
         """Why requests cannot be served at this moment; empty if they can."""
         if self._closing:
             return ["the gateway is shutting down"]
-        problem = await self._readiness.problem()
-        return [problem] if problem else []
+        return [problem for problem in (self.store.problem, await self._readiness.problem()) if problem]
 
     async def metrics_snapshot(self) -> MetricsSnapshot:
         """The live agents, runs and unwritten events at this moment."""
@@ -139,7 +149,13 @@ class Gateway:
             self._closed = True
             await self.stop_runs()
             await self._mcp.close()
+            await self._retention.close()
             await self.store.close()
+
+
+def _file_of_a_session(data_dir: Path) -> Path | None:
+    """A file or folder that only a session of this data directory can have left."""
+    return next((found for folder in ("state", "transcripts") for found in (data_dir / folder).glob("sess_*")), None)
 
 
 def _instance(data_dir: Path) -> str:

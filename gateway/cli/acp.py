@@ -100,17 +100,16 @@ def _key(settings: Settings, url: str, key_file: Path | None, environ: Mapping[s
 def _own_data_dir(settings: Settings) -> Iterator[Path]:
     """Lock and yield the first free directory `acp/N` in the data directory; the next start takes the same one.
 
-    Sessions are stored there. Raises ConfigError if MAX_PROCESSES directories are locked.
+    Sessions are stored there. Raises ConfigError if MAX_PROCESSES directories are locked, or one cannot be used.
     """
-    from gateway.server.data_dir_lock import data_dir_lock
+    from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
 
     with ExitStack() as stack:
         for n in range(1, MAX_PROCESSES + 1):
             data_dir = settings.data_dir / "acp" / str(n)
-            data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 stack.enter_context(data_dir_lock(data_dir))
-            except ConfigError:
+            except DataDirLocked:
                 continue
             yield data_dir
             return

@@ -46,7 +46,8 @@ async def _read(settings: Settings, session: str | None, limit: int) -> list[Aud
 
     store = await Store.open_unchanged(settings.store.url or sqlite_url(settings.data_dir))
     try:
-        return await store.audit.newest(limit, session)
+        with store.explained_errors():
+            return await store.audit.newest(limit, session)
     finally:
         await store.close()
 

@@ -27,8 +27,12 @@ def load_settings(config: Path | None, data_dir: Path | None, host: str | None =
 
 @contextmanager
 def config_errors() -> Iterator[None]:
-    """Print a ConfigError as an error message of the command, without a traceback, and exit with 1."""
+    """Print a ConfigError, or an error of a file, as an error message of the command, without a traceback, and exit with 1."""
     try:
         yield
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise click.ClickException(f"{error.filename} cannot be used: {error.strerror}") from None

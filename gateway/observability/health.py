@@ -1,10 +1,14 @@
-"""The readiness check of `/readyz`: whether the store accepts writes."""
+"""The readiness check of `/readyz`: whether the store accepts writes, and whether there is space for more."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
+from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryFile
 
 from gateway.store import Store
 
@@ -12,24 +16,26 @@ log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT = 3.0
 """Seconds for one small write."""
+FREE_BYTES = 1024 * 1024
+"""What must fit on the disk: about one row of events. The write to the store itself may reuse space that the store has."""
 CACHE_SECONDS = 1.0
 """How long a result is reused: the endpoint needs no key, and each check costs a write."""
 
 
 class ReadinessCheck:
-    """Checks the store by a write, at most once in CACHE_SECONDS."""
+    """Checks the store by a write, and `folders` by a temporary file, at most once in CACHE_SECONDS."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, folders: Collection[Path]) -> None:
+        self._store, self._folders = store, folders
         self._lock = asyncio.Lock()
         self._result: str | None = None
         self._checked_at = -CACHE_SECONDS
 
     async def problem(self) -> str | None:
-        """Return why the store accepts no writes; None if it does."""
+        """Return why nothing more can be stored; None if it can."""
         async with self._lock:
             if time.monotonic() - self._checked_at >= CACHE_SECONDS:
-                self._result = await self._check_store()
+                self._result = await self._check_store() or await asyncio.to_thread(self._check_space)
                 self._checked_at = time.monotonic()
             return self._result
 
@@ -44,4 +50,17 @@ class ReadinessCheck:
         except Exception as error:
             log.exception("the store cannot be written")
             return f"the store cannot be written ({type(error).__name__}); the gateway's log has the reason"
+        return None
+
+    def _check_space(self) -> str | None:
+        try:
+            for folder in self._folders:
+                with TemporaryFile(dir=folder) as file:
+                    file.write(b"\0" * FREE_BYTES)
+                    file.flush()
+        except OSError as error:
+            log.error("the folder of the data cannot be written: %s", error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return f"the disk is full: {FREE_BYTES // 1024} KiB cannot be written"
+            return f"the folder of the data cannot be written ({error.strerror}); the gateway's log has the reason"
         return None

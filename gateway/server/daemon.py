@@ -38,10 +38,10 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
     """Run the daemon until SIGINT or SIGTERM.
 
     `hints` takes the URL of the daemon and returns a text, which is printed to standard error once the daemon listens.
-    Raises ConfigError if the settings do not allow the start, or another process uses the data directory.
+    Raises ConfigError if the settings do not allow the start, if another process uses the data directory, or if the directory or
+    the store cannot be used.
     """
     check_no_auth(settings.server.host, no_auth)
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with data_dir_lock(settings.data_dir):
         redactor = Redactor()
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
@@ -80,6 +80,8 @@ class _Daemon:
     async def run(self) -> None:
         # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
         self._handle_signals()
+        # Before uvicorn, which would log an error of the store with its traceback.
+        await self._gateway.open()
         started = asyncio.create_task(self._on_start())
         try:
             async with adopted_orphans():

@@ -11,14 +11,29 @@ from typing import IO
 from gateway.errors import ConfigError
 
 
+class DataDirLocked(ConfigError):
+    """Another process uses the data directory."""
+
+
 @contextmanager
 def data_dir_lock(data_dir: Path) -> Iterator[IO[str]]:
-    """Lock a data directory for this process: two daemons would end each other's agents. Raises ConfigError if it is locked."""
-    with open(data_dir / "lock", "w") as file:
+    """Create a data directory if it is missing, and lock it for this process: two daemons would end each other's agents.
+
+    Raises DataDirLocked, or ConfigError if the directory cannot be used.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = open(data_dir / "lock", "w")  # noqa: SIM115 - the errors of the block below are not those of opening it
+    except OSError as error:
+        raise ConfigError(
+            f"the data directory {data_dir} cannot be used ({error.strerror}): make it writable for this user, or choose another "
+            "with --data-dir"
+        ) from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(
+            raise DataDirLocked(
                 f"another portico runs with the data directory {data_dir}; stop it, or choose another directory with --data-dir"
             ) from None
         yield file

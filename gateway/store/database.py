@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, make_url, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from gateway.errors import ConfigError
 from gateway.store import schema
 from gateway.store.migrations import migrate
-from gateway.store.sqlite import begin_immediately, configure_sqlite
+from gateway.store.sqlite import begin_immediately, checkpoint, commit_counter, configure_sqlite, explain_sqlite_error
 
 Result = TypeVar("Result")
 
@@ -30,8 +33,12 @@ class Database:
     each transaction, and it imports the ORM (docs/decisions/store-engine.md).
     """
 
-    def __init__(self, engine: Engine) -> None:
+    problem: str | None = None
+    """What is wrong with the data since the last start; None if nothing is known."""
+
+    def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
         self._engine = engine
+        self._commits = None if read_only else commit_counter(engine)
         # One writer: SQLite has one write lock, and a queue in front of it is fair, which its busy handler is not.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         # A database in memory has a single connection.
@@ -39,24 +46,65 @@ class Database:
         self._readers = self._writer if in_memory else ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        """Connects; creates the tables or migrates older ones. Raises ConfigError if a newer version has written the database."""
-        return await cls._open(url, _prepare)
+    async def open(cls, url: str, in_use: Path | None = None) -> Self:
+        """Connects; creates the tables or migrates older ones. Sets `problem`.
+
+        Raises ConfigError if a newer version has written the database, if it cannot be used, or if it is empty although it was
+        used before: `in_use` is a file that is there only if it was.
+        """
+        database = cls(_engine(url))
+        async with database._opening():
+            await asyncio.get_running_loop().run_in_executor(database._writer, database._prepare, in_use)
+        return database
 
     @classmethod
     async def open_unchanged(cls, url: str) -> Self:
-        """Connects, and migrates nothing. Raises ConfigError if the database is not of this version."""
-        return await cls._open(url, _check_version)
-
-    @classmethod
-    async def _open(cls, url: str, prepare: Callable[[Connection], None]) -> Self:
-        database = cls(_engine(url))
-        try:
-            await database.write(prepare)
-        except BaseException:
-            await database.close()
-            raise
+        """Connects, and migrates nothing. Raises ConfigError if the database is not of this version, or cannot be used."""
+        database = cls(_engine(url), read_only=True)
+        async with database._opening():
+            await database.read(_check_version)
         return database
+
+    @asynccontextmanager
+    async def _opening(self) -> AsyncIterator[None]:
+        try:
+            with self.explained_errors():
+                yield
+        except BaseException:
+            await self.close()
+            raise
+
+    @contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Raises ConfigError, with what to do, instead of an error of the database."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            name = self._engine.url.render_as_string(hide_password=True)
+            file = self._engine.url.database or name
+            explained = explain_sqlite_error(getattr(error, "orig", None), file)
+            first_line = str(error).split("\n", 1)[0]
+            raise ConfigError(explained or f"the database {name} cannot be used: {first_line}") from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise ConfigError(f"{error.filename} cannot be used: {error.strerror}") from error
+
+    def _prepare(self, in_use: Path | None) -> None:
+        with self._engine.connect() as connection:
+            found = _version(connection)
+            if found is None and (used := in_use or (self._commits and self._commits.recorded)):
+                raise ConfigError(
+                    f"the database {self._engine.url.database} is empty, but {used} is from its use: restore a backup of the "
+                    f"database, or move {used} away to start with an empty store"
+                )
+            if self._commits:
+                self.problem = self._commits.start(connection)
+        if found != schema.VERSION:
+            self._write(_migrate)
+            with self._engine.connect() as connection:
+                # So that a database whose log is removed has its tables.
+                checkpoint(connection)
 
     async def close(self) -> None:
         """Waits for the queued writes and closes all connections."""
@@ -66,6 +114,8 @@ class Database:
         self._writer.shutdown()
         self._readers.shutdown()
         self._engine.dispose()
+        if self._commits:
+            self._commits.close()
 
     async def write(self, transaction: Callable[[Connection], Result]) -> Result:
         """Runs a function in a transaction, after all writes that were queued before; committed when this returns.
@@ -81,11 +131,20 @@ class Database:
 
     def _write(self, transaction: Callable[[Connection], Result]) -> Result:
         with self._engine.begin() as connection:
-            return transaction(connection)
+            result = transaction(connection)
+            count = self._commits.count(connection) if self._commits else None
+        if self._commits:
+            self._commits.record(count)
+        return result
 
     def _read(self, query: Callable[[Connection], Result]) -> Result:
         with self._engine.connect() as connection:
             return query(connection)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the database file; None if the database is not a file."""
+        return self._commits.folder if self._commits else None
 
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""
@@ -111,9 +170,7 @@ def _engine(url: str) -> Engine:
     return engine
 
 
-def _prepare(connection: Connection) -> None:
-    if _version(connection) == schema.VERSION:
-        return
+def _migrate(connection: Connection) -> None:
     begin_immediately(connection)
     # Another process may have migrated it before this one got the lock.
     found = _version(connection)

@@ -129,12 +129,13 @@ class RunRepository:
         return {run.log_id: run for run in found}
 
     async def delete_executions(self, started: float) -> None:
-        """Deletes executions that started before a time (seconds since the epoch), with their events and keys."""
+        """Deletes executions that started before a time (seconds since the epoch) and have ended, with their events and keys."""
         runs, events, keys = schema.runs, schema.events, schema.idempotency_keys
         is_execution = runs.c.log_id.startswith(EXECUTION_PREFIX, autoescape=True)
-        old = select(runs.c.log_id).where(is_execution, runs.c.started_at < started)
+        old = select(runs.c.log_id).where(is_execution, runs.c.started_at < started, runs.c.state == "ended")
 
         def transaction(connection: Connection) -> None:
+            # Runs last, since the others are found by them.
             for table in (keys, events, runs):
                 connection.execute(delete(table).where(table.c.log_id.in_(old)))
 

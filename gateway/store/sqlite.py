@@ -1,11 +1,19 @@
-"""What is specific to SQLite: the file in the data directory, the settings of a connection, and an explicit transaction."""
+"""What is specific to SQLite: the file in the data directory, the settings of a connection, an explicit transaction, what its
+errors mean, and the notice that commits are missing.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
+
+log = logging.getLogger(__name__)
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000")
 """WAL with synchronous=NORMAL keeps every commit when the process is killed, and does not need an fsync for each of them.
@@ -38,3 +46,127 @@ def _on_connect(connection: Any, _: object) -> None:
     for pragma in PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def checkpoint(connection: Connection) -> None:
+    """Moves what is in the write-ahead log to the database file. Call it outside of a transaction."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close()
+
+
+def explain_sqlite_error(error: BaseException | None, file: str) -> str | None:
+    """Returns what an error of a database file means and what to do, in one line; None for an error that has other causes."""
+    if not isinstance(error, sqlite3.Error):
+        return None
+    # The low byte is the primary result code (sqlite.org/rescode.html).
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    advice = _ADVICE.get(code)
+    return f"the database {file} cannot be used ({error}): {advice}" if advice else None
+
+
+_RESTORE = "restore a backup, or move it and the files beside it with the same beginning away to start with an empty store"
+_ADVICE = {
+    sqlite3.SQLITE_NOTADB: _RESTORE,
+    sqlite3.SQLITE_CORRUPT: _RESTORE,
+    sqlite3.SQLITE_READONLY: "make the file and its folder writable for this user",
+    sqlite3.SQLITE_PERM: "make the file and its folder writable for this user",
+    sqlite3.SQLITE_CANTOPEN: "the file and its folder must be readable and writable for this user",
+    sqlite3.SQLITE_FULL: "free space on its disk",
+    sqlite3.SQLITE_IOERR: "check its disk, and whether it has free space",
+    sqlite3.SQLITE_BUSY: "end the process that has locked it",
+}
+
+
+class CommitCounter:
+    """Counts the commits of a database file twice: in the file (`user_version`) and, after each commit, in FILE-commits.
+
+    SQLite reads a write-ahead log that was truncated, damaged or removed without an error, up to its last intact frame. Then the
+    count of the database is lower than the other. FILE-commits is written without fsync: like the log with synchronous=NORMAL it
+    is complete when the process was killed, not when the machine has lost its power.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._database, self._file = file, Path(f"{file}-commits")
+        self.folder = file.parent
+        self._descriptor: int | None = None
+
+    @property
+    def recorded(self) -> Path | None:
+        """The file with the count, if there is one from an earlier start that counted commits."""
+        return self._file if self._read()[0] else None
+
+    def start(self, connection: Connection) -> str | None:
+        """Begins to count. Returns what to report if commits are missing, which is logged too; None if there are all."""
+        recorded, boot = self._read()
+        found = _user_version(connection)
+        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
+        os.pwrite(self._descriptor, f"{found:010d} {_boot_id()}\n".encode(), 0)
+        missing = (recorded - found) % _MODULUS
+        if not 0 < missing < _MODULUS // 2:
+            return None
+        if boot != _boot_id():
+            log.warning("the last %d commits to %s were lost when the machine went down", missing, self._database)
+            return None
+        log.error(
+            "the last %d commits to %s are missing: its -wal file was truncated, damaged or removed, or a copy was restored",
+            missing,
+            self._database,
+        )
+        return (
+            f"the last {missing} commits to the store are missing (the log has details): stop the gateway and restore a backup, "
+            "or restart it to continue with what is left"
+        )
+
+    def count(self, connection: Connection) -> int | None:
+        """Counts the transaction of a connection, in the transaction; None if it has written nothing."""
+        driver = connection.connection.driver_connection
+        if driver is None or not driver.in_transaction:
+            return None
+        count = (_user_version(connection) + 1) % _MODULUS
+        driver.execute(f"PRAGMA user_version = {count}").close()
+        return count
+
+    def record(self, count: int | None) -> None:
+        """Records the count of a transaction that is committed."""
+        if count is not None and self._descriptor is not None:
+            # A count that is too low does no harm.
+            with suppress(OSError):
+                os.pwrite(self._descriptor, b"%010d" % count, 0)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _read(self) -> tuple[int, str]:
+        try:
+            count, boot = self._file.read_text().split()
+            return int(count), boot
+        except (OSError, ValueError):
+            return 0, ""
+
+
+_MODULUS = 2**31
+"""`user_version` has 32 bits and a sign."""
+
+
+def commit_counter(engine: Engine) -> CommitCounter | None:
+    """Returns the counter for the database of an engine; None if it is not an SQLite file."""
+    file = engine.url.database
+    if engine.dialect.name != "sqlite" or file in (None, "", ":memory:") or file.startswith("file:"):
+        return None
+    return CommitCounter(Path(file))
+
+
+def _user_version(connection: Connection) -> int:
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    return int(driver.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _boot_id() -> str:
+    """Returns what identifies the time since the machine was started; the same text everywhere if that is unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"

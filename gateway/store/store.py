@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Self
 
 from gateway.store.audit import AuditRepository
@@ -35,9 +37,13 @@ class Store:
         self.processes = ProcessRepository(database)
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        """Opens the database of an SQLAlchemy URL. Raises ConfigError if a newer version of the gateway has written it."""
-        return cls(await Database.open(url))
+    async def open(cls, url: str, in_use: Path | None = None) -> Self:
+        """Opens the database of an SQLAlchemy URL.
+
+        Raises ConfigError if a newer version of the gateway has written it, if it cannot be used, or if it is empty although it
+        was used before: `in_use` is a file that is there only if it was.
+        """
+        return cls(await Database.open(url, in_use))
 
     @classmethod
     async def open_unchanged(cls, url: str) -> Self:
@@ -47,6 +53,20 @@ class Store:
     async def close(self) -> None:
         """Waits for the writes that are queued, and closes the database."""
         await self._database.close()
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the data since the last start; None if nothing is known."""
+        return self._database.problem
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the database file; None if the database is not a file."""
+        return self._database.folder
+
+    def explained_errors(self) -> AbstractContextManager[None]:
+        """Raises ConfigError, with what to do, instead of an error of the database."""
+        return self._database.explained_errors()
 
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""

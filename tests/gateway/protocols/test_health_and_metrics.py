@@ -212,6 +212,32 @@ async def test_readyz_reports_not_ready_while_the_store_is_locked(
     assert (await portico.client.get("/healthz")).status_code == 200
 
 
+async def test_readyz_reports_not_ready_while_the_disk_is_full(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's own write succeeds: it uses space that the store has already."""
+    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(health, "TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115 - the check closes it
+        answer = await portico.client.get("/readyz")
+    assert (answer.status_code, answer.json()["reasons"]) == (503, ["the disk is full: 1024 KiB cannot be written"])
+    assert (await portico.client.get("/readyz")).status_code == 200
+
+
+async def test_readyz_reports_not_ready_while_the_data_directory_is_not_writable(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
+    data_dir = portico.gateway.settings.data_dir
+    files = sorted(data_dir.iterdir())
+    assert (await portico.client.get("/readyz")).status_code == 200
+    assert sorted(data_dir.iterdir()) == files
+    data_dir.rename(data_dir.with_name("moved"))
+    answer = await portico.client.get("/readyz")
+    data_dir.with_name("moved").rename(data_dir)
+    assert answer.status_code == 503
+    assert answer.json()["reasons"][0].startswith("the folder of the data cannot be written (No such file or directory)")
+    assert (await portico.client.get("/readyz")).status_code == 200
+
+
 async def test_readyz_reports_not_ready_during_shutdown(portico: RunningGateway) -> None:
     await portico.gateway.stop_runs()
     answer = await portico.client.get("/readyz")

@@ -117,7 +117,7 @@ async def test_closing_waits_for_the_queued_writes(tmp_path: Path) -> None:
     go.set()
     await closing_it
     await asyncio.gather(*writing)
-    assert sorted(os.listdir(tmp_path)) == ["portico.db"], "the last connection removes the write-ahead log"
+    assert sorted(os.listdir(tmp_path)) == ["portico.db", "portico.db-commits"], "the last connection removes the write-ahead log"
     with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
         assert connection.execute("SELECT count(*) FROM processes").fetchone() == (5,)
 

@@ -115,9 +115,10 @@ async def test_failure_of_any_statement_of_a_migration_changes_nothing(tmp_path:
 
     def fail(statement: str, _: Any) -> None:
         nonlocal countdown
-        countdown -= 1
+        # The migration is stored by then.
+        countdown -= not statement.startswith("PRAGMA wal_checkpoint")
         if countdown == 0:
-            raise OSError(f"no space for {statement}")
+            raise RuntimeError(statement)
 
     failures = 0
     while True:
@@ -125,7 +126,7 @@ async def test_failure_of_any_statement_of_a_migration_changes_nothing(tmp_path:
         try:
             with before_statements(fail):
                 await (await Store.open(sqlite_url(tmp_path))).close()
-        except OSError:
+        except RuntimeError:
             failures += 1
             assert content(tmp_path) == before
         else:

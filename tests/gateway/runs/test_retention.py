@@ -1,0 +1,121 @@
+"""Retention: at the start and daily while the gateway runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.config import StoreSettings
+from gateway.observability.transcripts import Transcripts
+from gateway.runs import retention
+from gateway.runs.retention import DAY, Retention
+from gateway.security.redaction import Redactor
+from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
+from gateway.store.sqlite import sqlite_url
+from tests.daemon import gateway_config, run_gateway
+from tests.gateway.requests import execute, wait_until
+
+KEPT = StoreSettings(keep_executions_days=2.0, keep_audit_days=2.0, keep_keys_days=2.0)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    found = await Store.open(sqlite_url(tmp_path))
+    yield found
+    await found.close()
+
+
+async def store_everything(store: Store, folder: Path) -> None:
+    """Store what expires: an ended and a running execution with its keys, the key of a session, and a decision."""
+    await store.sessions.create(SessionRecord("sess_a", "echo"), [], key=KeyRecord("key of sess_a", "d", "sess_a", 1))
+    for log_id, state in (("exec_ended", "ended"), ("exec_runs", "running")):
+        await store.runs.start(RunRecord(f"run of {log_id}", log_id, state, None, 1), key=KeyRecord(log_id, "d", log_id, 1))
+        await store.events.append(EventRow(log_id, 1, 1, b'{"kind":"agent_token","text":"x"}'))
+    await store.audit.append([AuditRecord(time.time(), "sess_a", "r", "echo", "shell", "c", "trusted", "trust", None, "{}")])
+    await asyncio.to_thread(write_transcript, folder)
+
+
+def write_transcript(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "exec_ended.jsonl").write_text("")
+
+
+async def stored(store: Store, folder: Path) -> dict[str, bool]:
+    return {
+        "ended": bool(await store.events.read("exec_ended", 0)),
+        "key": await store.idempotency_keys.get("exec_ended") is not None,
+        "running": bool(await store.events.read("exec_runs", 0)),
+        "key of the running": await store.idempotency_keys.get("exec_runs") is not None,
+        "key of the session": await store.idempotency_keys.get("key of sess_a") is not None,
+        "audit": bool(await store.audit.newest(1)),
+        "transcript": (folder / "exec_ended.jsonl").exists(),
+    }
+
+
+async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.001)
+    folder = tmp_path / "transcripts"
+    await store_everything(store, folder)
+    now, looks = time.time(), 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return now
+
+    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, clock)
+    deletions = 0
+    delete = store.audit.delete_before
+
+    async def counted(made: float) -> None:
+        nonlocal deletions
+        deletions += 1
+        await delete(made)
+        if deletions == 2:
+            raise OSError("disk full")
+
+    monkeypatch.setattr(store.audit, "delete_before", counted)
+    await kept.start()
+    assert all((await stored(store, folder)).values())
+
+    async def clock_is_read() -> None:
+        before = looks
+        await wait_until(lambda: looks > before + 3)
+
+    now += 0.9 * DAY
+    await clock_is_read()
+    assert deletions == 1
+    now += 0.2 * DAY
+    await wait_until(lambda: deletions == 2)
+    # A failure does not end it.
+    now += 1.1 * DAY
+    await wait_until(lambda: deletions == 3)
+    await wait_until(lambda: not (folder / "exec_ended.jsonl").exists())
+    expected = {"running": True, "key of the running": True}
+    assert await stored(store, folder) == {**dict.fromkeys(await stored(store, folder), False), **expected}
+    # A clock that is set back.
+    now -= 30 * DAY
+    await wait_until(lambda: deletions == 4)
+    await kept.close()
+    now += 2 * DAY
+    await asyncio.sleep(0.01)
+    assert deletions == 4
+
+
+async def test_gateway_deletes_expired_data_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.01)
+    async with run_gateway(gateway_config(tmp_path, store={"keep_executions_days": 1e-9})) as running:
+        await execute(running.client, driver="echo", idempotency_key="key")
+        file = running.gateway.settings.data_dir / "transcripts" / "exec_old.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+        os.utime(file, (0, 0))
+        await asyncio.sleep(0.05)
+        assert file.exists()
+        monkeypatch.setattr(retention, "DAY", 0.0)
+        await wait_until(lambda: not file.exists())

@@ -1,0 +1,246 @@
+"""Database files that are truncated, removed, emptied, damaged or not writable: nothing of it goes unnoticed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.config import parse
+from gateway.errors import ConfigError
+from gateway.gateway import Gateway
+from gateway.security.redaction import Redactor
+from gateway.store import MessageRow, SessionRecord, Store
+from gateway.store import sqlite as sqlite_store
+from gateway.store.sqlite import sqlite_url
+from tests.daemon import Daemon, gateway_config, run_gateway
+from tests.gateway.portico_command import PorticoCommand
+from tests.gateway.requests import create_session
+
+MESSAGES = 20
+
+
+async def killed_store(folder: Path) -> Path:
+    """Return a copy of the files of a store with MESSAGES commits of one message, as a killed daemon leaves them."""
+    live, copy = folder / "live", folder / "data"
+    live.mkdir()
+    store = await Store.open(sqlite_url(live))
+    await store.sessions.create(SessionRecord("s", "echo"), [])
+    for number in range(MESSAGES):
+        await store.messages.append("s", [MessageRow(f'{{"role":"user","content":"{number}"}}')])
+    shutil.copytree(live, copy)
+    await store.close()
+    return copy
+
+
+def truncate(file: Path, share: float) -> None:
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
+
+
+def scribble(file: Path, share: float) -> None:
+    data = bytearray(file.read_bytes())
+    at = int(len(data) * share)
+    data[at : at + 100] = b"\xa5" * 100
+    file.write_bytes(data)
+
+
+def remove_both(file: Path) -> None:
+    file.unlink()
+    file.with_name("portico.db-shm").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda wal: truncate(wal, 0.95),
+        lambda wal: truncate(wal, 0.3),
+        lambda wal: truncate(wal, 0.0),
+        lambda wal: scribble(wal, 0.0),
+        lambda wal: scribble(wal, 0.5),
+        Path.unlink,
+        remove_both,
+    ],
+    ids=["cut", "cut early", "emptied", "damaged at its start", "damaged", "removed", "removed with -shm"],
+)
+async def test_missing_commits_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    data = await killed_store(tmp_path)
+    damage(data / "portico.db-wal")
+    store = await Store.open(sqlite_url(data))
+    left = len(await store.messages.bodies("s"))
+    # One more commit has created the session, and one the tables.
+    missing = MESSAGES - left + (await store.sessions.get("s") is None)
+    assert missing > 0
+    assert store.problem is not None and f"the last {missing} commits to the store are missing" in store.problem
+    assert caplog.text.count(f"the last {missing} commits to {data / 'portico.db'} are missing") == 1
+    await store.close()
+    caplog.clear()
+    store = await Store.open(sqlite_url(data))
+    assert (store.problem, caplog.text) == (None, "")
+    await store.close()
+
+
+async def test_intact_files_are_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = await killed_store(tmp_path)
+    for _ in range(3):
+        store = await Store.open(sqlite_url(data))
+        assert store.problem is None
+        assert len(await store.messages.bodies("s")) == MESSAGES
+        await store.close()
+    # A database that an older gateway has used has no count.
+    (data / "portico.db-commits").unlink()
+    with closing(sqlite3.connect(data / "portico.db")) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    store = await Store.open(sqlite_url(data))
+    assert (store.problem, caplog.text) == (None, "")
+    await store.close()
+
+
+async def test_another_program_may_move_the_log_into_the_database(tmp_path: Path) -> None:
+    """As `sqlite3` and `portico audit` do when they are the last to close it."""
+    data = await killed_store(tmp_path)
+    with closing(sqlite3.connect(data / "portico.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert not (data / "portico.db-wal").exists()
+    store = await Store.open(sqlite_url(data))
+    assert (store.problem, len(await store.messages.bodies("s"))) == (None, MESSAGES)
+    await store.close()
+
+
+async def test_commits_that_a_power_failure_lost_are_logged_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = await killed_store(tmp_path)
+    truncate(data / "portico.db-wal", 0.5)
+    monkeypatch.setattr(sqlite_store, "_boot_id", lambda: "another")
+    store = await Store.open(sqlite_url(data))
+    assert store.problem is None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "were lost when the machine went down" in caplog.text
+    await store.close()
+
+
+async def test_count_of_commits_starts_again_after_its_maximum(tmp_path: Path) -> None:
+    await (await Store.open(sqlite_url(tmp_path))).close()
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
+        connection.execute(f"PRAGMA user_version = {2**31 - 3}")
+    (tmp_path / "portico.db-commits").unlink()
+    for _ in range(3):
+        store = await Store.open(sqlite_url(tmp_path))
+        assert store.problem is None
+        await store.touch()
+        await store.touch()
+        await store.close()
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+
+
+async def test_missing_commits_are_reported_by_readyz(tmp_path: Path) -> None:
+    config = gateway_config(tmp_path)
+    async with run_gateway(config) as running:
+        session = (await create_session(running.client, "echo"))["sessionId"]
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "data")
+    shutil.move(tmp_path / "killed", tmp_path / "data")
+    (tmp_path / "data" / "portico.db-wal").unlink()
+    async with run_gateway(config) as running:
+        answer = await running.client.get("/readyz", headers={"Authorization": ""})
+        assert answer.status_code == 503
+        [reason] = answer.json()["reasons"]
+        assert "commits to the store are missing" in reason and str(tmp_path) not in reason
+        assert (await running.client.get(f"/session/{session}")).status_code == 404
+        assert (await create_session(running.client, "echo"))["stopReason"] == "end_turn"
+    async with run_gateway(config) as running:
+        assert (await running.client.get("/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize("evidence", ["portico.db-commits", "state/sess_1", "transcripts/sess_1.jsonl"])
+@pytest.mark.parametrize("removed", [True, False])
+async def test_emptied_database_is_not_taken_for_a_new_one(tmp_path: Path, evidence: str, removed: bool) -> None:
+    config = gateway_config(tmp_path)
+    data = tmp_path / "data"
+    async with run_gateway(config):
+        pass
+    if evidence != "portico.db-commits":
+        # The count of commits was removed with the database.
+        (data / "portico.db-commits").unlink()
+        (data / evidence).mkdir(parents=True)
+    (data / "portico.db").unlink() if removed else (data / "portico.db").write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=rf"portico\.db is empty, but .*{evidence} .*: restore a backup"):
+            await Gateway(parse(config), (), Redactor()).open()
+    shutil.move(data / evidence, tmp_path / "moved")
+    async with run_gateway(config) as running:
+        assert (await running.client.get("/readyz")).status_code == 200
+
+
+def damaged_database(data: Path) -> None:
+    (data / "portico.db").write_bytes(bytes(range(256)) * 64)
+
+
+def directory_as_database(data: Path) -> None:
+    (data / "portico.db").mkdir()
+
+
+def directory_as_lock(data: Path) -> None:
+    """As of a read-only directory, where the lock cannot be opened either; the administrator may write to that."""
+    (data / "lock").mkdir()
+
+
+def file_as_data_directory(data: Path) -> None:
+    data.rmdir()
+    data.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "text"),
+    [
+        (damaged_database, "(file is not a database): restore a backup, or move it"),
+        (directory_as_database, "(unable to open database file): the file and its folder must be readable and writable"),
+        (directory_as_lock, "cannot be used (Is a directory): make it writable for this user, or choose another with --data-dir"),
+        (
+            file_as_data_directory,
+            "cannot be used (File exists): make it writable for this user, or choose another with --data-dir",
+        ),
+    ],
+)
+async def test_daemon_with_unusable_files_does_not_start(tmp_path: Path, prepare: Callable[[Path], None], text: str) -> None:
+    (tmp_path / "data").mkdir()
+    prepare(tmp_path / "data")
+    code, out, err = await PorticoCommand(tmp_path, "serve").run()
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert err.startswith("Error: ") and text in err and str(tmp_path / "data") in err
+
+
+async def test_damaged_pages_that_the_start_reads_are_one_line(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    store = await Store.open(sqlite_url(data))
+    for number in range(100):
+        await store.sessions.create(SessionRecord(f"s{number}", "echo", json.loads('{"options": {}}')), ["x" * 2000])
+    await store.close()
+    content = bytearray((data / "portico.db").read_bytes())
+    content[8192:] = b"\xa5" * (len(content) - 8192)
+    (data / "portico.db").write_bytes(content)
+    code, out, err = await PorticoCommand(tmp_path, "serve").run()
+    assert (code, out, len(err.splitlines())) == (1, "", 1), err
+    assert "cannot be used (database disk image is malformed): restore a backup" in err
+    code, out, err = await PorticoCommand(tmp_path, "audit").run()
+    assert (code, out, len(err.splitlines())) == (1, "", 1), err
+
+
+async def test_killed_daemon_reports_nothing(daemon: Daemon) -> None:
+    for _ in range(2):
+        await daemon.start()
+        async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as anyone, daemon.client() as client:
+            assert (await anyone.get("/readyz")).status_code == 200
+            await create_session(client, "echo")
+        await daemon.kill()
