@@ -16,7 +16,7 @@ OLD = ROOT / "tests" / "gateway" / "store" / "old_databases"
 OLD_SESSION = "sess_a"
 NEW = 0
 """The version of a folder without a database."""
-POINTS, QUICK_POINTS = 10, 1
+POINTS, QUICK_POINTS = 6, 1
 """The most kills of one version."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.faults.acp_client import AcpConnection
 from tests.faults.agent import KINDS
 from tests.faults.campaign import Run
 from tests.faults.daemon import BOUND, Conversation, Daemon, is_running, prompt
@@ -22,7 +23,7 @@ TREE_SECONDS = 40.0
 
 
 async def trees(run: Run) -> None:
-    """Trees of processes {plain, clean environment, setsid, double fork, orphan, ignores TERM, exec env -i} x seven ends."""
+    """Trees of processes {plain, clean environment, setsid, double fork, orphan, ignores TERM, exec env -i} x eight ends."""
     await run.concurrently([partial(_one_end, run, name, end) for name, end in ENDS.items()], 3)
 
 
@@ -169,6 +170,29 @@ async def _kill(daemon: Daemon) -> dict[str, list[str]]:
     return found
 
 
+async def _close_and_drop(daemon: Daemon) -> dict[str, list[str]]:
+    """ACP `session/close`, with the socket dropped while it is handled."""
+
+    async def end(client: httpx.AsyncClient, tree: str) -> list[str]:
+        connection = await AcpConnection.open(daemon, "clean" if tree == CLEAN_AGENT else "stubborn")
+        session = await connection.open_session(str(daemon.work))
+        steps = prompt(f"{tree}-1", ["spawn", tree], ["hang"])["content"]
+        answer = connection.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": steps}])
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while f"<{tree}-1:0>" not in str(connection.updates):
+            await asyncio.sleep(0.02)
+        closed = connection.send("session/close", sessionId=session)
+        closed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0.03 if TREES.index(tree) % 2 else 0.5)
+        connection.drop()
+        problems = await _gone(daemon, tree, _agents_of(daemon, f"{tree}-1"))
+        conversation = Conversation(client, name=tree)
+        conversation.id, conversation.prompts = session, 1
+        return problems + await conversation.check(1)
+
+    return await _each(daemon, end)
+
+
 End = Callable[[Daemon], Awaitable[dict[str, list[str]]]]
 ENDS: dict[str, End] = {
     "cancel": _cancel,
@@ -178,4 +202,5 @@ ENDS: dict[str, End] = {
     "SIGTERM": _sigterm,
     "kill -9": _kill,
     "socket drop": _socket_drop,
+    "close and drop": _close_and_drop,
 }
