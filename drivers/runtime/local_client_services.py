@@ -198,19 +198,21 @@ class ClientRequests:
         try:
             if handler is None:
                 raise RequestError(f"{request.method}: not a method of this client", METHOD_NOT_FOUND)
-            if self._client is not None and self._client.supports(request):
-                return await self._forward(self._client, self._confined(request))
-            if request.client_only:
+            client = self._client if self._client is not None and self._client.supports(request) else None
+            if client is None and request.client_only:
                 raise RequestError(f"{request.method}: the session's client does not support it", METHOD_NOT_FOUND)
-            return ClientResponse(await handler(self, request.params))
+            params = _validated(request)
+            if client is not None:
+                return await self._forward(client, self._confined(request))
+            return ClientResponse(await handler(self, params))
         except RequestError as error:
             return ClientResponse(error=str(error), code=error.code)
         except FileNotFoundError as error:
             return ClientResponse(error=f"{error.filename!r} does not exist", code=RESOURCE_NOT_FOUND)
         except (OSError, AgentUnavailable) as error:
             return ClientResponse(error=str(error), code=INTERNAL_ERROR)
-        except (KeyError, TypeError, ValueError) as error:
-            return ClientResponse(error=f"{request.method}: bad parameters: {type(error).__name__}: {error}", code=INVALID_PARAMS)
+        except ValueError as error:
+            return ClientResponse(error=f"{request.method}: bad parameters: {error}", code=INVALID_PARAMS)
 
     async def close(self) -> None:
         """End every terminal. Idempotent."""
@@ -322,6 +324,12 @@ class ClientRequests:
             others = f" or in {', '.join(map(str, self._folders[1:]))}" if self._folders[1:] else ""
             raise RequestError(f"{path!r} is not in the working folder {self._folder}{others}")
         return real
+
+
+def _validated(request: ClientRequest) -> dict[str, Any]:
+    from drivers.runtime.client_request_params import validated
+
+    return validated(request)
 
 
 def _size(params: object) -> int:

@@ -306,3 +306,41 @@ async def test_the_text_in_pending_client_requests_is_limited(tmp_path: Path, mo
     assert await answers.get() == 1
     assert answers.empty()
     await host.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("terminal/create", {"command": "touch made", "outputByteLimit": "many"}),
+        ("terminal/create", {"command": "touch made", "outputByteLimit": -1}),
+        ("terminal/create", {"command": "touch", "args": ["made", 5]}),
+        ("terminal/create", {"command": "touch made", "args": "made"}),
+        ("terminal/create", {"command": "touch made", "env": [{"name": "A"}]}),
+        ("terminal/create", {"command": "touch made", "env": {"A": "b"}}),
+        ("terminal/create", {"command": "touch made", "cwd": 5}),
+        ("terminal/create", {"command": ["touch", "made"]}),
+        ("terminal/create", {}),
+        ("terminal/create", ["touch made"]),
+        ("terminal/create", "touch made"),
+        ("terminal/create", None),
+        ("terminal/output", {"terminalId": ["x"]}),
+        ("terminal/release", []),
+        ("fs/read_text_file", {"path": "/x", "line": "two"}),
+        ("fs/read_text_file", [1]),
+        ("fs/write_text_file", {"path": "/x", "content": 5}),
+    ],
+)
+async def test_parameters_are_validated_before_anything_runs(
+    host: ClientRequests, tmp_path: Path, method: str, params: Any
+) -> None:
+    answer = await host.serve(ClientRequest(1, method, params))
+    assert answer.code == INVALID_PARAMS and f"{method}: bad parameters" in str(answer.error)
+    assert not (tmp_path / "work" / "made").exists()
+    assert not living(family(INSTANCE))
+
+
+async def test_a_limit_in_digits_is_a_number(host: ClientRequests) -> None:
+    created = (await ask(host, "terminal/create", command="echo 12345", outputByteLimit="3")).result["terminalId"]
+    assert (await ask(host, WAIT, terminalId=created)).result["exitCode"] == 0
+    assert (await ask(host, "terminal/output", terminalId=created)).result["truncated"]
+    assert (await ask(host, "terminal/release", terminalId=created)).error is None
