@@ -28,6 +28,7 @@ from drivers.acp.permissions import (
     NOT_ENABLED,
     Grants,
     PendingApproval,
+    permission_request,
     permission_response,
     service_output,
 )
@@ -261,7 +262,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
 
     def _client_method(self, request_id: int | str, method: str, params: dict[str, Any]) -> list[OutputEvent]:
         if method == "session/request_permission":
-            return self._permission(request_id, RequestPermissionRequest.model_validate(params))
+            return self._permission(request_id, permission_request(params))
         if method.startswith(("fs/", "terminal/")):
             return self._service(ClientRequest(request_id, method, params))
         self._rpc.respond_error(request_id, METHOD_NOT_FOUND, f"{method}: not a method of this client")

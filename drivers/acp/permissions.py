@@ -5,11 +5,18 @@ Of an arbitrary agent's own tools a client knows the kinds only, so tools are gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestPermissionResponse
+from acp.schema import (
+    AllowedOutcome,
+    DeniedOutcome,
+    PermissionOption,
+    PermissionOptionKind,
+    RequestPermissionRequest,
+    RequestPermissionResponse,
+)
 
 from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.client_services import ClientRequest, ClientResponse
@@ -17,6 +24,8 @@ from drivers.contract.driver_info import ToolGrant
 
 Verdict = Literal["allow", "ask", "deny"]
 
+KINDS = get_args(PermissionOptionKind)
+"""The known kinds of permission options."""
 READ_KINDS = frozenset({"read", "search", "edit", "move", "delete"})
 WRITE_KINDS = frozenset({"edit", "move", "delete"})
 CLIENT_METHODS: dict[str, tuple[str, frozenset[str]]] = {
@@ -69,6 +78,15 @@ class Grants:
     def lists_any(self, names: Iterable[str]) -> bool:
         """Whether one of these tools is listed, trusted or not."""
         return self._allow_all or any(name in self._trust for name in names)
+
+
+def permission_request(params: Mapping[str, Any]) -> RequestPermissionRequest:
+    """The parameters of a permission request, without options of kinds that are not known. Raises ValueError."""
+    options = params.get("options")
+    if isinstance(options, list):
+        known = [option for option in options if not isinstance(option, dict) or str(option.get("kind")) in KINDS]
+        params = {**params, "options": known}
+    return RequestPermissionRequest.model_validate(params)
 
 
 def permission_response(options: Sequence[PermissionOption], *, granted: bool) -> RequestPermissionResponse:

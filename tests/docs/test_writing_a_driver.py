@@ -22,7 +22,7 @@ from tests.gateway.requests import create_session, execute, send_turn, wait_unti
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
 FAKE_OPENCODE = Path(__file__).with_name("fake_opencode.py")
-CHECKS = 25
+CHECKS = 26
 BROKEN_PROJECT = """
 [project]
 name = "portico-broken"

@@ -169,3 +169,17 @@ def test_the_response_to_a_request_of_an_earlier_run_is_not_reported_in_the_next
     agent.codec.pending.clear()
     agent.codec.client_responded(request, ClientResponse({}))
     assert agent.codec.pending == []
+
+
+@pytest.mark.parametrize(("granted", "chosen"), [(True, "yes"), (False, "no")])
+def test_permission_options_of_unknown_kinds_are_ignored(granted: bool, chosen: str) -> None:
+    agent = Agent(grants=Grants([ToolGrant("execute")]))
+    agent.open()
+    agent.codec.prompt(Prompt("go"))
+    agent.codec.outbox.clear()
+    kinds = {"later": "ask_again_later", "odd": ["allow_once"], "yes": "allow_once", "no": "reject_once"}
+    options = [{"optionId": option, "name": option, "kind": kind} for option, kind in kinds.items()]
+    question = {"sessionId": "s", "toolCall": {"toolCallId": "c", "kind": "execute", "title": "ls"}, "options": options}
+    assert isinstance(agent.send({"id": 1, "method": "session/request_permission", "params": question})[-1], Awaiting)
+    agent.codec.reply(PermissionReply("c", granted))
+    assert json.loads(agent.codec.outbox)["result"] == {"outcome": {"outcome": "selected", "optionId": chosen}}
