@@ -147,17 +147,20 @@ class Process:
         return lines
 
     async def exit_code(self, timeout: float = 5.0) -> int:
-        """The exit code, negative for a signal, after the output has ended. Ends the process after `timeout` seconds."""
-        try:
-            await asyncio.wait_for(self._pipes.exited.wait(), timeout)
-        except TimeoutError:
-            await self.close(0.0)
+        """The exit code, negative for a signal, after the output has ended. Ends the process after `timeout` seconds.
+
+        It is that of SIGKILL for a process that has got it and still runs.
+        """
+        if self._closing is None or not self._closing.done():
+            try:
+                await asyncio.wait_for(self._pipes.exited.wait(), timeout)
+            except TimeoutError:
+                await self.close(0.0)
         return self._exit_code
 
     @property
     def _exit_code(self) -> int:
         code = self._transport.get_returncode()
-        # Without one SIGKILL was sent, and the process has not exited yet.
         return -signal.SIGKILL if code is None else code
 
     async def close(self, grace: float) -> None:

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 PR_SET_CHILD_SUBREAPER = 36
 REAP_SECONDS = 5.0
 """Seconds between two searches for orphans that have exited."""
-KILL_ROUNDS, KILL_SECONDS = 5, 0.2
-"""At the end: how often orphans are killed, and for how long each time is waited; those of the killed ones come next."""
+KILL_SECONDS = 0.2
+"""Seconds that orphans have to disappear when they are killed at the end."""
 
 
 @contextlib.asynccontextmanager
@@ -66,14 +66,14 @@ async def _reap_repeatedly(every: float) -> None:
 
 
 async def _kill_orphans() -> None:
-    for _ in range(KILL_ROUNDS):
-        orphans = living(_orphans())
-        if not orphans:
-            return
+    killed = set[psutil.Process]()
+    # Those of the killed ones come next.
+    while orphans := set(living(_orphans())) - killed:
         log.warning("killing processes that agents have left behind: %s", described(orphans))
         signal_all(orphans, kill=True)
         await wait_gone(orphans, KILL_SECONDS)
         reap(orphans)
+        killed |= orphans
 
 
 def _orphans() -> list[psutil.Process]:
