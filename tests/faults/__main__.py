@@ -23,7 +23,8 @@ from tests.faults.trees import trees
 
 DETAILS = 25
 """Failures of a campaign that are printed with their violations."""
-WIDTH = 600
+PROBLEMS, WIDTH = 8, 500
+"""Violations of a case that are printed, and the length of each in characters."""
 CAMPAIGNS: dict[str, Campaign] = {
     "store": store,
     "kills": kills,
@@ -86,8 +87,10 @@ def _print_details(report: Report) -> None:
         _print(f"\n{report.name}: {remark}")
     for failure in report.failures[:DETAILS]:
         _print(f"\n{report.name}: {failure.case}")
-        for problem in failure.problems:
+        for problem in failure.problems[:PROBLEMS]:
             _print(f"  {problem if len(problem) <= WIDTH else problem[: WIDTH - 3] + '...'}")
+        if len(failure.problems) > PROBLEMS:
+            _print(f"  and {len(failure.problems) - PROBLEMS} more")
     if rest := report.failures[DETAILS:]:
         _print(f"\n{report.name}: failed too: {', '.join(failure.case for failure in rest)}")
 

@@ -16,7 +16,7 @@ import httpx
 
 from tests.faults import oracles
 from tests.faults.campaign import NotRun, Run
-from tests.faults.daemon import BOUND, Conversation, Daemon, Turn
+from tests.faults.daemon import BOUND, STOP_SECONDS, Conversation, Daemon, Turn
 
 LOCK_SECONDS, QUICK_LOCK_SECONDS = 23.0, 12.0
 """Longer than the busy timeout of 10 s, once and twice."""
@@ -68,7 +68,7 @@ async def disk(run: Run) -> None:
             run.record("/readyz when free again", await _readiness(client, 200))
             working = [await _streaming(client, f"stop{n}") for n in range(6)]
             _fill(daemon.data)
-            await asyncio.sleep(0.5)
+            run.record("/readyz when full again", await _readiness(client, 503))
             await _stop(run, daemon, "SIGTERM while full, with 6 turns", [task for _, task in working], BOUND)
         _free(daemon.data)
         await _restart(run, daemon, "restart after SIGTERM while full", [each for each, _ in working])
@@ -157,7 +157,7 @@ async def _streaming(client: httpx.AsyncClient, name: str) -> tuple[Conversation
 
 
 async def _stop(run: Run, daemon: Daemon, name: str, tasks: list[asyncio.Task[Turn]], bound: float) -> None:
-    code, seconds = await daemon.stop()
+    code, seconds = await daemon.stop(bound + STOP_SECONDS)
     problems = [] if code == 0 and seconds <= bound else [f"exit code {code} after {seconds:.1f} s"]
     for turn in await asyncio.gather(*tasks):
         problems += oracles.ends_once(turn.frames)
@@ -202,7 +202,9 @@ async def _tmpfs(folder: Path) -> AsyncIterator[None]:
 
 
 def _fill(folder: Path) -> None:
-    """Fill the disk to its last byte."""
+    """Fill the disk to its last byte. The log of SQLite is emptied before, because it is written again from its beginning."""
+    with closing(sqlite3.connect(folder / "portico.db", timeout=BUSY_SECONDS)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with suppress(OSError), (folder / "filler").open("ab", buffering=0) as file:
         for size in (65536, 4096, 1):
             with suppress(OSError):
