@@ -11,6 +11,7 @@ from __future__ import annotations
 # │   └── Conflict          409
 # ├── TooMany               429  a limit of live agents or turns is reached
 # ├── ShuttingDown          503  the daemon is shutting down
+# ├── StoreAbandoned        503  the store did not answer until the end of the daemon's shutdown
 # └── AgentProblem          503  the agent cannot start here
 # ConfigError               (not HTTP) the configuration, the data directory or the store cannot be used
 
@@ -50,6 +51,10 @@ class TooMany(GatewayError):
 
 
 class ShuttingDown(GatewayError):
+    status = 503
+
+
+class StoreAbandoned(GatewayError):
     status = 503
 
 

@@ -19,6 +19,7 @@ from gateway.observability.health import ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
 from gateway.runs.admission_and_eviction import AdmissionControl
+from gateway.runs.cancellation import all_ended
 from gateway.runs.idempotency import Idempotency
 from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind
@@ -37,6 +38,12 @@ from gateway.store.sqlite import sqlite_url
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the gateway was shut down in the middle of this run; send the message again when it is back"
+STORE_TIMEOUT = 1.0
+"""Seconds after `limits.grace` at which a shutdown abandons a store that does not answer."""
+CLOSE_TIMEOUT = 0.3
+"""Seconds that the last writes of a shutdown may take once all runs have ended."""
+END_TIMEOUT = 1.4
+"""Seconds after `limits.grace` at which a shutdown goes on without the agents that cannot be ended."""
 
 
 class Gateway:
@@ -60,6 +67,7 @@ class Gateway:
         self.metrics = Metrics()
         self.close_last: list[Callable[[], Awaitable[None]]] = []
         self._opened = self._closing = self._closed = False
+        self._stopping: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the store, end the processes and runs that a killed daemon left, and be ready for requests. Idempotent.
@@ -137,20 +145,38 @@ class Gateway:
         )
 
     async def stop_runs(self) -> None:
-        """End every run with an error that its readers get, and every agent."""
-        self._closing = True
-        await asyncio.gather(self.sessions.close(SHUT_DOWN), self.tasks.close(SHUT_DOWN), self.discovery.close())
+        """End every run with an error that its readers get, and every agent, within `limits.grace` + 2 s. Raises nothing.
+
+        From then on a store that does not answer is abandoned: what is not stored by then is recovered at the next start.
+        """
+        if self._stopping is None:
+            self._closing = True
+            self._stopping = asyncio.create_task(self._stop_runs())
+        await asyncio.shield(self._stopping)
+
+    async def _stop_runs(self) -> None:
+        grace = self.settings.limits.grace
+        abandoning = asyncio.get_running_loop().call_later(grace + STORE_TIMEOUT, self.store.abandon)
+        works = [self.sessions.close(SHUT_DOWN), self.tasks.close(SHUT_DOWN), self.discovery.close()]
+        ending = asyncio.create_task(all_ended(works))
+        await asyncio.wait([ending], timeout=grace + END_TIMEOUT)
+        if not ending.done():
+            log.error("the shutdown goes on without runs or agents that did not end within %g s", grace + END_TIMEOUT)
+            self.sessions.end_unstored(SHUT_DOWN)
+            self.tasks.end_unstored(SHUT_DOWN)
+        abandoning.cancel()
         # Streams that outlive a run end last, so that their readers get the ends of the runs.
-        await asyncio.gather(*(close() for close in self.close_last))
+        await all_ended(close() for close in self.close_last)
 
     async def close(self) -> None:
-        """Stop what still runs and close the store. Idempotent."""
+        """Stop what still runs and close the store. Idempotent; raises nothing."""
         if not self._closed:
             self._closed = True
             await self.stop_runs()
-            await self._mcp.close()
-            await self._retention.close()
-            await self.store.close()
+            await all_ended([self._mcp.close(), self._retention.close()])
+            abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
+            await all_ended([self.store.close()])
+            abandoning.cancel()
 
 
 def _file_of_a_session(data_dir: Path) -> Path | None:

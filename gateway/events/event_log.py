@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from drivers.contract.events import Awaiting, SessionEnd
+from gateway.errors import StoreAbandoned
 from gateway.events.log_entries import LogEvent, decode
 from gateway.store import EventRow, MessageRow, Store
 
@@ -186,21 +187,26 @@ class EventLog:
 
     async def _write(self) -> None:
         try:
-            while self._unwritten:
-                batch = self._next_batch()
-                messages = self._messages_through(batch[-1].seq)
-                await self._store_batch(batch, messages)
-                # An entry that was published behind the last batch is stored already.
-                self._stored = batch[-1].seq if self._unwritten else self.last
-                self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
-                self._unwritten_bytes -= sum(len(message.body) for message in messages)
-                self._trim()
-                self._end_waits()
-                if self._stored_first:
-                    self._wake()
+            # The readers get the rest from memory; the next start of the daemon reports it as a gap.
+            with suppress(StoreAbandoned):
+                await self._write_all()
         finally:
             self._writer = None
             self._end_waits()
+
+    async def _write_all(self) -> None:
+        while self._unwritten:
+            batch = self._next_batch()
+            messages = self._messages_through(batch[-1].seq)
+            await self._store_batch(batch, messages)
+            # An entry that was published behind the last batch is stored already.
+            self._stored = batch[-1].seq if self._unwritten else self.last
+            self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
+            self._unwritten_bytes -= sum(len(message.body) for message in messages)
+            self._trim()
+            self._end_waits()
+            if self._stored_first:
+                self._wake()
 
     def _end_waits(self) -> None:
         """End the waits for a stored batch; those that begin now are for the next one."""
@@ -213,6 +219,8 @@ class EventLog:
         while True:
             try:
                 return await self._store.events.append(row, messages)
+            except StoreAbandoned:
+                raise
             except Exception:
                 if self._closed:
                     return log.exception("the events of %s cannot be stored, and the log is closed", self.log_id)

@@ -1,11 +1,14 @@
-"""What must not stop half-way if its caller is cancelled, as when the client of an ACP connection disconnects."""
+"""What must not stop half-way if its caller is cancelled, as when an ACP client disconnects, or if a part of it fails."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Awaitable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -24,3 +27,10 @@ async def completed(work: Coroutine[Any, Any, Result]) -> Result:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
         raise
+
+
+async def all_ended(works: Iterable[Awaitable[Any]]) -> None:
+    """Wait for all parts of a shutdown at the same time. A failure is logged, and does not affect the others."""
+    for result in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(result, BaseException):
+            log.error("a part of the shutdown failed", exc_info=result)

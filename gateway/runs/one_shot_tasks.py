@@ -14,13 +14,15 @@ from drivers.contract.agent_specs import AgentSpec, TaskSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem
+from gateway.errors import AgentProblem, ShuttingDown
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import decode
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
+from gateway.runs.cancellation import all_ended
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
+from gateway.runs.interruptible_start import InterruptibleStart
 from gateway.runs.run import Run
 from gateway.shared_services import SharedServices
 from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord
@@ -61,6 +63,7 @@ class TaskRunner:
         self._store, self._redactor, self._states = shared.store, shared.redactor, shared.states
         self._running: dict[str, Run] = {}
         self._winding_up: set[asyncio.Task[None]] = set()
+        self._starts: set[InterruptibleStart] = set()
 
     async def execute(self, task: Task, key: IdempotencyKey | None = None) -> Turn:
         """The stream of a task's events, from its first. Raises BadRequest, Conflict, TooMany, ShuttingDown, AgentProblem."""
@@ -73,10 +76,24 @@ class TaskRunner:
         return list(self._running.values())
 
     async def close(self, why: str) -> None:
-        """End every run with this error; nothing new is started."""
+        """End every run with this error; nothing new is started. A task whose agent is being started is refused."""
         self._admission.close()
-        await asyncio.gather(*(run.fail(why) for run in self.running))
-        await asyncio.gather(*self._winding_up)
+        starts = list(self._starts)
+        for start in starts:
+            start.refuse(ShuttingDown(why))
+        await all_ended([*(run.fail(why) for run in self.running), *(start.over.wait() for start in starts)])
+        # Also those that were being stored just now.
+        runs = self.running
+        await all_ended(run.fail(why) for run in runs)
+        await all_ended(self._winding_up)
+        for run in runs:
+            run.log.close()
+
+    def end_unstored(self, why: str) -> None:
+        """End the runs that `close` cannot end, for their readers only."""
+        for run in self.running:
+            run.end_unstored(why)
+            run.log.close()
 
     async def _again(self, known: KeyRecord) -> Turn:
         task_id = known.log_id
@@ -101,16 +118,33 @@ class TaskRunner:
         base = entry.spec({})
         task_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
         bind_session_id(task_id)
-        with self._admission.turn(task_id, task.owner, new_agent=True):
-            return await self._begin(task, key, task_id, entry, base)
+        start = InterruptibleStart()
+        self._starts.add(start)
+        try:
+            with self._admission.turn(task_id, task.owner, new_agent=True):
+                return await self._begin(start, task, key, task_id, entry, base)
+        finally:
+            self._starts.discard(start)
+            start.over.set()
 
-    async def _begin(self, task: Task, key: IdempotencyKey | None, task_id: str, entry: ConfiguredAgent, base: AgentSpec) -> Turn:
+    async def _begin(
+        self,
+        start: InterruptibleStart,
+        task: Task,
+        key: IdempotencyKey | None,
+        task_id: str,
+        entry: ConfiguredAgent,
+        base: AgentSpec,
+    ) -> Turn:
         metrics = self._shared.metrics.for_agent(entry.name)
         state = self._states / task_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
         try:
             spawner = self._shared.transcripts.spawner(self._shared.spawner, task_id, entry)
-            agent = await entry.driver.execute(spec, spawner, self._shared.limits)
+            agent = await start.run(entry.driver.execute(spec, spawner, self._shared.limits))
+        except ShuttingDown:
+            await self._remove_folder(task_id)
+            raise
         except DriverError as error:
             metrics.failed_to_start()
             await self._remove_folder(task_id)
@@ -122,7 +156,7 @@ class TaskRunner:
         try:
             await self._store.runs.start(record, key=key.record(task_id, record.first_seq) if key else None)
         except BaseException:
-            await agent.close()
+            await agent.close(0.0)
             await self._remove_folder(task_id)
             raise
         self._running[task_id] = run

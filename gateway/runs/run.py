@@ -220,6 +220,15 @@ class Run:
             # Suspended: there is no agent whose last event would end it.
             await completed(self._take([SessionEnd(exit_code=130, stop_reason="cancelled")]))
 
+    def end_unstored(self, message: str) -> None:
+        """End a run that cannot be ended in time, for its readers only; the store gets an end at the next start of the daemon."""
+        if self.state is RunState.ENDED:
+            return
+        self.state = RunState.ENDED
+        if self._work is not None:
+            self._work.cancel()
+        self._publish_unstored(_error_end(message))
+
     async def fail(self, message: str) -> None:
         """End the run from the gateway's side: the log gets this error and its `session_end`."""
         if self.state is RunState.ENDED:
@@ -254,9 +263,11 @@ class Run:
         except Exception as error:
             log.exception("run %s failed", self.id)
             self._stopping = True
-            await self._fail(f"the gateway failed: {type(error).__name__}: {error}")
+            await self._fail(self._failing or f"the gateway failed: {type(error).__name__}: {error}")
 
     async def _fail(self, message: str) -> None:
+        if self.state is RunState.ENDED:
+            return
         last = _error_end(message)
         try:
             await self._take(last)
@@ -264,9 +275,12 @@ class Run:
             # Readers of the log must get an end whatever is broken.
             log.exception("the end of run %s cannot be stored", self.id)
             self.state = RunState.ENDED
-            for event in last:
-                self._output.take(event)
-            self._output.flush()
+            self._publish_unstored(last)
+
+    def _publish_unstored(self, last: Sequence[OutputEvent]) -> None:
+        for event in last:
+            self._output.take(event)
+        self._output.flush()
 
     async def _take(self, events: Sequence[OutputEvent]) -> None:
         """Log the events; the last event of a turn comes after everything that a client may ask for then is stored."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -29,8 +31,12 @@ request on a connection that is being closed."""
 PING_INTERVAL = 20.0
 PONG_TIMEOUT = 20.0
 """Seconds for a WebSocket client to read what was sent before a ping, and to answer the ping."""
-SHUTDOWN_TIMEOUT = 5.0
-"""Seconds that clients have at shutdown to read the end of their streams."""
+EXIT_TIMEOUT = 2.0
+"""Seconds after `limits.grace` within which the daemon exits."""
+EXIT_TIME = 0.7
+"""Seconds of these that the end of the server takes, with its polls every 0.1 s, and that of the store."""
+MIN_READ_TIMEOUT = 0.2
+"""Seconds that clients have at least to read the end of their streams."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,6 +55,11 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         gateway = Gateway(settings, keys, redactor)
         server = uvicorn.Server(uvicorn_config(gateway, create_app(gateway), settings.server.host, settings.server.port))
         asyncio.run(_Daemon(server, gateway, hints).run())
+        if gateway.store.abandoned:
+            # The interpreter would wait for the thread of a write that the database blocks.
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(0)
 
 
 def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
@@ -66,7 +77,6 @@ def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvic
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=int(SHUTDOWN_TIMEOUT),
     )
 
 
@@ -120,7 +130,11 @@ class _Daemon:
             self._server.force_exit = True
 
     async def _stop(self) -> None:
+        loop = asyncio.get_running_loop()
+        exit_at = loop.time() + self._gateway.settings.limits.grace + EXIT_TIMEOUT
         try:
             await self._gateway.stop_runs()
         finally:
+            seconds = max(exit_at - EXIT_TIME - loop.time(), MIN_READ_TIMEOUT)
+            self._server.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment]  # It may be a fraction.
             self._server.should_exit = True

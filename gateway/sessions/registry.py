@@ -17,6 +17,7 @@ from gateway.errors import AgentProblem, NotFound
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
+from gateway.runs.cancellation import all_ended
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
 from gateway.security.authentication import Caller
@@ -175,8 +176,13 @@ class Sessions:
         self._admission.close()
         for timer in self._sleep_timers.values():
             timer.cancel()
-        await asyncio.gather(*(session.stop(why) for session in list(self._known.values())))
-        await asyncio.gather(*self._background)
+        await all_ended(session.stop(why) for session in list(self._known.values()))
+        await all_ended(self._background)
+
+    def end_unstored(self, why: str) -> None:
+        """End the runs that `close` cannot end in time, for their readers only."""
+        for session in list(self._known.values()):
+            session.end_unstored(why)
 
     @property
     def held(self) -> list[Session]:

@@ -29,10 +29,10 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import completed
 from gateway.runs.compaction import compacted
 from gateway.runs.idempotency import IdempotencyKey
+from gateway.runs.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
 from gateway.sessions.client_service_routing import SessionServices
-from gateway.sessions.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings
@@ -235,6 +235,7 @@ class Session:
                 yield start
         finally:
             self._starts.discard(start)
+            start.over.set()
 
     async def _begin(
         self, start: InterruptibleStart, request: Submission, message: UserMessage, settings: SessionSettings
@@ -476,17 +477,29 @@ class Session:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STORE_WAIT), self.lock:
                     pass
-        if self.run is not None and (forget or self.run.state is not RunState.WAITING):
-            await self.run.fail(why)
+        live = self._agent.current
+        ends: list[Awaitable[None]] = []
         if self.run is not None:
             self.run.pending.stop_timer()
-        live, self._agent.current = self._agent.current, None
+            if forget or self.run.state is not RunState.WAITING:
+                ends.append(self.run.fail(why))
         if live is not None:
-            await live.close()
+            # At the same time: a run whose start is being stored ends when the store answers, its agent at once.
+            ends.append(live.close())
+        failures = [result for result in await asyncio.gather(*ends, return_exceptions=True) if result is not None]
+        self._agent.current = None
         if self.run is not None:
             await self.run.wait()
         await self._agent.close()
         await self.log.written()
+        self.log.close()
+        if failures:
+            raise failures[0]
+
+    def end_unstored(self, why: str) -> None:
+        """End the run, where `stop` cannot end it in time, for its readers only."""
+        if self.busy and self.run is not None:
+            self.run.end_unstored(why)
         self.log.close()
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, make_url, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, StoreAbandoned
 from gateway.store import schema
 from gateway.store.migrations import migrate
 from gateway.store.sqlite import begin_immediately, checkpoint, commit_counter, configure_sqlite, explain_sqlite_error
 
 Result = TypeVar("Result")
 
+ABANDONED = "the gateway is shutting down, and its store does not answer"
 READERS = 3
 """Threads for reads, each with a connection of its own (about 0.2 MB with SQLite). They start when they are needed."""
 SYNCHRONOUS_DRIVERS = {"sqlite+aiosqlite": "sqlite"}
@@ -44,6 +45,9 @@ class Database:
         # A database in memory has a single connection.
         in_memory = isinstance(engine.pool, StaticPool)
         self._readers = self._writer if in_memory else ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._waiting: dict[asyncio.Future[Any], asyncio.Future[Any]] = {}
+        self.abandoned = False
+        """Whether `abandon` was called: a thread may still be blocked by the database."""
 
     @classmethod
     async def open(cls, url: str, in_use: Path | None = None) -> Self:
@@ -107,8 +111,17 @@ class Database:
                 checkpoint(connection)
 
     async def close(self) -> None:
-        """Waits for the queued writes and closes all connections."""
-        await asyncio.to_thread(self._close)
+        """Waits for the queued writes and closes all connections.
+
+        After `abandon` it waits for nothing, and only stops the threads.
+        """
+        with suppress(StoreAbandoned):
+            await self._finished(asyncio.get_running_loop().run_in_executor(self._writer, _nothing))
+        if self.abandoned:
+            for threads in (self._writer, self._readers):
+                threads.shutdown(wait=False, cancel_futures=True)
+        else:
+            await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
         self._writer.shutdown()
@@ -122,8 +135,28 @@ class Database:
 
         Cancelling the caller does not cancel the write: it is queued before the first `await`, and is completed.
         """
-        writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, transaction)
-        return await asyncio.shield(writing)
+        if self.abandoned:
+            raise StoreAbandoned(ABANDONED)
+        return await self._finished(asyncio.get_running_loop().run_in_executor(self._writer, self._write, transaction))
+
+    def abandon(self) -> None:
+        """Fails the writes that are waited for, and all later ones, with StoreAbandoned: the process is to exit soon.
+
+        For a database that is locked or whose disk does not answer. A write that has begun may still be completed. Idempotent.
+        """
+        self.abandoned = True
+        for outer, writing in self._waiting.items():
+            if not outer.done():
+                outer.set_exception(StoreAbandoned(ABANDONED))
+                writing.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    async def _finished(self, writing: asyncio.Future[Result]) -> Result:
+        outer = asyncio.shield(writing)
+        self._waiting[outer] = writing
+        try:
+            return await outer
+        finally:
+            del self._waiting[outer]
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Runs a function that only reads. It sees every write that has returned. All rows must be fetched within it."""
@@ -150,6 +183,9 @@ class Database:
         """Writes a value that is there already. Raises what any other write would raise."""
         version = schema.schema_version
         await self.write(lambda connection: connection.execute(update(version).values(version=version.c.version)).close())
+
+
+def _nothing() -> None: ...
 
 
 def _engine(url: str) -> Engine:

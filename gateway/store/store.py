@@ -50,6 +50,15 @@ class Store:
         """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is not of this version."""
         return cls(await Database.open_unchanged(url))
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether `abandon` was called."""
+        return self._database.abandoned
+
+    def abandon(self) -> None:
+        """Fails the writes that are waited for, and all later ones, with StoreAbandoned: the process is to exit soon."""
+        self._database.abandon()
+
     async def close(self) -> None:
         """Waits for the writes that are queued, and closes the database."""
         await self._database.close()

@@ -19,12 +19,13 @@ class StartCancelled(Exception):
 class InterruptibleStart:
     """`cancelled` must be checked immediately before the prompt is given; `run` is for what takes long before that.
 
-    The submission sets `ended_turn` where the cancel has ended its turn.
+    The submission sets `ended_turn` where the cancel has ended its turn, and `over` when it is begun or refused.
     """
 
     def __init__(self) -> None:
         self.cancelled = False
         self.ended_turn = False
+        self.over = asyncio.Event()
         self._refusal: GatewayError | None = None
         self._work: asyncio.Task[Any] | None = None
 
