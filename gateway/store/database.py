@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -16,7 +17,9 @@ from sqlalchemy.pool import StaticPool
 from gateway.errors import ConfigError, StoreAbandoned
 from gateway.store import schema
 from gateway.store.migrations import migrate
-from gateway.store.sqlite import begin_immediately, checkpoint, commit_counter, configure_sqlite, explain_sqlite_error
+from gateway.store.sqlite import begin_immediately, checkpoint, commit_counter, configure_sqlite, explain_sqlite_error, is_damage
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -40,6 +43,7 @@ class Database:
     def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
         self._engine = engine
         self._commits = None if read_only else commit_counter(engine)
+        self._explains = False
         # One writer: SQLite has one write lock, and a queue in front of it is fair, which its busy handler is not.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         # A database in memory has a single connection.
@@ -81,18 +85,21 @@ class Database:
     @contextmanager
     def explained_errors(self) -> Iterator[None]:
         """Raises ConfigError, with what to do, instead of an error of the database."""
+        self._explains = True
         try:
             yield
         except SQLAlchemyError as error:
             name = self._engine.url.render_as_string(hide_password=True)
             file = self._engine.url.database or name
-            explained = explain_sqlite_error(getattr(error, "orig", None), file)
+            explained = explain_sqlite_error(error.__cause__, file)
             first_line = str(error).split("\n", 1)[0]
             raise ConfigError(explained or f"the database {name} cannot be used: {first_line}") from error
         except OSError as error:
             if error.filename is None:
                 raise
             raise ConfigError(f"{error.filename} cannot be used: {error.strerror}") from error
+        finally:
+            self._explains = False
 
     def _prepare(self, in_use: Path | None) -> None:
         with self._engine.connect() as connection:
@@ -163,7 +170,7 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
 
     def _write(self, transaction: Callable[[Connection], Result]) -> Result:
-        with self._engine.begin() as connection:
+        with self._noticed_damage(), self._engine.begin() as connection:
             result = transaction(connection)
             count = self._commits.count(connection) if self._commits else None
         if self._commits:
@@ -171,8 +178,20 @@ class Database:
         return result
 
     def _read(self, query: Callable[[Connection], Result]) -> Result:
-        with self._engine.connect() as connection:
+        with self._noticed_damage(), self._engine.connect() as connection:
             return query(connection)
+
+    @contextmanager
+    def _noticed_damage(self) -> Iterator[None]:
+        """Sets `problem` where an error shows that the database is damaged."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            if self.problem is None and is_damage(error.__cause__):
+                self.problem = "the database is damaged: stop the gateway and restore a backup; the log has details"
+                if not self._explains:
+                    log.error("%s", explain_sqlite_error(error.__cause__, str(self._engine.url.database)))
+            raise
 
     @property
     def folder(self) -> Path | None:

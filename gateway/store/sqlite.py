@@ -58,10 +58,18 @@ def explain_sqlite_error(error: BaseException | None, file: str) -> str | None:
     """Returns what an error of a database file means and what to do, in one line; None for an error that has other causes."""
     if not isinstance(error, sqlite3.Error):
         return None
-    # The low byte is the primary result code (sqlite.org/rescode.html).
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    advice = _ADVICE.get(code)
+    advice = _ADVICE.get(_code(error))
     return f"the database {file} cannot be used ({error}): {advice}" if advice else None
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether an error shows that the content of a database file is damaged."""
+    return isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _code(error: sqlite3.Error) -> int:
+    # The low byte is the primary result code (sqlite.org/rescode.html). Errors of the module itself have none.
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 _RESTORE = "restore a backup, or move it and the files beside it with the same beginning away to start with an empty store"

@@ -237,6 +237,26 @@ async def test_damaged_pages_that_the_start_reads_are_one_line(tmp_path: Path) -
     assert (code, out, len(err.splitlines())) == (1, "", 1), err
 
 
+async def test_damage_that_is_found_later_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = await Store.open(sqlite_url(tmp_path))
+    await store.sessions.create(SessionRecord("s", "echo"), ["x" * 2000 for _ in range(100)])
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
+        [page] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'").fetchone()
+        [size] = connection.execute("PRAGMA page_size").fetchone()
+    content = bytearray((tmp_path / "portico.db").read_bytes())
+    content[(page - 1) * size : page * size] = b"\xa5" * size
+    (tmp_path / "portico.db").write_bytes(content)
+    store = await Store.open(sqlite_url(tmp_path))
+    assert store.problem is None
+    for _ in range(2):
+        with pytest.raises(Exception, match="malformed"):
+            await store.messages.bodies("s")
+    assert store.problem == "the database is damaged: stop the gateway and restore a backup; the log has details"
+    assert caplog.text.count("portico.db cannot be used (database disk image is malformed): restore a backup") == 1
+    await store.close()
+
+
 async def test_killed_daemon_reports_nothing(daemon: Daemon) -> None:
     for _ in range(2):
         await daemon.start()
