@@ -16,7 +16,8 @@ from drivers.runtime.process_tree import described, end_family, process_of
 from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
 from gateway.runs.store_version_4_recovery import number_messages
-from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, Store
+from gateway.runs.stored_history import StoredHistory
+from gateway.store import EventRow, MessageRow, RunRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ async def _waits(store: Store, run: RunRecord) -> bool:
     """Returns whether the client can still answer: the messages with its calls were stored before the run began to wait."""
     if run.state != "waiting" or not await store.sessions.get(run.log_id):
         return False
-    return bool(pending_tool_calls(MESSAGE.validate_json(body) for body in await store.messages.bodies(run.log_id)))
+    return bool(pending_tool_calls(await StoredHistory(store, run.log_id).open_calls()))
 
 
 async def _close(store: Store, run: RunRecord, *, has_history: bool) -> None:
@@ -104,11 +105,11 @@ async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[in
 
     Messages are stored in the order of their numbers, so that those before the greatest stored number are there.
     """
-    stored = [(row.seq, MESSAGE.validate_json(row.body)) for row in await store.messages.rows(run.log_id) if row.seq is not None]
-    greatest = max((seq for seq, _ in stored), default=0)
-    of_greatest = sum(seq == greatest for seq, _ in stored)
+    greatest = of_greatest = 0
     results = defaultdict[int, list[str]](list)
-    for seq, message in stored:
+    async for seq, message in _stored(store, run.log_id, run.first_seq):
+        of_greatest = 1 if seq > greatest else of_greatest + (seq == greatest)
+        greatest = max(greatest, seq)
         if isinstance(message, ToolMessage):
             results[seq].append(message.tool_call_id)
     fold, last, missing = Fold(), 0, list[tuple[int, Message]]()
@@ -120,19 +121,27 @@ async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[in
         for call_id in results.pop(seq, ()):
             fold.answer(call_id)
         last = seq
-    for seq, message in stored:
-        if seq > last:
-            # The daemon was killed after it stored the message, and before it stored the events.
-            fold.apply(message)
+    async for _, message in _stored(store, run.log_id, last + 1):
+        # An older version was killed after it stored the message, and before it stored the events.
+        fold.apply(message)
     for seq, event in end:
         missing += [(seq, message) for message in fold.feed(event)]
     return [MessageRow(message.model_dump_json(), seq) for seq, message in missing]
 
 
+async def _stored(store: Store, session_id: str, first_seq: int) -> AsyncIterator[tuple[int, Message]]:
+    """Yields the stored messages with numbers from `first_seq` on, a few at a time."""
+    position = -1
+    while rows := await store.messages.rows_from(session_id, first_seq, position):
+        for _, row in rows:
+            yield row.seq or 0, MESSAGE.validate_json(row.body)
+        position = rows[-1][0]
+
+
 async def _events(store: Store, run: RunRecord) -> AsyncIterator[tuple[int, LogEvent]]:
     """Yields the stored events of a run with their numbers: up to its `session_end`, or to the first event of a later run."""
     after, until = run.first_seq - 1, await store.runs.next_first_seq(run)
-    while rows := await store.events.read(run.log_id, after):
+    while rows := await store.events.read(run.log_id, after, rows=2):
         for first, body in rows:
             for seq, line in enumerate(body.split(b"\n"), first):
                 if seq <= after:
@@ -148,8 +157,8 @@ async def _events(store: Store, run: RunRecord) -> AsyncIterator[tuple[int, LogE
 
 async def _number_messages(store: Store, run: RunRecord) -> None:
     """Numbers the messages of a run that a store of version 4 had not ended."""
-    rows = await store.messages.rows(run.log_id)
-    if any(row.seq == UNNUMBERED for row in rows):
+    if await store.messages.unnumbered(run.log_id):
+        rows = await store.messages.rows(run.log_id)
         events = [entry async for entry in _events(store, run)]
         numbers = number_messages([MESSAGE.validate_json(row.body) for row in rows], events)
         await store.messages.set_numbers(run.log_id, numbers)

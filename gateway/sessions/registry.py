@@ -57,11 +57,14 @@ class Sessions:
         *,
         key: IdempotencyKey | None = None,
         wait_for_calls: bool = True,
+        copied: tuple[str, int] | None = None,
     ) -> Session:
         """Make a session with its first messages; nothing runs yet.
 
         A history that ends in calls without results waits for their answers, unless `wait_for_calls` is false: a user message
-        follows it at once. Raises ShuttingDown.
+        follows it at once. `copied` is the id of another session, and how many of its messages come before these.
+
+        Raises ShuttingDown.
         """
         self._admission.refuse_if_closing()
         self._redactor.register(config.hidden)
@@ -78,7 +81,8 @@ class Sessions:
         waiting = RunRecord(run_id, record.id, "waiting", None, 1, since) if pending else None
         bind_session_id(record.id)
         key_record = key.record(record.id, 1) if key else None
-        await self._store.sessions.create(record, [message.model_dump_json() for message in history], waiting, key_record)
+        bodies = [message.model_dump_json() for message in history]
+        await self._store.sessions.create(record, bodies, waiting, key_record, copied=copied)
         session = self._session(record, config, agent, 0)
         if waiting is not None:
             await session.restore_waiting(waiting)

@@ -17,7 +17,7 @@ from typing import Literal
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import AgentGone, InputFull
-from drivers.contract.messages import MESSAGE, Message, ToolMessage, ToolUseBlock, UserMessage
+from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, ShuttingDown, TooMany
 from gateway.events.event_log import Entry, EventLog
@@ -27,11 +27,11 @@ from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import completed
-from gateway.runs.compaction import compacted
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
+from gateway.runs.stored_history import StoredHistory
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.queued_messages import TurnQueue
@@ -104,6 +104,7 @@ class Session:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.agent, self.config = agent, config
         self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first)
+        self.history = StoredHistory(shared.store, record.id)
         self.lock = asyncio.Lock()
         self.run: Run | None = None
         self.used_at = time.monotonic()
@@ -148,15 +149,6 @@ class Session:
     def evict(self) -> None:
         """End the agent in the background, unless a turn begins first."""
         self._evict(self)
-
-    async def history(self) -> list[Message]:
-        """All messages, exactly as they were given and made."""
-        return [MESSAGE.validate_json(body) for body in await self._shared.store.messages.bodies(self.id)]
-
-    async def compacted_history(self) -> list[Message]:
-        """What the agent still works from: all messages, or what its CLI has left of them and what came after."""
-        compaction = await self._shared.store.compactions.get(self.id)
-        return compacted(await self.history(), compaction)
 
     # -- a turn -----------------------------------------------------------------------------------------------------------
 
@@ -208,8 +200,11 @@ class Session:
     async def _refuse_repeated(self, answers: Sequence[str], pending: PendingCalls) -> None:
         unknown = {call_id for call_id in answers if call_id not in pending.calls}
         if unknown:
-            answered = {message.tool_call_id for message in await self.history() if isinstance(message, ToolMessage)}
-            if repeated := sorted((answered | pending.answered) & unknown):
+            answered = pending.answered & unknown
+            async for message in self.history.messages():
+                if isinstance(message, ToolMessage) and message.tool_call_id in unknown:
+                    answered.add(message.tool_call_id)
+            if repeated := sorted(answered):
                 raise BadRequest(
                     f"{ids(repeated)} is answered already; nothing was done twice. GET the session to see what came of it"
                 )
@@ -326,8 +321,8 @@ class Session:
     async def _resume(self, start: InterruptibleStart, run: Run, request: Submission, settings: SessionSettings) -> Turn:
         """Continue a suspended run: a fresh agent gets the history with what became of the calls, and goes on from there."""
         await run.wait()
-        resolution = resolve(await self.history(), run.pending.calls, request.replies)
-        seed = [*await self.compacted_history(), *client_results(request.replies), *resolution.results]
+        resolution = resolve(await self.history.open_calls(), run.pending.calls, request.replies)
+        seed = [*await self.history.seed(), *client_results(request.replies), *resolution.results]
         agent: Agent | None = None
         with suppress(StartCancelled):
             agent = await start.run(self._start_agent(settings, seed, resume=False))
@@ -409,9 +404,9 @@ class Session:
     async def restore_waiting(self, record: RunRecord) -> None:
         """Take over a run that an earlier gateway left waiting for the client, or that the first history ends in."""
         self.run = self._run(record, None)
-        history = await self.history()
-        pending = pending_in(history, self._runs_at_once, self.config.app_tools)
-        self.run.restore(pending, unanswered(history), record.waiting_since)
+        calls = await self.history.open_calls()
+        pending = pending_in(calls, self._runs_at_once, self.config.app_tools)
+        self.run.restore(pending, unanswered(calls), record.waiting_since)
 
     async def deny_overdue(self) -> None:
         """Deny the pending calls if their time limit has passed."""
@@ -429,7 +424,7 @@ class Session:
                 await self._pass_answers(run, replies, by=TIME_LIMIT)
                 return
             await run.wait()
-            await run.end_unanswered(replies, resolve(await self.history(), run.pending.calls, replies))
+            await run.end_unanswered(replies, resolve(await self.history.open_calls(), run.pending.calls, replies))
             self._run_over(run)
 
     def _runs_at_once(self, call: ToolUseBlock) -> bool:
@@ -562,8 +557,7 @@ class Session:
         if (ready := self._agent.ready(settings)) is not None:
             return ready
         await self._end_agent()
-        history = await self.compacted_history()
-        seed = history[: len(history) - prompted]
+        seed = await self.history.seed(leave_out=prompted)
         if self.run is not None and self.state == "waiting":
             seed += self.run.if_cancelled()
         return await self._start_agent(settings, seed, resume=True)

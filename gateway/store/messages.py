@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.rows import MessageRow
+from gateway.store.rows import UNNUMBERED, MessageRow
 
 _NEXT_POSITION = (
     select(func.coalesce(func.max(schema.messages.c.position) + 1, 0))
     .where(schema.messages.c.session_id == bindparam("of_session"))
     .scalar_subquery()
 )
+
 # Statements that a turn executes are built once: that costs more than executing them.
 _INSERT = insert(schema.messages).values(
     session_id=bindparam("of_session"), position=_NEXT_POSITION, body=bindparam("text"), seq=bindparam("number")
 )
+
+
+PAGE_CHARACTERS = 1024 * 1024
+"""About how much JSON one page of messages holds; a larger single message is a page of its own."""
+FETCHED_ROWS = 4
+"""Rows that are fetched at once: a row may have many megabytes."""
+_LAZY = {"yield_per": FETCHED_ROWS}
 
 
 class MessageRepository:
@@ -37,11 +45,75 @@ class MessageRepository:
         query = select(table.c.body).where(table.c.session_id == session_id).order_by(table.c.position)
         return await self._database.read(lambda connection: list(connection.execute(query).scalars()))
 
+    async def count(self, session_id: str) -> int:
+        """Returns the number of messages of a session. Their positions are 0 to before that number."""
+        table = schema.messages
+        query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
+        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    async def page(self, session_id: str, first: int, end: int) -> list[str]:
+        """Returns messages as JSON texts, from the position `first` to before `end`: PAGE_CHARACTERS of them, at least one."""
+        table = schema.messages
+        query = select(table.c.body).where(table.c.session_id == session_id, table.c.position >= first, table.c.position < end)
+
+        def read(connection: Connection) -> list[str]:
+            found, size = [], 0
+            for body in connection.execute(query.order_by(table.c.position), execution_options=_LAZY).scalars():
+                found.append(body)
+                size += len(body)
+                if size >= PAGE_CHARACTERS:
+                    break
+            return found
+
+        return await self._database.read(read)
+
+    async def first_of_newest(self, session_id: str, first: int, end: int, size: int) -> int:
+        """Returns the position, `first` at least, from which on the messages before `end` have at most `size` characters.
+
+        The last message counts in any case.
+        """
+        table = schema.messages
+        query = select(table.c.position, func.length(table.c.body)).where(table.c.session_id == session_id)
+        query = query.where(table.c.position >= first, table.c.position < end).order_by(table.c.position.desc())
+
+        def read(connection: Connection) -> int:
+            found, left = end, size
+            for position, length in connection.execute(query, execution_options=_LAZY):
+                left -= length
+                if left < 0 and found < end:
+                    break
+                found = position
+            return found
+
+        return await self._database.read(read)
+
+    async def system_messages(self, session_id: str, before: int) -> list[str]:
+        """Returns the system messages before a position as JSON texts, in order."""
+        table = schema.messages
+        query = select(table.c.body).where(table.c.session_id == session_id, table.c.position < before)
+        query = query.where(table.c.body.like('{"role":"system"%')).order_by(table.c.position)
+        return await self._database.read(lambda connection: list(connection.execute(query).scalars()))
+
+    async def rows_from(self, session_id: str, seq: int, after: int, rows: int = FETCHED_ROWS) -> list[tuple[int, MessageRow]]:
+        """Returns up to `rows` messages with numbers from `seq` on, behind the position `after`, with their positions."""
+        table = schema.messages
+        query = select(table.c.position, table.c.body, table.c.seq).where(table.c.session_id == session_id, table.c.seq >= seq)
+        query = query.where(table.c.position > after).order_by(table.c.position).limit(rows)
+        return await self._database.read(
+            lambda connection: [(row.position, MessageRow(row.body, row.seq)) for row in connection.execute(query)]
+        )
+
     async def rows(self, session_id: str) -> list[MessageRow]:
         """Returns a session's whole history with the numbers of its messages, in order."""
         table = schema.messages
         query = select(table.c.body, table.c.seq).where(table.c.session_id == session_id).order_by(table.c.position)
         return await self._database.read(lambda connection: [MessageRow(row.body, row.seq) for row in connection.execute(query)])
+
+    async def unnumbered(self, session_id: str) -> bool:
+        """Returns whether a store of version 4 left messages of a session without a number."""
+        table = schema.messages
+        query = select(table.c.position).where(table.c.session_id == session_id, table.c.seq == UNNUMBERED).limit(1)
+        return await self._database.read(lambda connection: connection.execute(query).first() is not None)
 
     async def set_numbers(self, session_id: str, numbers: Sequence[int | None]) -> None:
         """Replaces the numbers of the first messages of a session, one for each."""
@@ -55,3 +127,11 @@ def insert_messages(connection: Connection, session_id: str, rows: Sequence[Mess
     """Appends messages within a transaction."""
     if rows:
         connection.execute(_INSERT, [{"of_session": session_id, "text": row.body, "number": row.seq} for row in rows])
+
+
+def copy_messages(connection: Connection, session_id: str, origin: str, count: int) -> None:
+    """Copies the first `count` messages of another session into a new one within a transaction, without their numbers."""
+    table = schema.messages
+    query = select(literal(session_id), table.c.position, table.c.body)
+    query = query.where(table.c.session_id == origin, table.c.position < count)
+    connection.execute(insert(table).from_select(["session_id", "position", "body"], query))

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_,
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.idempotency_keys import insert_key
-from gateway.store.messages import insert_messages
+from gateway.store.messages import copy_messages, insert_messages
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run
 
@@ -24,13 +24,24 @@ class SessionRepository:
         self._database = database
 
     async def create(
-        self, record: SessionRecord, history: Sequence[str], run: RunRecord | None = None, key: KeyRecord | None = None
+        self,
+        record: SessionRecord,
+        history: Sequence[str],
+        run: RunRecord | None = None,
+        key: KeyRecord | None = None,
+        *,
+        copied: tuple[str, int] | None = None,
     ) -> None:
-        """Stores a session with its first messages (JSON texts), the run that waits for their answers, and the request's key."""
+        """Stores a session with its first messages (JSON texts), the run that waits for their answers, and the request's key.
+
+        `copied` is the id of another session, and how many of its messages come before them.
+        """
         values = {**asdict(record), "config": json.dumps(record.config)}
 
         def transaction(connection: Connection) -> None:
             connection.execute(insert(schema.sessions).values(**values))
+            if copied is not None:
+                copy_messages(connection, record.id, *copied)
             insert_messages(connection, record.id, [MessageRow(body) for body in history])
             if run is not None:
                 insert_run(connection, run)

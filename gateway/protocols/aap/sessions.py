@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from drivers.contract.messages import Message
+from fastapi.responses import Response, StreamingResponse
+from pydantic_core import to_json
+
+from drivers.contract.messages import MESSAGE, Message
 from gateway.errors import NotFound
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.agent_info import declared_histories
-from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionHistory, SessionInfo, Tool
+from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionInfo, Tool
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
 from gateway.protocols.aap.validation import check_new, check_seed
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.idempotency import IdempotencyKey
+from gateway.runs.stored_history import StoredHistory
 from gateway.security.authentication import Caller
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.session import Session, Submission
@@ -24,10 +29,12 @@ from gateway.store import SessionRecord
 
 Info = TypeVar("Info", bound=SessionInfo)
 
-_HISTORIES: Mapping[HistoryType, Callable[[Session], Awaitable[list[Message]]]] = {
-    "compacted": Session.compacted_history,
-    "full": Session.history,
+_HISTORIES: Mapping[HistoryType, Callable[[StoredHistory], AsyncIterator[Message]]] = {
+    "compacted": StoredHistory.compacted,
+    "full": StoredHistory.messages,
 }
+HISTORY_CHUNK = 1024 * 1024
+"""Bytes of a history that are sent at a time. A shorter one is a response with a Content-Length."""
 
 
 async def create(
@@ -103,11 +110,48 @@ def session_info(kind: type[Info], tool: type[Tool], summary: SessionSummary, **
     )
 
 
-async def histories(session: Session, requested: HistoryType | None) -> SessionHistory:
-    """The requested history, or all that the agent declares. Raises NotFound for one that it does not."""
+async def histories(session: Session, requested: HistoryType | None, info: SessionInfo | None = None) -> Response:
+    """The requested history, or all that the agent declares, in the field `history`. Raises NotFound for one that it does not.
+
+    It is read from the store and sent in chunks, so that memory does not grow with it. `info` are the fields before it.
+    """
     declared = declared_histories(session.agent)
     if requested is not None and requested not in declared:
         hint = f"ask for {' or '.join(declared)}" if declared else "it has none"
         raise NotFound(f"agent {session.agent.name!r} declares no {requested} history; {hint}")
-    kinds = declared if requested is None else (requested,)
-    return SessionHistory.model_validate({kind: await _HISTORIES[kind](session) for kind in kinds})
+    before = b"{" if info is None else to_json(info, by_alias=True)[:-1] + b","
+    chunks = _history_json(session.history, declared if requested is None else (requested,), before)
+    begin = [chunk async for chunk in _first_two(chunks)]
+    if len(begin) < 2:
+        return Response(b"".join(begin), media_type="application/json")
+    return StreamingResponse(_joined(begin, chunks), media_type="application/json")
+
+
+async def _history_json(history: StoredHistory, kinds: Sequence[HistoryType], before: bytes) -> AsyncIterator[bytes]:
+    parts, size = [before, b'"history":{'], 0
+    for n, kind in enumerate(kinds):
+        parts.append(b'%b"%b":' % (b"," if n else b"", kind.encode()))
+        separator = b"["
+        async for message in _HISTORIES[kind](history):
+            data = MESSAGE.dump_json(message)
+            parts += (separator, data)
+            separator = b","
+            size += len(data)
+            if size >= HISTORY_CHUNK:
+                yield b"".join(parts)
+                parts, size = [], 0
+        parts.append(b"[]" if separator == b"[" else b"]")
+    yield b"".join(parts) + b"}}"
+
+
+async def _first_two(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for _ in range(2):
+        with suppress(StopAsyncIteration):
+            yield await anext(chunks)
+
+
+async def _joined(begin: Iterable[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for chunk in begin:
+        yield chunk
+    async for chunk in rest:
+        yield chunk

@@ -30,10 +30,15 @@ BASE = "/aap/v1"
 SESSION = "/session/{session_id}"
 
 
-class SessionResponse(SessionInfo):
-    """`GET /session/:id`, with every history that the agent declares."""
+class SessionInfoV1(SessionInfo):
+    """A session without its histories."""
 
     tools: OmitIfNone[list[ApplicationTool]] = None
+
+
+class SessionResponse(SessionInfoV1):
+    """`GET /session/:id`, with every history that the agent declares."""
+
     history: SessionHistory
 
 
@@ -69,13 +74,13 @@ def router(gateway: Gateway) -> APIRouter:
         """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
-    @routes.get(SESSION, openapi_extra=examples.GET_SESSION)
-    async def get_session(caller: CurrentCaller, session_id: str, history: HistoryType | None = None) -> SessionResponse:
+    @routes.get(SESSION, response_model=SessionResponse, openapi_extra=examples.GET_SESSION)
+    async def get_session(caller: CurrentCaller, session_id: str, history: HistoryType | None = None) -> Response:
         """A session's settings and its histories; `history` narrows them to one."""
         session = await gateway.sessions.get(caller, session_id)
         # The state is read before the history: a run that is over by then is stored by then.
         summary = await gateway.sessions.summary(session)
-        return session_info(SessionResponse, ApplicationTool, summary, history=await histories(session, history))
+        return await histories(session, history, session_info(SessionInfoV1, ApplicationTool, summary))
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:

@@ -126,10 +126,10 @@ def router(gateway: Gateway) -> APIRouter:
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
         return session_info(SessionInfoV3, ClientTool, summary)
 
-    @routes.get(SESSION + "/history", openapi_extra=examples.HISTORY)
-    async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> SessionHistoryResponse:
+    @routes.get(SESSION + "/history", response_model=SessionHistoryResponse, openapi_extra=examples.HISTORY)
+    async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> Response:
         """One of the histories that the agent declares."""
-        return SessionHistoryResponse(history=await histories(await gateway.sessions.get(caller, session_id), type))
+        return await histories(await gateway.sessions.get(caller, session_id), type)
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:

@@ -130,12 +130,13 @@ class OpenSessions:
         async with origin.lock:
             if origin.busy:
                 raise Conflict("this session has a prompt in progress; fork it when the prompt has ended, or send session/cancel")
-            history = await origin.history()
+            copied = origin.id, await origin.history.count()
+            calls = unanswered(await origin.history.open_calls())
             config = origin.config
-        results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in unanswered(history)]
+        results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
         servers = mcp_servers_for(request.mcp_servers or [], self._agent)
         config = with_directories(replace(config, mcp_servers=servers), self._agent, request)
-        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, [*history, *results]))
+        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, results, copied=copied))
         await view.skip()
         return Reply(ForkSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
 

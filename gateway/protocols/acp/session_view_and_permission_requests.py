@@ -14,7 +14,7 @@ from typing import Any
 from acp.schema import PromptResponse, RequestPermissionRequest, SessionNotification
 
 from drivers.contract.events import AwaitedCall, Awaiting, Commands, Compacted, Error, SessionEnd, Title
-from drivers.contract.messages import Message, UserMessage
+from drivers.contract.messages import UserMessage
 from gateway.agents.discovery import DiscoveredAgent
 from gateway.errors import BadRequest, Conflict, GatewayError
 from gateway.events.event_log import Entry
@@ -80,12 +80,8 @@ class SessionView:
 
     async def replay(self) -> None:
         """Send the whole history: the stored messages, and the events of a run that is not over."""
-        history, first = await self._past()
-        if first is not None:
-            # The messages of that run are sent from the log, in more detail.
-            users = [n for n, message in enumerate(history) if isinstance(message, UserMessage)]
-            history = history[: users[-1] + 1] if users else history
-        for message in history:
+        end, first = await self._past()
+        async for message in self.session.history.messages(0, end):
             for update in self._updates.of_message(message):
                 await self._update(update)
         if first is not None:
@@ -101,22 +97,28 @@ class SessionView:
 
     async def skip(self) -> None:
         """Send nothing of the past; the client can still be asked about pending calls."""
-        history, first = await self._past()
+        _, first = await self._past()
         if first is not None:
-            self._updates.add_calls(unanswered(history).values())
+            self._updates.add_calls(unanswered(await self.session.history.open_calls()).values())
 
-    async def _past(self) -> tuple[list[Message], int | None]:
-        """The history, and the first event of a run that is not over yet; the events after them are sent later."""
+    async def _past(self) -> tuple[int, int | None]:
+        """How many messages the client gets, and the first event of a run that is not over; the events after them are sent later.
+
+        The messages of that run are sent from the log, in more detail.
+        """
         session = self.session
         # No run begins meanwhile.
         async with session.lock:
             run = session.run if session.state != "idle" else None
             self._in_run, self._seen = run is not None, session.log.last
-            history = await session.history()
-        for message in history:
+            end = await session.history.count()
+        position = last_prompt = 0
+        async for message in session.history.messages(0, end):
+            position += 1
             if isinstance(message, UserMessage):
                 self.info.record_prompt(message.content)
-        return history, run.first_seq if run else None
+                last_prompt = position
+        return (last_prompt or end if run else end), run.first_seq if run else None
 
     def start(self, later: Callable[[], Awaitable[DiscoveredAgent | None]] | None = None) -> None:
         """Send events from now on, and ask for pending permissions. `later` waits for an agent's program that is slow."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
-from gateway.runs.compaction import compacted
+from gateway.runs.stored_history import StoredHistory
+from gateway.store import SessionRecord, Store
+from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon, RunningGateway
 from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, user_message
 
@@ -92,9 +95,15 @@ async def test_compaction_in_a_task_is_ignored(portico: RunningGateway, write_sc
     assert [event["kind"] for event in events] == ["agent_token", "session_end"]
 
 
-def test_result_without_its_call_is_dropped_from_the_compacted_history() -> None:
+async def test_result_without_its_call_is_dropped_from_the_compacted_history(tmp_path: Path) -> None:
     call = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="t", input={}),))
     history: list[Message] = [SystemMessage(content="s"), UserMessage(content="a"), call]
     history += [ToolMessage(tool_call_id="1", content="x"), ToolMessage(tool_call_id="2", content="y")]
-    assert compacted(history, (4, "sum")) == [history[0], UserMessage(content="sum"), *history[2:]]
-    assert compacted(history, (5, "sum")) == [history[0], UserMessage(content="sum")]
+    store = await Store.open(sqlite_url(tmp_path))
+    await store.sessions.create(SessionRecord("s", "script"), [message.model_dump_json() for message in history])
+    for kept, rest in ((1, history[2:]), (0, [])):
+        await store.compactions.set("s", kept, "sum")
+        stored = StoredHistory(store, "s")
+        expected = [history[0], UserMessage(content="sum"), *rest]
+        assert [message async for message in stored.compacted()] == await stored.seed() == expected
+    await store.close()

@@ -1,0 +1,266 @@
+"""`python -m tests.faults.volume [--megabytes N]`: a flood of output with a slow client, and the memory of the daemon meanwhile.
+
+The agent writes one message without an end. A client reads its stream at 1 KB/s. The ceiling holds while the output is written,
+when the run ends, while the whole history is read, when the next agent is seeded with it, and when a daemon that was killed in
+the middle of such a run starts again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parent.parent.parent
+KEY = "volume-key-0123456789"
+CEILING = 250.0
+"""MB of resident memory of the daemon, at any time."""
+EVENT = 2500
+"""Bytes of text of an event."""
+SECONDS = 900.0
+"""Seconds within which the output must be stored."""
+
+
+@dataclass
+class Volume:
+    """What was measured: the largest resident memory of each phase in MB, its seconds, and what was wrong."""
+
+    megabytes: int
+    peaks: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def check(self, expected: bool, problem: str) -> None:
+        if not expected:
+            self.problems.append(problem)
+
+    def record(self, phase: str, peak: float, seconds: float) -> None:
+        self.peaks[phase], self.seconds[phase] = peak, seconds
+        self.check(peak <= CEILING, f"{phase}: {peak:.0f} MB of memory, the ceiling is {CEILING:.0f} MB")
+
+    def lines(self) -> list[str]:
+        """A table of the phases."""
+        rows = [f"| {phase} | {peak:.0f} | {self.seconds[phase]:.0f} |" for phase, peak in self.peaks.items()]
+        return [f"{self.megabytes} MB of output, ceiling {CEILING:.0f} MB", "", "| phase | MB | s |", "|---|---:|---:|", *rows]
+
+
+class Daemon:
+    """`portico serve` with the script agent, in a process of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.url = home, ""
+        self._process: asyncio.subprocess.Process | None = None
+        self.client = httpx.AsyncClient()
+
+    async def start(self) -> None:
+        with (self.home / "daemon.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gateway", "serve", "--config", str(self.home / "portico.toml"),
+                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, start_new_session=True,
+                env={**os.environ, "HOME": str(self.home)},
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        line = (await asyncio.wait_for(self._process.stdout.readline(), 120)).decode()
+        if not line.startswith("portico listening on "):
+            raise RuntimeError(f"the daemon did not start: {(self.home / 'daemon.log').read_text()[-2000:]}")
+        self.url = line.split()[-1]
+        self.client = httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=SECONDS)
+
+    async def end(self, number: int) -> None:
+        assert self._process is not None
+        await self.client.aclose()
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+        await self._process.wait()
+
+    @property
+    def peak(self) -> float:
+        """The largest resident memory since the start or the last `reset_peak`, in MB, as the kernel records it."""
+        status = dict(line.split(":", 1) for line in self._proc("status").read_text().splitlines() if ":" in line)
+        return int(status["VmHWM"].split()[0]) * 1024 / 1e6
+
+    def reset_peak(self) -> None:
+        self._proc("clear_refs").write_text("5")
+
+    def _proc(self, name: str) -> Path:
+        assert self._process is not None
+        return Path("/proc", str(self._process.pid), name)
+
+    @asynccontextmanager
+    async def phase(self, volume: Volume, name: str) -> AsyncIterator[None]:
+        """Measure the largest memory of the body."""
+        began = time.monotonic()
+        self.reset_peak()
+        yield
+        volume.record(name, self.peak, time.monotonic() - began)
+
+    async def create(self) -> str:
+        body = {"agent": {"name": "script", "options": {"scenario": "flood.json"}}, "messages": []}
+        answer = await self.client.post("/aap/v3/sessions", json=body)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["sessionId"])
+
+    async def state(self, session: str) -> str:
+        return str((await self.client.get(f"/aap/v3/sessions/{session}")).json()["state"])
+
+    async def until_idle(self, session: str) -> None:
+        async with asyncio.timeout(SECONDS):
+            while await self.state(session) != "idle":
+                await asyncio.sleep(0.2)
+
+
+class SlowClient:
+    """Sends a prompt, and reads the stream of its turn at 1 KB/s."""
+
+    def __init__(self, daemon: Daemon, session: str, prompt: str) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        url = httpx.URL(daemon.url)
+        self._socket.connect((url.host, url.port))
+        body = json.dumps({"messages": [{"role": "user", "content": prompt}], "stream": "delta"})
+        self._socket.sendall(
+            f"POST /aap/v3/sessions/{session}/turns HTTP/1.1\r\nHost: {url.host}\r\nAuthorization: Bearer {KEY}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        self._socket.setblocking(False)
+        self.begun: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while data := await asyncio.get_running_loop().sock_recv(self._socket, 1024):
+            if not self.begun.done():
+                self.begun.set_result(data)
+            await asyncio.sleep(1.0)
+
+    def close(self) -> None:
+        self._reading.cancel()
+        self._socket.close()
+
+
+async def measure(megabytes: int) -> Volume:
+    """Run all phases with one daemon, and one that is killed."""
+    volume = Volume(megabytes)
+    with tempfile.TemporaryDirectory(prefix="portico-volume-", ignore_cleanup_errors=True) as folder:
+        daemon = Daemon(_prepare(Path(folder), megabytes))
+        await daemon.start()
+        try:
+            await _phases(daemon, volume)
+        finally:
+            await daemon.end(signal.SIGKILL)
+    return volume
+
+
+async def _phases(daemon: Daemon, volume: Volume) -> None:
+    count = volume.megabytes * 1_000_000 // EVENT
+    async with daemon.phase(volume, "idle"):
+        session = await daemon.create()
+    async with daemon.phase(volume, "output, client at 1 KB/s"):
+        client = SlowClient(daemon, session, "flood")
+        assert b" 200 " in await asyncio.wait_for(client.begun, 60), client.begun.result()
+        await daemon.until_idle(session)
+    client.close()
+    async with daemon.phase(volume, "history"):
+        await _check_history(daemon, volume, session, ["flood"], count)
+    async with daemon.phase(volume, "answer of the next turn, warm agent"):
+        volume.check(await _answer(daemon, session, "next") == ["next"], "the warm agent did not answer")
+    await daemon.end(signal.SIGTERM)
+    await daemon.start()
+    async with daemon.phase(volume, "answer of the next turn, seeded agent"):
+        volume.check(await _answer(daemon, session, "next") == ["next"], "the seeded agent did not answer")
+    killed = await daemon.create()
+    client = SlowClient(daemon, killed, "flood")
+    assert b" 200 " in await asyncio.wait_for(client.begun, 60), client.begun.result()
+    while await _events(daemon, killed) < count // 2:
+        await asyncio.sleep(0.2)
+    await daemon.end(signal.SIGKILL)
+    client.close()
+    began = time.monotonic()
+    await daemon.start()
+    volume.record("start after a kill", daemon.peak, time.monotonic() - began)
+    async with daemon.phase(volume, "history after a kill"):
+        await _check_history(daemon, volume, killed, ["flood"], None)
+
+
+async def _events(daemon: Daemon, session: str) -> int:
+    """The events that are stored of a session, about, read from the database of the daemon."""
+
+    def count() -> int:
+        path = f"file:{daemon.home / 'data' / 'portico.db'}?mode=ro"
+        with sqlite3.connect(path, uri=True) as database:
+            return int(database.execute("SELECT COALESCE(MAX(last), 0) FROM events WHERE log_id = ?", (session,)).fetchone()[0])
+
+    return await asyncio.to_thread(count)
+
+
+async def _answer(daemon: Daemon, session: str, prompt: str) -> list[str]:
+    body = {"messages": [{"role": "user", "content": prompt}], "stream": "none"}
+    answer = await daemon.client.post(f"/aap/v3/sessions/{session}/turns", json=body)
+    if answer.status_code != 200:
+        return [f"{answer.status_code} {answer.text[:300]}"]
+    return [message["content"] for message in answer.json()["messages"]]
+
+
+async def _check_history(daemon: Daemon, volume: Volume, session: str, prompts: list[str], count: int | None) -> None:
+    """Read the history by its chunks, and check the numbers of all events in it."""
+    text = bytearray()
+    expected = total = 0
+    async with daemon.client.stream("GET", f"/aap/v3/sessions/{session}/history?type=full") as answer:
+        volume.check(answer.status_code == 200, f"the history is a {answer.status_code}")
+        async for chunk in answer.aiter_bytes():
+            total += len(chunk)
+            text += chunk
+            *whole, rest = text.split(b"|")
+            for one in whole[1 if expected == 0 else 0 :]:
+                if one.isdigit():
+                    if int(one) != expected and len(volume.problems) < 10:
+                        volume.problems.append(f"the history has event {int(one)} in the place of {expected}")
+                    expected += 1
+            text = bytearray(rest if expected else b"|".join([*whole, rest]))
+    if count is not None:
+        volume.check(expected == count, f"the history has {expected} of {count} events")
+        volume.check(total > 0.95 * volume.megabytes * 1e6, f"the history has {total} bytes")
+
+
+def _prepare(home: Path, megabytes: int) -> Path:
+    (home / "work").mkdir()
+    tables: dict[str, dict[str, Any]] = {
+        "server": {"data_dir": str(home / "data"), "port": 0},
+        "auth": {"keys": [KEY]},
+        "limits": {"grace": 1.0},
+        "agents.script": {"driver": "script", "cwd": str(home / "work")},
+    }
+    lines = [
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    ]
+    (home / "portico.toml").write_text("\n".join(lines))
+    text = "|{n}|" + "x" * (EVENT - 8)
+    flood = {"when": "^flood$", "steps": [{"events": {"count": megabytes * 1_000_000 // EVENT, "text": text}}]}
+    (home / "work" / "flood.json").write_text(json.dumps({"turns": [flood, {"when": "^next$", "steps": [{"text": "next"}]}]}))
+    return home
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=500, help="output of the agent (500)")
+    volume = asyncio.run(measure(parser.parse_args().megabytes))
+    sys.stdout.write("\n".join([*volume.lines(), *volume.problems]) + "\n")
+    return 1 if volume.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
