@@ -20,6 +20,7 @@ from tests.faults.shutdown import shutdown
 from tests.faults.storage import disk, lock
 from tests.faults.store_faults import store
 from tests.faults.trees import trees
+from tests.faults.volume import volume
 
 DETAILS = 25
 """Failures of a campaign that are printed with their violations."""
@@ -37,6 +38,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     "pauses": pauses,
     "shutdown": shutdown,
     "clock": clock,
+    "volume": volume,
 }
 
 

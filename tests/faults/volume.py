@@ -25,6 +25,8 @@ from typing import Any
 
 import httpx
 
+from tests.faults.campaign import Run
+
 ROOT = Path(__file__).parent.parent.parent
 KEY = "volume-key-0123456789"
 CEILING = 250.0
@@ -252,6 +254,16 @@ def _prepare(home: Path, megabytes: int) -> Path:
     flood = {"when": "^flood$", "steps": [{"events": {"count": megabytes * 1_000_000 // EVENT, "text": text}}]}
     (home / "work" / "flood.json").write_text(json.dumps({"turns": [flood, {"when": "^next$", "steps": [{"text": "next"}]}]}))
     return home
+
+
+async def volume(run: Run) -> None:
+    """The campaign: 500 MB of output, 100 MB if it is quick. Each phase is a case."""
+    measured = await measure(100 if run.quick else 500)
+    for phase in measured.peaks:
+        run.record(phase, [problem for problem in measured.problems if problem.startswith(f"{phase}: ")])
+    run.record("contents", [problem for problem in measured.problems if problem.partition(": ")[0] not in measured.peaks])
+    peaks = ", ".join(f"{phase} {peak:.0f}" for phase, peak in measured.peaks.items())
+    run.report.remarks.append(f"{measured.megabytes} MB of output; MB of memory: {peaks}")
 
 
 def main() -> int:
