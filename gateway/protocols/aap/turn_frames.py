@@ -213,12 +213,13 @@ _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]]
 
 
 class JsonView:
-    """Collects the messages of one turn, for `none`."""
+    """Collects the messages of one turn, for `none`. `take` removes those so far, for an answer that is too long for memory."""
 
     def __init__(self) -> None:
         self._fold = Fold()
         self._begun = False
         self._messages: list[Message] = []
+        self._results: set[str] = set()
         self._stop: Awaiting | SessionEnd | None = None
         self._error: str | None = None
 
@@ -228,11 +229,11 @@ class JsonView:
                 # The client that sent the message does not get it back.
                 event = TurnStart()
             self._begun = True
-            self._messages += self._fold.feed(event)
-            if isinstance(event, ToolResult) and event.parent_id is None and not self._has_result(event.tool_call_id):
+            self._add(self._fold.feed(event))
+            if isinstance(event, ToolResult) and event.parent_id is None and event.tool_call_id not in self._results:
                 # The call was made in an earlier turn and granted in this one: its result is a message here.
-                self._messages += self._fold.flush()
-                self._messages.append(ToolMessage(tool_call_id=event.tool_call_id, content=content_of(event.output)))
+                self._add(self._fold.flush())
+                self._add([ToolMessage(tool_call_id=event.tool_call_id, content=content_of(event.output))])
             if isinstance(event, Error):
                 self._error = event.message
             elif isinstance(event, Awaiting | SessionEnd):
@@ -245,5 +246,13 @@ class JsonView:
             session_id=session_id, stop_reason=reason, messages=self._messages, error=self._error if reason == "error" else None
         )
 
-    def _has_result(self, call_id: str) -> bool:
-        return any(isinstance(m, ToolMessage) and m.tool_call_id == call_id for m in self._messages)
+    def take(self) -> list[Message]:
+        """Return the messages so far, and remove them."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    def _add(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._messages.append(message)
+            if isinstance(message, ToolMessage):
+                self._results.add(message.tool_call_id)

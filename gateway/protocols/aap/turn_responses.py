@@ -8,11 +8,13 @@ from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Depends, Header, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
+from drivers.contract.messages import MESSAGE
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.aap.schema import CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
+from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
@@ -23,6 +25,8 @@ from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.store import KeyRecord
 
+MAX_KEPT = 8 * 1024 * 1024
+"""Bytes of events, as JSON, of a turn whose JSON answer is kept in memory until the turn is over."""
 Started = tuple[Session, Turn]
 
 
@@ -92,13 +96,14 @@ class Exchange:
         if request.stream != "none":
             first = frame("session_start", {"sessionId": session.id}, "0") if created and self._seen is None else b""
             return event_stream(_frames(turn, self._view(request.stream), first, dropped), gateway.keep_alive)
-        body = await self._whole(turn, session.id if created else None, dropped)
-        return Response(body, status_code=status, media_type="application/json")
+        response = await self._whole(turn, session.id if created else None, dropped)
+        response.status_code = status
+        return response
 
     def _view(self, mode: StreamMode) -> StreamView:
         return StreamView(whole=mode == "message", seen=self._seen)
 
-    async def _whole(self, turn: Turn, created: str | None, dropped: Callable[[], None] | None) -> bytes:
+    async def _whole(self, turn: Turn, created: str | None, dropped: Callable[[], None] | None) -> Response:
         reading = asyncio.create_task(_json(turn, created))
         try:
             if dropped is not None:
@@ -107,7 +112,7 @@ class Exchange:
         finally:
             reading.cancel()
 
-    async def _watch_connection(self, task: asyncio.Task[bytes], dropped: Callable[[], None]) -> None:
+    async def _watch_connection(self, task: asyncio.Task[Response], dropped: Callable[[], None]) -> None:
         """Wait for the task; call `dropped` if the client disconnects before it is done."""
         disconnecting = asyncio.create_task(self._disconnected())
         try:
@@ -139,11 +144,32 @@ def _cancels_on_disconnect(gateway: Gateway, request: TurnFields) -> bool:
     return (request.on_disconnect or gateway.settings.server.on_disconnect) == "cancel"
 
 
-async def _json(turn: Turn, created: str | None) -> bytes:
-    view = JsonView()
+async def _json(turn: Turn, created: str | None) -> Response:
+    """The answer once the turn is over. A long one is not kept: it is made a second time from the log while it is sent."""
+    view, size = JsonView(), 0
     async for entries in turn.batches():
         view.feed(entries)
-    return to_json(view.response(created), by_alias=True)
+        size += sum(len(entry.data) for entry in entries)
+        if size > MAX_KEPT:
+            view.take()
+    if size <= MAX_KEPT:
+        return Response(to_json(view.response(created), by_alias=True), media_type="application/json")
+    return StreamingResponse(_json_chunks(turn, view.response(created)), media_type="application/json")
+
+
+async def _json_chunks(turn: Turn, without_messages: AgentResponse) -> AsyncIterator[bytes]:
+    before, empty, after = to_json(without_messages, by_alias=True).partition(b'"messages":[]')
+    yield before + empty[:-1]
+    view, separator = JsonView(), b""
+    async for entries in turn.batches():
+        view.feed(entries)
+        parts: list[bytes] = []
+        for message in view.take():
+            parts += (separator, MESSAGE.dump_json(message))
+            separator = b","
+        if parts:
+            yield b"".join(parts)
+    yield b"]" + after
 
 
 async def _frames(turn: Turn, view: StreamView, first: bytes, dropped: Callable[[], None] | None) -> AsyncIterator[bytes]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.protocols.aap import turn_responses
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.aap_client import AapClient
 from tests.gateway.requests import Frame, joined_text, parse_frames, session_body, user_message
@@ -176,3 +177,25 @@ async def test_events_are_sent_before_the_turn_ends(portico: RunningGateway, wri
             if "text_delta" in seen:
                 break
     assert seen.startswith("event: session_start")
+
+
+@pytest.mark.parametrize("error", [False, True])
+async def test_long_json_answer_is_sent_in_chunks(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, error: bool
+) -> None:
+    steps: list[dict[str, Any]] = [
+        {"text": 'a "b" \u2028'},
+        {"tool_call": {"id": "c", "name": "lookup", "input": {"query": "q"}, "result": "found"}},
+        {"text": "end"},
+        *([{"stop": {"reason": "error", "message": "broken"}}] if error else []),
+    ]
+    options = {"scenario": write_scenario(steps)}
+    grants = [{"name": "lookup", "trust": True}]
+    short = await portico.client.put("/session", json=session_body(options=options, grants=grants))
+    monkeypatch.setattr(turn_responses, "MAX_KEPT", 10)
+    long = await portico.client.put("/session", json=session_body(options=options, grants=grants))
+    assert "content-length" in short.headers and "content-length" not in long.headers
+    assert (long.status_code, long.headers["content-type"]) == (201, "application/json")
+    assert list(long.json()) == list(short.json())
+    assert {**long.json(), "sessionId": ""} == {**short.json(), "sessionId": ""}
+    assert len(long.json()["messages"]) == 3
