@@ -88,6 +88,7 @@ async def _fault(daemon: Daemon, operation: str, n: int, seconds: float, rng: ra
             problems.append(f"answered after {took:.1f} s")
         daemon.inject()
         problems += await prepared.check()
+        problems += await daemon.none_left()
     return problems + oracles.given_once(daemon.prompts())
 
 
@@ -131,7 +132,15 @@ class TurnFault(Prepared):
         return _turn_problems(turn)
 
     async def check(self) -> list[str]:
-        return await self.conversation.check()
+        return await self.conversation.check() + await _delete(self.conversation)
+
+
+async def _delete(conversation: Conversation) -> list[str]:
+    """Delete a session whose case is over: the daemon is used for others, which must find no process of this one."""
+    answer = await _call(conversation.client.delete(f"/session/{conversation.id}"))
+    if isinstance(answer, str):
+        return [f"the delete after the fault: {answer}"]
+    return [] if answer.status_code == 204 else [f"the delete after the fault: {answer.status_code} {answer.text}"]
 
 
 def _turn_problems(turn: Turn) -> list[str]:
@@ -162,7 +171,7 @@ class AnswerFault(Prepared):
                 problems.append(f"the answer after the fault: {again.status} {again.body}")
             if again.status == 400 and "answered already" not in again.body:
                 problems.append(f"the answer after the fault is not pending any more: {again.body}")
-        return problems + await self.conversation.check()
+        return problems + await self.conversation.check() + await _delete(self.conversation)
 
 
 class CancelFault(Prepared):
@@ -177,7 +186,7 @@ class CancelFault(Prepared):
 
     async def check(self) -> list[str]:
         await _end(self.conversation)
-        return _turn_problems(await self.running) + await self.conversation.check()
+        return _turn_problems(await self.running) + await self.conversation.check() + await _delete(self.conversation)
 
 
 async def _end(conversation: Conversation) -> None:
@@ -188,8 +197,8 @@ async def _end(conversation: Conversation) -> None:
 class DeleteFault(Prepared):
     """A delete of a session with a turn in progress, or with a pending call."""
 
-    def __init__(self, daemon: Daemon, conversation: Conversation, running: asyncio.Task[Turn] | None) -> None:
-        self.daemon, self.conversation, self.running = daemon, conversation, running
+    def __init__(self, conversation: Conversation, running: asyncio.Task[Turn] | None) -> None:
+        self.conversation, self.running = conversation, running
         self.deleted = False
 
     async def act(self) -> list[str]:
@@ -205,22 +214,20 @@ class DeleteFault(Prepared):
                 problems.append(f"a refused delete has changed the session: it is {found['state']}, its call was pending")
             await _end(self.conversation)
             problems += await self.conversation.check()
-            again = await _call(self.conversation.client.delete(f"/session/{self.conversation.id}"))
-            if isinstance(again, str) or again.status_code != 204:
-                problems.append(f"the delete after the fault: {again if isinstance(again, str) else again.text}")
+            problems += await _delete(self.conversation)
         if self.running is not None:
             problems += _turn_problems(await self.running)
         answer = await self.conversation.client.get(f"/session/{self.conversation.id}")
         if answer.status_code != 404:
             problems.append(f"the deleted session: {answer.status_code}")
-        return problems + await self.daemon.none_left()
+        return problems
 
 
 class CloseFault(Prepared):
     """`session/close` of the Agent Client Protocol, with a prompt in progress."""
 
-    def __init__(self, daemon: Daemon, client: httpx.AsyncClient, session: str, connection: AcpConnection) -> None:
-        self.daemon, self.session, self.connection = daemon, session, connection
+    def __init__(self, client: httpx.AsyncClient, session: str, connection: AcpConnection) -> None:
+        self.session, self.connection = session, connection
         self.conversation = Conversation(client)
         self.conversation.id = session
 
@@ -235,17 +242,18 @@ class CloseFault(Prepared):
     async def check(self) -> list[str]:
         self.connection.drop()
         await _end(self.conversation)
-        problems = await self.conversation.check()
-        answer = await _call(self.conversation.client.delete(f"/session/{self.session}"))
-        problems += _answered(answer, 204)
-        return problems + await self.daemon.none_left()
+        return await self.conversation.check() + await _delete(self.conversation)
 
 
 class StopFault(Prepared):
     """SIGTERM of a daemon with three turns in progress and one pending call; then a restart."""
 
-    def __init__(self, daemon: Daemon, conversations: list[Conversation], running: list[asyncio.Task[Turn]]) -> None:
-        self.daemon, self.conversations, self.running = daemon, conversations, running
+    def __init__(
+        self, daemon: Daemon, working: list[tuple[Conversation, asyncio.Task[Turn]]], waiting: Conversation, call: str
+    ) -> None:
+        self.daemon, self.waiting, self.call = daemon, waiting, call
+        self.conversations = [waiting, *(conversation for conversation, _ in working)]
+        self.running = [task for _, task in working]
 
     async def act(self) -> list[str]:
         code, seconds = await self.daemon.stop()
@@ -260,6 +268,10 @@ class StopFault(Prepared):
         async with self.daemon.client() as client:
             for conversation in self.conversations:
                 conversation.client = client
+                if conversation is self.waiting:
+                    turn = await conversation.answer(self.call)
+                    if turn.status != 200:
+                        problems.append(f"the pending call after the restart: {turn.status} {turn.body}")
                 problems += await conversation.check()
         await self.daemon.stop()
         return problems
@@ -303,12 +315,12 @@ async def _prepare_cancel(daemon: Daemon, client: httpx.AsyncClient) -> Prepared
 
 
 async def _prepare_delete(daemon: Daemon, client: httpx.AsyncClient) -> Prepared:
-    return DeleteFault(daemon, *await _working(client))
+    return DeleteFault(*await _working(client))
 
 
 async def _prepare_delete_waiting(daemon: Daemon, client: httpx.AsyncClient) -> Prepared:
     conversation, _ = await _pending(client)
-    return DeleteFault(daemon, conversation, None)
+    return DeleteFault(conversation, None)
 
 
 async def _prepare_close(daemon: Daemon, client: httpx.AsyncClient) -> Prepared:
@@ -321,12 +333,11 @@ async def _prepare_close(daemon: Daemon, client: httpx.AsyncClient) -> Prepared:
     async with asyncio.timeout(BOUND * 4):
         while f"<{name}" not in str(connection.updates):
             await asyncio.sleep(0.01)
-    return CloseFault(daemon, client, session, connection)
+    return CloseFault(client, session, connection)
 
 
 async def _prepare_stop(daemon: Daemon, client: httpx.AsyncClient) -> Prepared:
-    working = [await _working(client) for _ in range(3)]
-    return StopFault(daemon, [each for each, _ in working], [task for _, task in working])
+    return StopFault(daemon, [await _working(client) for _ in range(3)], *await _pending(client))
 
 
 OPERATIONS: dict[str, Callable[[Daemon, httpx.AsyncClient], Awaitable[Prepared]]] = {
