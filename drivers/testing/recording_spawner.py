@@ -44,10 +44,15 @@ class Watched(Spawner):
         suspended = replace(command, argv=("/bin/sh", "-c", STOPPED, *command.argv)) if self.suspends else command
         process = await super().spawn(suspended, lines=lines)
         started = Started(command, process, written=bytearray(command.stdin or b""))
-        read, write = process.read_lines, process.write
+        read, read_available, write = process.read_lines, process.available_lines, process.write
 
         async def read_lines() -> list[bytes]:
             lines = await read()
+            started.printed += lines
+            return lines
+
+        def available_lines() -> list[bytes]:
+            lines = read_available()
             started.printed += lines
             return lines
 
@@ -55,7 +60,8 @@ class Watched(Spawner):
             started.written += data
             write(data)
 
-        process.read_lines, process.write = read_lines, record_and_write  # type: ignore[method-assign]
+        process.read_lines, process.available_lines = read_lines, available_lines  # type: ignore[method-assign]
+        process.write = record_and_write  # type: ignore[method-assign]
         self.started.append(started)
         return process
 
