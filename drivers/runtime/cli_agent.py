@@ -36,6 +36,10 @@ UNREPORTED_BYTES = 64 * 1024
 """Bytes of raw lines between two runs that are kept; older lines are dropped."""
 
 
+MAX_BETWEEN_RUNS = 64 * 1024 * 1024
+"""Bytes that a process may write between two runs. More is a fault: it is ended, and the next run has a fresh one."""
+
+
 class EventsBetweenRuns:
     """The events between two runs that the next run reports: the state of the session, and raw lines.
 
@@ -231,8 +235,13 @@ class CliAgent(Agent):
             self._reading = asyncio.create_task(self._read_until_prompt())
 
     async def _read_until_prompt(self) -> None:
+        received = 0
         while self._exit is None:
-            self._read(await self._process.read_lines())
+            lines = await self._process.read_lines()
+            received += sum(map(len, lines))
+            self._read(lines)
+            if self._exit is None and received > MAX_BETWEEN_RUNS:
+                self._exit = asyncio.create_task(self._abort())
         await asyncio.shield(self._exit)
 
     async def _stop_reading_between_runs(self) -> None:

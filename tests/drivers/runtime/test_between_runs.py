@@ -12,6 +12,7 @@ from drivers.contract.agent import Prompt
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.errors import AgentGone
 from drivers.contract.events import Stdout
+from drivers.runtime import cli_agent
 from drivers.runtime.cli_agent import UNREPORTED_BYTES
 from tests.drivers.small_programs import OpenAgent, ask, gone, shown, text_in
 
@@ -117,6 +118,17 @@ async def test_raw_lines_between_two_runs_are_limited(open_agent: OpenAgent, tmp
     lines = [event.line for event in await ask(agent) if isinstance(event, Stdout)]
     assert sum(map(len, lines)) <= UNREPORTED_BYTES
     assert lines[-1] == f"{39_999:099d}"
+
+
+async def test_a_process_that_writes_too_much_between_two_runs_is_ended(
+    open_agent: OpenAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_agent, "MAX_BETWEEN_RUNS", 100_000)
+    agent = await open_agent("emit('native_session'); read(); emit('session_end', exit_code=0)\nwhile True: print('x' * 99)")
+    await ask(agent)
+    with pytest.raises(AgentGone):
+        await asyncio.wait_for(agent.receive(), 30)
+    assert not agent.alive and gone(agent.pid)
 
 
 async def test_output_before_the_first_prompt_is_no_answer(open_agent: OpenAgent) -> None:
