@@ -13,6 +13,7 @@ from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
+from gateway.embedded_server import agent_connection_limit
 from gateway.mcp.listener import McpHost
 from gateway.observability.audit import AuditLog
 from gateway.observability.health import ReadinessCheck
@@ -103,7 +104,7 @@ class Gateway:
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
         await asyncio.to_thread(remove_task_folders, states)
-        self._mcp = McpHost(self.redactor)
+        self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents))
         shared = SharedServices(
             self.store,
             SecretEncryption(data_dir),

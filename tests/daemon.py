@@ -15,7 +15,7 @@ from typing import IO, Any
 import httpx
 
 from gateway.config import parse
-from gateway.embedded_server import EmbeddedServer, listening_address
+from gateway.embedded_server import EmbeddedServer, client_connection_limit, listening_address
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
@@ -57,7 +57,8 @@ async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway
 async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
     """Serve a gateway in this loop, on a free port of 127.0.0.1."""
     with app_of(gateway) as app:
-        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0))
+        limit = client_connection_limit(gateway.settings.limits.live_agents)
+        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0), limit)
         task = asyncio.create_task(server.serve())
         while not server.started:
             if task.done():

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 
 class McpHost:
-    """The MCP server of the gateway. Call `open` for each agent process that gets tools over MCP, and `close` with the daemon."""
+    """The MCP server of the gateway. Call `open` for each agent process that gets tools over MCP, and `close` with the daemon.
 
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
+    `max_connections` is how many connections of agents it has at most: every process on the machine can connect to its port.
+    """
+
+    def __init__(self, redactor: Redactor, max_connections: int) -> None:
+        self._redactor, self._max_connections = redactor, max_connections
         self._endpoints = Endpoints()
         self._starting = asyncio.Lock()
         self._listener: Listener | None = None
@@ -37,7 +40,7 @@ class McpHost:
         async with self._starting:
             if self._listener is None:
                 module = await asyncio.to_thread(importlib.import_module, "gateway.mcp.server")
-                self._listener = await Listener.start(module.McpApp(self._endpoints))
+                self._listener = await Listener.start(module.McpApp(self._endpoints), self._max_connections)
         endpoint = Endpoint(f"{self._listener.url}/mcp", tools, self._redactor.forget, call_id_keys)
         self._redactor.register([endpoint.token])
         self._endpoints.add(endpoint)
@@ -53,24 +56,25 @@ class McpHost:
 class Listener(EmbeddedServer):
     """A uvicorn server in the daemon's event loop."""
 
-    def __init__(self, app: McpApp, listening: socket.socket) -> None:
+    def __init__(self, app: McpApp, listening: socket.socket, max_connections: int) -> None:
         # The keep-alive time is long, because a client may send its next request while an idle connection is closed.
         super().__init__(
             uvicorn.Config(
                 app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
                 timeout_keep_alive=24 * 3600, timeout_graceful_shutdown=1,
-            )
+            ),
+            max_connections,
         )  # fmt: skip
         self._app, self._socket = app, listening
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         self._work = asyncio.create_task(self.serve(sockets=[listening]), name="mcp listener")
 
     @classmethod
-    async def start(cls, app: McpApp) -> Listener:
+    async def start(cls, app: McpApp, max_connections: int) -> Listener:
         """Start listening. Returns when the server accepts connections."""
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
-        listener = cls(app, listening)
+        listener = cls(app, listening, max_connections)
         while not listener.started:
             if listener._work.done():
                 await listener._work

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.config import Settings
-from gateway.embedded_server import listening_address
+from gateway.embedded_server import BoundedServer, client_connection_limit, listening_address
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
 from gateway.security.api_keys import default_api_keys
@@ -53,7 +53,8 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         keys = () if no_auth else default_api_keys(settings)
         gateway = Gateway(settings, keys, redactor)
-        server = uvicorn.Server(uvicorn_config(gateway, create_app(gateway), settings.server.host, settings.server.port))
+        config = uvicorn_config(gateway, create_app(gateway), settings.server.host, settings.server.port)
+        server = BoundedServer(config, client_connection_limit(settings.limits.live_agents))
         asyncio.run(_Daemon(server, gateway, hints).run())
         if gateway.store.abandoned:
             # The interpreter would wait for the thread of a write that the database blocks.

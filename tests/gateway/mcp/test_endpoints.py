@@ -32,7 +32,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 @pytest.fixture
 async def host() -> AsyncIterator[McpHost]:
-    found = McpHost(Redactor())
+    found = McpHost(Redactor(), 10)
     yield found
     await found.close()
 
@@ -158,7 +158,7 @@ async def test_pending_call_ends_when_the_server_is_closed(host: McpHost) -> Non
 
 async def test_token_is_redacted_until_its_server_is_closed() -> None:
     redactor = Redactor()
-    host = McpHost(redactor)
+    host = McpHost(redactor, 10)
     server = await host.open([TOOL])
     assert redactor.clean(f"a {server.token} b") == "a *** b"
     await server.close()

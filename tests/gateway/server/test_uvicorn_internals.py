@@ -63,6 +63,8 @@ def test_only_tested_minor_versions_are_admitted(package: str) -> None:
         (HttpToolsProtocol.send_400_response, ["self", "msg"]),
         (WebSocketsSansIOProtocol.keepalive_timeout, ["self"]),
         (uvicorn.Server.capture_signals, ["self"]),
+        (uvicorn.Server.startup, ["self", "sockets"]),
+        (uvicorn.Server.shutdown, ["self", "sockets"]),
     ],
     ids=lambda value: value.__qualname__ if callable(value) else "",
 )
@@ -75,6 +77,7 @@ async def test_attributes_that_are_read_exist() -> None:
     http = HttpToolsProtocol(_config(), ServerState(), {}, loop)
     assert isinstance(http, asyncio.Protocol)
     assert (http.loop, http.transport, http.headers, http.cycle) == (loop, None, None, None)
+    assert (http.timeout_keep_alive_task, http.timeout_keep_alive, http.connections) == (None, 5, set())
     cycle = inspect.getsource(httptools_impl.RequestResponseCycle.__init__)
     assert all(f"self.{name}" in cycle for name in ("response_started", "response_complete", "disconnected", "message_event"))
     assert all(httptools_impl.STATUS_LINE[status].startswith(b"HTTP/1.1 %d " % status) for status in (400, 408, 431))
@@ -95,7 +98,7 @@ def test_exception_in_a_parser_callback_becomes_a_parser_error() -> None:
 
 async def test_embedded_server_leaves_signal_handlers_as_they_are() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    server = EmbeddedServer(_config())
+    server = EmbeddedServer(_config(), 10)
     serving = asyncio.create_task(server.serve())
     while not server.started:
         assert not serving.done()
