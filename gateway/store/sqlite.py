@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import Connection, Engine, event
 
 log = logging.getLogger(__name__)
@@ -173,8 +174,8 @@ def _user_version(connection: Connection) -> int:
 
 
 def _boot_id() -> str:
-    """Returns what identifies the time since the machine was started; the same text everywhere if that is unknown."""
+    """Returns a text that another start of the machine changes. Where there is no /proc, setting the clock may change it too."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return "unknown"
+        return f"{psutil.boot_time():.0f}"
