@@ -57,16 +57,16 @@ def compared_commits() -> Iterator[list[tuple[list[str], list[str]]]]:
 
 
 def text_messages(count: int) -> Sequence[Any]:
-    return [step for n in range(count) for step in ({"events": {"count": 40, "text": f"{n}.{{n}} "}}, {"message_end": True})]
+    return [step for n in range(count) for step in ({"events": {"count": 20, "text": f"{n}.{{n}} "}}, {"message_end": True})]
 
 
-@pytest.mark.parametrize("row_bytes", [200, event_log.ROW_BYTES])
+@pytest.mark.parametrize("row_bytes", [1000, event_log.ROW_BYTES])
 async def test_history_is_what_the_events_complete_at_every_commit(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, row_bytes: int
 ) -> None:
     monkeypatch.setattr(event_log, "ROW_BYTES", row_bytes)
     name = write_scenario(
-        {"when": "flood", "steps": text_messages(30)},
+        {"when": "flood", "steps": text_messages(20)},
         {"when": "tools", "steps": [{"text": "I read."}, {"tool_call": LOOKUP}, {"app_tool": {"name": "ask"}}, {"text": "done"}]},
         [{"text": "ok"}],
     )
@@ -90,4 +90,4 @@ async def test_history_is_what_the_events_complete_at_every_commit(
         # The pending call is cancelled.
         await send_turn(portico.client, session, "again")
     assert [stored for stored, expected in commits if stored != expected] == []
-    assert len(commits[-1][0]) == len(await get_history(portico.client, session)) > 40
+    assert len(commits[-1][0]) == len(await get_history(portico.client, session)) > 30
