@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from tests.faults.campaign import Run
 
@@ -33,6 +34,8 @@ CEILING = 250.0
 """MB of resident memory of the daemon, at any time."""
 EVENT = 2500
 """Bytes of text of an event."""
+INPUT_CEILING = 400.0
+"""MB while messages of 50 MB are sent: a request of that size is in memory several times while it is parsed and passed on."""
 SECONDS = 900.0
 """Seconds within which the output must be stored."""
 
@@ -50,9 +53,9 @@ class Volume:
         if not expected:
             self.problems.append(problem)
 
-    def record(self, phase: str, peak: float, seconds: float) -> None:
+    def record(self, phase: str, peak: float, seconds: float, ceiling: float = CEILING) -> None:
         self.peaks[phase], self.seconds[phase] = peak, seconds
-        self.check(peak <= CEILING, f"{phase}: {peak:.0f} MB of memory, the ceiling is {CEILING:.0f} MB")
+        self.check(peak <= ceiling, f"{phase}: {peak:.0f} MB of memory, the ceiling is {ceiling:.0f} MB")
 
     def lines(self) -> list[str]:
         """A table of the phases."""
@@ -95,6 +98,11 @@ class Daemon:
         status = dict(line.split(":", 1) for line in self._proc("status").read_text().splitlines() if ":" in line)
         return int(status["VmHWM"].split()[0]) * 1024 / 1e6
 
+    def agents(self) -> list[psutil.Process]:
+        """The processes of its agents."""
+        assert self._process is not None
+        return [child for child in psutil.Process(self._process.pid).children() if "script" in " ".join(child.cmdline())]
+
     def reset_peak(self) -> None:
         self._proc("clear_refs").write_text("5")
 
@@ -103,12 +111,12 @@ class Daemon:
         return Path("/proc", str(self._process.pid), name)
 
     @asynccontextmanager
-    async def phase(self, volume: Volume, name: str) -> AsyncIterator[None]:
+    async def phase(self, volume: Volume, name: str, ceiling: float = CEILING) -> AsyncIterator[None]:
         """Measure the largest memory of the body."""
         began = time.monotonic()
         self.reset_peak()
         yield
-        volume.record(name, self.peak, time.monotonic() - began)
+        volume.record(name, self.peak, time.monotonic() - began, ceiling)
 
     async def create(self) -> str:
         body = {"agent": {"name": "script", "options": {"scenario": "flood.json"}}, "messages": []}
@@ -195,6 +203,30 @@ async def _phases(daemon: Daemon, volume: Volume) -> None:
     volume.record("start after a kill", daemon.peak, time.monotonic() - began)
     async with daemon.phase(volume, "history after a kill"):
         await _check_history(daemon, volume, killed, ["flood"], None)
+    await daemon.end(signal.SIGKILL)
+    await daemon.start()
+    await _check_input(daemon, volume)
+
+
+async def _check_input(daemon: Daemon, volume: Volume) -> None:
+    """Send messages of 50 MB to an agent that does not read: the first is taken, the others are refused."""
+    session = await daemon.create()
+    client = SlowClient(daemon, session, "hold")
+    assert b" 200 " in await asyncio.wait_for(client.begun, 60), client.begun.result()
+    (agent,) = daemon.agents()
+    agent.suspend()
+    message = {"role": "user", "content": "x" * 50_000_000}
+    body = json.dumps({"messages": [message], "stream": "delta", "when_busy": "steer"}).encode()
+    headers = {"Content-Type": "application/json"}
+    statuses = []
+    async with daemon.phase(volume, "input of 4 x 50 MB, unread", INPUT_CEILING):
+        for _ in range(4):
+            url = f"/aap/v3/sessions/{session}/turns"
+            async with daemon.client.stream("POST", url, content=body, headers=headers) as answer:
+                statuses.append(answer.status_code)
+    volume.check(statuses == [200, 429, 429, 429], f"messages to an agent that does not read: {statuses}")
+    agent.resume()
+    client.close()
 
 
 async def _events(daemon: Daemon, session: str) -> int:
@@ -252,7 +284,9 @@ def _prepare(home: Path, megabytes: int) -> Path:
     (home / "portico.toml").write_text("\n".join(lines))
     text = "|{n}|" + "x" * (EVENT - 8)
     flood = {"when": "^flood$", "steps": [{"events": {"count": megabytes * 1_000_000 // EVENT, "text": text}}]}
-    (home / "work" / "flood.json").write_text(json.dumps({"turns": [flood, {"when": "^next$", "steps": [{"text": "next"}]}]}))
+    hold = {"when": "^hold$", "steps": [{"text": "begin"}, {"wait_for_file": "go"}]}
+    turns = [flood, {"when": "^next$", "steps": [{"text": "next"}]}, hold]
+    (home / "work" / "flood.json").write_text(json.dumps({"turns": turns}))
     return home
 
 

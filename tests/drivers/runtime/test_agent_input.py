@@ -49,7 +49,7 @@ class Files(ClientServices):
         pass
 
 
-READS = "for n in range(40): emit('client_request', id=n, method='fs/read_text_file', params={})\n"
+READS = "for n in range(40): emit('client_request', id=n, method='fs/read_text_file', params={'path': os.getcwd() + '/a'})\n"
 
 
 async def test_steering_is_refused_until_the_agent_has_read_earlier_messages(open_agent: OpenAgent, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ emit('agent_token', text=' '.join(str(len(read()['result']['content'])) for _ in
     agent = await open_agent(code, services=files)
     await agent.prompt(Prompt("go"))
     reading = asyncio.create_task(to_end(agent))
-    await files.enough.wait()
+    await asyncio.wait_for(files.enough.wait(), 60)
     await asyncio.sleep(0.1)
     # The limit, the response that exceeds it, and those that are handled at the same time.
     assert files.served <= 2 + 1 + MAX_AT_ONCE

@@ -83,7 +83,7 @@ class Slow(ClientServices):
 
 REQUESTS_A_FILE = """
 emit('native_session'); read()
-emit('client_request', id=1, method='fs/read_text_file', params={})
+emit('client_request', id=1, method='fs/read_text_file', params={'path': os.getcwd() + '/a'})
 emit('agent_token', text=read()['result']['content']); emit('session_end', exit_code=0)
 read()
 """
