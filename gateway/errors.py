@@ -11,8 +11,9 @@ from __future__ import annotations
 # │   └── Conflict          409
 # ├── TooMany               429  a limit of live agents or turns is reached
 # ├── ShuttingDown          503  the daemon is shutting down
-# ├── StoreAbandoned        503  the store did not answer until the end of the daemon's shutdown
-# └── AgentProblem          503  the agent cannot start here
+# ├── AgentProblem          503  the agent cannot start here
+# └── StoreUnavailable      503  the store cannot be written
+#     └── StoreAbandoned    503  the store did not answer until the end of the daemon's shutdown
 # ConfigError               (not HTTP) the configuration, the data directory or the store cannot be used
 
 
@@ -54,11 +55,15 @@ class ShuttingDown(GatewayError):
     status = 503
 
 
-class StoreAbandoned(GatewayError):
+class AgentProblem(GatewayError):
     status = 503
 
 
-class AgentProblem(GatewayError):
+class StoreUnavailable(GatewayError):
+    status = 503
+
+
+class StoreAbandoned(StoreUnavailable):
     status = 503
 
 

@@ -39,6 +39,8 @@ WRITES = (
     "events.append",
     "idempotency_keys.add",
     "idempotency_keys.delete_before",
+    "idempotency_keys.remove",
+    "idempotency_keys.update",
     "messages.append",
     "messages.set_numbers",
     "processes.ended",

@@ -9,8 +9,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
+from gateway.errors import StoreUnavailable
 from gateway.store import EventRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import gateway_config
@@ -33,7 +33,7 @@ async def test_writes_fail_from_the_nth_on_a_number_of_times(store: FaultyStore)
     fault = store.faults.fail("events.append", nth=2, times=2)
     await store.events.append(event_row(1))
     for _ in range(2):
-        with pytest.raises(OperationalError, match=DISK_FULL):
+        with pytest.raises(StoreUnavailable, match=DISK_FULL):
             await store.events.append(event_row(2))
     await store.runs.start(RunRecord("run", "log", "running", None, 1))
     await store.events.append(event_row(2))
@@ -48,7 +48,7 @@ async def test_all_writes_fail_for_a_time_or_until_cleared(store: FaultyStore) -
     await store.touch()
     store.faults.fail("processes.*", text=LOCKED, delay=0.01)
     for _ in range(2):
-        with pytest.raises(OperationalError, match=LOCKED):
+        with pytest.raises(StoreUnavailable, match=LOCKED):
             await store.processes.started("marker", 1, 1.0)
     await store.sessions.create(SessionRecord("sess_1", "echo"), [])
     store.faults.clear()
@@ -57,7 +57,7 @@ async def test_all_writes_fail_for_a_time_or_until_cleared(store: FaultyStore) -
 
 async def test_write_may_be_committed_before_it_fails(store: FaultyStore) -> None:
     store.faults.fail("events.append", times=1, committed=True)
-    with pytest.raises(OperationalError):
+    with pytest.raises(StoreUnavailable):
         await store.events.append(event_row(1))
     assert await store.events.last_seq("log") == 1
 

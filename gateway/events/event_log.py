@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
+from sqlalchemy.exc import IntegrityError
+
 from drivers.contract.events import Awaiting, SessionEnd
-from gateway.errors import StoreAbandoned
+from gateway.errors import StoreAbandoned, StoreUnavailable
 from gateway.events.log_entries import LogEvent, decode
 from gateway.store import EventRow, MessageRow, Store
 
@@ -29,8 +32,14 @@ UNWRITTEN_BYTES = 16 * 1024 * 1024
 """How many bytes may wait to be stored before the agent is not read any more."""
 ROW_BYTES = 1024 * 1024
 """About how much one stored row holds; a larger single event has a row of its own."""
-RETRY, LAST_TRY = 1.0, 5.0
-"""Seconds between tries of a store that fails; seconds that a shutdown waits for it."""
+RETRY = 1.0
+"""Seconds between tries of a store that fails."""
+STORE_TIMEOUT = 30.0
+"""Seconds without a successful write after which a run that works is ended: more than two timeouts of a locked database."""
+REQUEST_TIMEOUT = 5.0
+"""The same for a new turn, whose request is refused then."""
+STOP_TIMEOUT = 1.0
+"""The same for a run that is being stopped."""
 READ_EVENTS = 2048
 """The most events that one read returns, so that many readers take turns."""
 
@@ -43,8 +52,12 @@ class Entry(NamedTuple):
     data: bytes
 
 
+EndOfTurn = Callable[..., Awaitable[None]]
+"""Stores the last row of a turn and the state of its run."""
+
+
 class EventLog:
-    """`append`, `publish` and `wait_for_capacity` are for its one writer, `read` is for all readers.
+    """`append`, `reserved`, `end_turn` and `wait_for_capacity` are for its one writer, `read` is for all readers.
 
     `last` is the number of the last event that is stored. With `stored_first`, readers get an event once it is stored.
     """
@@ -60,60 +73,103 @@ class EventLog:
         self._stored = self.last = last
         self._waiters: set[asyncio.Future[None]] = set()
         self._batch_stored = asyncio.Event()
+        self._reservation, self._writing = asyncio.Lock(), asyncio.Lock()
+        self._held: list[tuple[list[LogEvent], Sequence[tuple[int, str]]]] = []
+        self._ends: dict[int, EndOfTurn] = {}
+        self._published_last = last
         self._writer: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closed = self._deleted = self._stalled = False
 
-    def append(self, events: Iterable[LogEvent], messages: Sequence[MessageRow] = ()) -> None:
+    def append(self, events: Iterable[LogEvent], messages: Sequence[tuple[int, str]] = ()) -> None:
         """Number the events, publish them to the readers, and have them written in the background.
 
-        Each message, which has the number of one of these events, is stored in one transaction with that event: the stored
-        history is always what the stored events complete.
+        Each message (JSON), with the index of the event that completes it, is stored in one transaction with that event: the
+        stored history is always what the stored events complete. Events that come while another has the next number reserved
+        follow it.
         """
-        self._unwritten_messages += messages
-        self._unwritten_bytes += sum(len(message.body) for message in messages)
+        if self._reservation.locked():
+            self._held.append((list(events), messages))
+            return
+        self._add_messages(messages)
         for event in events:
             entry = Entry(self.last + 1, event, event.encode())
             self._hold(entry)
-            self._unwritten.append(entry)
-            self._unwritten_bytes += len(entry.data) + OVERHEAD
+            self._add(entry)
         if not self._stored_first:
             self._wake()
-        if self._writer is None and self._unwritten:
+
+    def _add_messages(self, messages: Iterable[tuple[int, str]]) -> None:
+        for index, body in messages:
+            self._unwritten_messages.append(MessageRow(body, self.last + 1 + index))
+            self._unwritten_bytes += len(body)
+
+    def _add(self, entry: Entry) -> None:
+        self._unwritten.append(entry)
+        self._unwritten_bytes += len(entry.data) + OVERHEAD
+        if self._writer is None:
             self._writer = asyncio.create_task(self._write())
 
-    async def following(self, event: LogEvent) -> Entry:
-        """The entry of an event that its writer stores by itself, with what belongs to it, and then passes to `publish`.
+    @asynccontextmanager
+    async def reserved(self, *events: LogEvent) -> AsyncIterator[list[Entry]]:
+        """Reserve the next numbers for events that the caller stores in the block, together with what belongs to them.
 
-        All before it is on disk by now, so that a reader who got this event finds the same after a kill. Nothing may be appended
-        in between.
+        All before them is on disk, so that a reader who gets these finds the same after a kill. Readers get them after the
+        block; if the block raises, there are no such events. Raises StoreUnavailable where earlier events cannot be stored.
         """
-        await self.written()
-        return Entry(self.last + 1, event, event.encode())
+        try:
+            async with self._reservation:
+                await self.require_written()
+                entries = [Entry(seq, event, event.encode()) for seq, event in enumerate(events, self.last + 1)]
+                yield entries
+                for entry in entries:
+                    self._stored = entry.seq
+                    self._publish(entry)
+        finally:
+            self._append_held()
 
-    def row(self, entry: Entry) -> EventRow:
-        """The row of a single entry."""
-        return EventRow(self.log_id, entry.seq, entry.seq, entry.data)
-
-    async def store_stop(
-        self, run_id: str, event: Awaiting | SessionEnd, now: float, messages: Sequence[MessageRow] = ()
-    ) -> Entry:
+    async def end_turn(
+        self,
+        run_id: str,
+        event: Awaiting | SessionEnd,
+        now: float,
+        messages: Sequence[str] = (),
+        *,
+        ended: Callable[[], None],
+        stop: asyncio.Event | None = None,
+    ) -> None:
         """Store the last event of a turn, the messages that it completes, and that the run waits (since `now`) or has ended.
 
-        `publish` the entry then.
+        Then, without an await in between, call `ended` and publish the event. A store that fails for STORE_TIMEOUT, or for
+        STOP_TIMEOUT once `stop` is set, does not prevent that: the event is written as soon as the store works again.
         """
-        entry = await self.following(event)
-        if isinstance(event, SessionEnd):
-            await self._store.runs.stop(run_id, "ended", event.stop_reason, self.row(entry), messages=messages)
-        else:
-            await self._store.runs.stop(run_id, "waiting", None, self.row(entry), waiting_since=now, messages=messages)
-        return entry
+        try:
+            async with self._reservation:
+                entry = Entry(self.last + 1, event, event.encode())
+                self._add_messages((0, message) for message in messages)
+                self._ends[entry.seq] = _end_of_turn(self._store, run_id, event, now)
+                self._add(entry)
+                try:
+                    if not await self._wait_stored(entry.seq, STORE_TIMEOUT, stop):
+                        log.error("the end of %s is not stored yet", run_id)
+                finally:
+                    ended()
+                    self._publish(entry)
+        finally:
+            self._append_held()
 
-    def publish(self, entry: Entry) -> None:
-        """Give the readers an entry that is stored already."""
+    def _publish(self, entry: Entry) -> None:
         self._hold(entry)
-        if not self._unwritten:
-            self._stored = entry.seq
+        self._published_last = entry.seq
         self._wake()
+
+    def _append_held(self) -> None:
+        held, self._held = self._held, []
+        for events, messages in held:
+            self.append(events, messages)
+
+    def row(self, entries: Sequence[Entry]) -> EventRow:
+        """The row of consecutive entries."""
+        return EventRow(self.log_id, entries[0].seq, entries[-1].seq, b"\n".join(entry.data for entry in entries))
 
     def _hold(self, entry: Entry) -> None:
         self.last = entry.seq
@@ -125,23 +181,62 @@ class EventLog:
         """Bytes that wait to be stored, about."""
         return self._unwritten_bytes
 
-    async def wait_for_capacity(self) -> None:
-        """Wait until less than UNWRITTEN_BYTES is unwritten: back-pressure on the agent while the store is far behind."""
-        while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None:
-            await self._batch_stored.wait()
+    async def wait_for_capacity(self, stop: asyncio.Event | None = None) -> None:
+        """Wait until less than UNWRITTEN_BYTES is unwritten, or `stop` is set: back-pressure on the agent of a slow store."""
+        while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None and not (stop and stop.is_set()):
+            await self._batch_written(None, stop)
 
-    async def written(self) -> None:
-        """Wait until all that was appended before this call is on disk, or the store has failed for long."""
-        last = self.last
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_TRY):
-                while self._stored < last and self._writer is not None:
-                    await self._batch_stored.wait()
+    async def written(self, timeout: float | None = None, stop: asyncio.Event | None = None) -> bool:
+        """Wait until all that was appended before this call is on disk.
+
+        Returns False where nothing was written for `timeout` seconds, by default STORE_TIMEOUT, or for STOP_TIMEOUT once `stop`
+        is set.
+        """
+        return await self._wait_stored(self.last, STORE_TIMEOUT if timeout is None else timeout, stop)
+
+    async def require_written(self) -> None:
+        """Wait until all that was appended is on disk. Raises StoreUnavailable after REQUEST_TIMEOUT."""
+        if not await self.written(REQUEST_TIMEOUT):
+            raise StoreUnavailable("the store cannot be written: the previous turn is not stored yet; try again later")
+
+    async def _wait_stored(self, seq: int, timeout: float, stop: asyncio.Event | None) -> bool:
+        while self._stored < seq and self._writer is not None:
+            if not await self._batch_written(timeout, stop):
+                return False
+        return self._stored >= seq
+
+    async def _batch_written(self, timeout: float | None, stop: asyncio.Event | None) -> bool:
+        """Wait for the end of a write, for so many seconds."""
+        stopped = stop is not None and stop.is_set()
+        if stopped:
+            timeout = 0.0 if self._stalled else STOP_TIMEOUT
+        written = self._batch_stored
+        waits = [asyncio.create_task(event.wait()) for event in (written, *(() if stop is None or stopped else (stop,)))]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if done and not written.is_set():
+            return await self._batch_written(timeout, stop)
+        self._stalled = not done
+        return bool(done)
+
+    async def delete_stored(self, delete: Callable[[], Awaitable[None]]) -> None:
+        """Delete what is stored of this log with `delete`; nothing is written meanwhile, and nothing afterwards.
+
+        Readers still get what is appended. If `delete` raises, the log is as before.
+        """
+        async with self._writing:
+            await delete()
+            self._deleted = True
 
     @property
     def _readable(self) -> int:
         """The number of the last event that readers get. Those of a closed log get its end also if that cannot be stored."""
-        return self._stored if self._stored_first and not self._closed else self.last
+        if not self._stored_first or self._closed:
+            return self.last
+        return max(min(self._stored, self.last), self._published_last)
 
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
@@ -199,8 +294,7 @@ class EventLog:
             batch = self._next_batch()
             messages = self._messages_through(batch[-1].seq)
             await self._store_batch(batch, messages)
-            # An entry that was published behind the last batch is stored already.
-            self._stored = batch[-1].seq if self._unwritten else self.last
+            self._stored = batch[-1].seq
             self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
             self._unwritten_bytes -= sum(len(message.body) for message in messages)
             self._trim()
@@ -215,17 +309,40 @@ class EventLog:
 
     async def _store_batch(self, batch: list[Entry], messages: Sequence[MessageRow]) -> None:
         """Store until it succeeds: the readers have everything from memory meanwhile, and `wait_for_capacity` bounds that."""
-        row = EventRow(self.log_id, batch[0].seq, batch[-1].seq, b"\n".join(entry.data for entry in batch))
+        row = self.row(batch)
+        end = self._ends.pop(row.last, None)
+        failed = False
         while True:
             try:
-                return await self._store.events.append(row, messages)
+                async with self._writing:
+                    if self._deleted:
+                        return
+                    await (self._store.events.append(row, messages) if end is None else end(row, messages=messages))
             except StoreAbandoned:
                 raise
-            except Exception:
+            except Exception as error:
                 if self._closed:
                     return log.exception("the events of %s cannot be stored, and the log is closed", self.log_id)
-                log.exception("the events of %s cannot be stored; trying again in %g s", self.log_id, RETRY)
+                if failed and isinstance(error, IntegrityError) and await self._is_stored(row):
+                    return
+                log.error(
+                    "the events of %s cannot be stored; trying again in %g s: %s",
+                    self.log_id,
+                    RETRY,
+                    error,
+                    exc_info=not failed,
+                )
+                failed = True
                 await asyncio.sleep(RETRY)
+            else:
+                return
+
+    async def _is_stored(self, row: EventRow) -> bool:
+        """Whether a write that failed was committed all the same, as when the connection to the database broke."""
+        try:
+            return await self._store.events.last_seq(self.log_id) >= row.last
+        except Exception:
+            return False
 
     def _messages_through(self, seq: int) -> list[MessageRow]:
         found = []
@@ -237,7 +354,7 @@ class EventLog:
         size = 0
         for n, entry in enumerate(self._unwritten):
             size += len(entry.data)
-            if size > ROW_BYTES and n:
+            if n and (size > ROW_BYTES or self._unwritten[n - 1].seq in self._ends):
                 batch, self._unwritten = self._unwritten[:n], self._unwritten[n:]
                 return batch
         batch, self._unwritten = self._unwritten, []
@@ -251,3 +368,9 @@ class EventLog:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _end_of_turn(store: Store, run_id: str, event: Awaiting | SessionEnd, now: float) -> EndOfTurn:
+    if isinstance(event, SessionEnd):
+        return partial(store.runs.stop, run_id, "ended", event.stop_reason)
+    return partial(store.runs.stop, run_id, "waiting", None, waiting_since=now)

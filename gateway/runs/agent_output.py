@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Mapping
+from functools import partial
 
 from drivers.contract.events import Awaiting, Commands, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout, Title
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
-from gateway.events.event_log import EventLog
+from gateway.events.event_log import REQUEST_TIMEOUT, EventLog
 from gateway.events.log_entries import LogEvent, Steered
 from gateway.events.messages import Fold
 from gateway.observability.metrics import RunMetrics
 from gateway.runs.compaction import store_compaction
 from gateway.runs.session_metadata import METADATA_EVENTS, store_metadata
+from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
-from gateway.store import MessageRow, Store
+from gateway.store import Store
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look-up in a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
@@ -24,15 +27,24 @@ STORED_FIRST: frozenset[type[Event]] = METADATA_EVENTS | {Compacted}
 class RunOutput:
     """The output of one run. `flush` appends what was taken to the log, with the messages that it completes.
 
-    `has_history`: the run is of a session, whose messages are stored; a task has none.
+    `has_history`: the run is of a session, whose messages are stored; a task has none. `stop` is set when the run is stopped.
     """
 
-    def __init__(self, log: EventLog, store: Store, redactor: Redactor, meter: RunMetrics, *, has_history: bool = False) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        store: Store,
+        redactor: Redactor,
+        meter: RunMetrics,
+        *,
+        has_history: bool = False,
+        stop: asyncio.Event | None = None,
+    ) -> None:
         self._log, self._store, self._redactor, self._meter, self._has_history = log, store, redactor, meter, has_history
+        self._stop = stop or asyncio.Event()
         self._fold = Fold()
         self._taken: list[OutputEvent] = []
-        self._completed: list[tuple[int, Message]] = []
-        self._numbered: list[MessageRow] = []
+        self._completed: list[tuple[int, str]] = []
 
     @property
     def unanswered(self) -> list[str]:
@@ -68,60 +80,45 @@ class RunOutput:
         if isinstance(event, Compacted):
             # It counts the messages so far.
             self.flush()
-            await self._log.written()
-            await store_compaction(self._store, self._log.log_id, event)
+            await self._log.written(stop=self._stop)
+            await retried(partial(store_compaction, self._store, self._log.log_id, event), self._stop)
             self.take(event)
-        elif isinstance(event, Commands | Title) and await store_metadata(self._store, self._log.log_id, event):
+        elif isinstance(event, Commands | Title) and await retried(
+            partial(store_metadata, self._store, self._log.log_id, event), self._stop
+        ):
             self.take(event)
 
-    def take_last(self, event: Awaiting | SessionEnd) -> Sequence[MessageRow]:
-        """Takes what ends a turn: flushes, but leaves this event itself to its caller, who stores and publishes it next.
+    def take_last(self, event: Awaiting | SessionEnd) -> list[str]:
+        """Takes what ends a turn: flushes, but leaves this event itself to its caller, who appends it next.
 
-        Returns the messages that this event completes, to be stored with it. Call `stored_last` then.
+        Returns the messages (JSON) that this event completes, to be stored with it.
         """
-        self._feed(event)
         self.flush()
-        return tuple(self._numbered)
-
-    def stored_last(self) -> None:
-        """What `take_last` returned is stored."""
-        self._numbered.clear()
+        self._feed(event)
+        return [body for _, body in self._take_completed()]
 
     async def steered(self, message: UserMessage) -> int:
         """Appends a message to the agent at work to the log, behind what was taken; returns the number of its event."""
-        self._append_taken()
+        self.flush()
         event = Steered(message=message)
         self._feed(event)
-        self._number_completed()
-        self._append([event])
+        self._log.append([event], self._take_completed())
         seq = self._log.last
-        await self._log.written()
+        await self._log.written(REQUEST_TIMEOUT)
         return seq
 
     def flush(self) -> None:
         """Appends the taken events to the log, with the messages that they complete."""
-        self._append_taken()
-
-    def _feed(self, event: LogEvent) -> None:
-        self._completed += [(len(self._taken), message) for message in self._fold.feed(event)]
-
-    def _append_taken(self) -> None:
-        self._number_completed()
         taken, self._taken = self._taken, []
         if taken:
-            self._append(taken)
+            self._log.append(taken, self._take_completed())
             self._meter.record(taken)
 
-    def _append(self, events: Sequence[LogEvent]) -> None:
-        """Appends events to the log, with the messages numbered so far but for those that the next event completes."""
-        last = self._log.last + len(events)
-        completed = [row for row in self._numbered if (row.seq or 0) <= last]
-        del self._numbered[: len(completed)]
-        self._log.append(events, completed)
+    def _feed(self, event: LogEvent) -> None:
+        completed = self._fold.feed(event)
+        if completed and self._has_history:
+            self._completed += [(len(self._taken), message.model_dump_json()) for message in completed]
 
-    def _number_completed(self) -> None:
-        """Numbers the messages by the events that completed them, which are appended to the log next."""
-        first = self._log.last + 1
-        if self._has_history:
-            self._numbered += [MessageRow(message.model_dump_json(), first + n) for n, message in self._completed]
-        self._completed.clear()
+    def _take_completed(self) -> list[tuple[int, str]]:
+        completed, self._completed = self._completed, []
+        return completed

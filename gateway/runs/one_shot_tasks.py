@@ -15,7 +15,7 @@ from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, ShuttingDown
-from gateway.events.event_log import EventLog
+from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, EventLog
 from gateway.events.log_entries import decode
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
@@ -64,6 +64,7 @@ class TaskRunner:
         self._running: dict[str, Run] = {}
         self._winding_up: set[asyncio.Task[None]] = set()
         self._starts: set[InterruptibleStart] = set()
+        self._stop = asyncio.Event()
 
     async def execute(self, task: Task, key: IdempotencyKey | None = None) -> Turn:
         """The stream of a task's events, from its first. Raises BadRequest, Conflict, TooMany, ShuttingDown, AgentProblem."""
@@ -78,6 +79,7 @@ class TaskRunner:
     async def close(self, why: str) -> None:
         """End every run with this error; nothing new is started. A task whose agent is being started is refused."""
         self._admission.close()
+        self._stop.set()
         starts = list(self._starts)
         for start in starts:
             start.refuse(ShuttingDown(why))
@@ -105,7 +107,7 @@ class TaskRunner:
         if not await self._has_end(log):
             # The daemon was killed after the run was over, and before its last events were on disk.
             log.append([Error(message=INCOMPLETE), SessionEnd(exit_code=1, stop_reason="error")])
-            await log.written()
+            await log.written(REQUEST_TIMEOUT)
         return Turn(log, 0, through_waits=True)
 
     async def _has_end(self, log: EventLog) -> bool:
@@ -178,7 +180,9 @@ class TaskRunner:
             self._admission.remove(task_id)
         await self._remove_folder(task_id)
         # Only what is on disk can be read without the run.
-        await run.log.written()
+        while not await run.log.written(stop=self._stop) and not self._stop.is_set():
+            log.warning("the end of task %s is not stored yet", task_id)
+            await asyncio.sleep(RETRY)
         self._running.pop(task_id, None)
 
     async def _remove_folder(self, task_id: str) -> None:

@@ -13,22 +13,28 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 
 from drivers.contract.agent import Agent, Prompt, Reply
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone, DriverError, InputFull
 from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
-from gateway.events.event_log import Entry, EventLog
+from gateway.errors import GatewayError, StoreUnavailable
+from gateway.events.event_log import EventLog
+from gateway.events.log_entries import TurnStart
 from gateway.events.turn_reader import LAST
 from gateway.observability.metrics import RunMetrics
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import RELEVANT, PolicyEnforcer
 from gateway.runs.agent_output import STORED_FIRST, RunOutput
 from gateway.runs.cancellation import completed
+from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import PendingCalls, Resolution, client_results
+from gateway.runs.session_metadata import METADATA_EVENTS
+from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
-from gateway.store import KeyRecord, MessageRow, RunRecord, Store
+from gateway.store import MessageRow, RunRecord, SettingsRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +84,14 @@ class Run:
         self.state = RunState(record.state)
         self.pending = pending or PendingCalls()
         self._store, self._redactor = store, redactor
-        self._output = RunOutput(log, store, redactor, meter, has_history=has_history)
+        self._stop_requested = asyncio.Event()
+        self._output = RunOutput(log, store, redactor, meter, has_history=has_history, stop=self._stop_requested)
         self._meter, self._suspendable = meter, suspendable
         self._enforcer, self._audit = enforcer or PolicyEnforcer(), audit
-        self._stopping = self._suspending = False
+        self._stopping = self._suspending = self._turn_ending = self._superseded = False
+        self.agent_failed = False
         self._failing: str | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._work: asyncio.Task[None] | None = None
         self._not_waiting = asyncio.Event()
 
@@ -125,10 +134,12 @@ class Run:
 
         Raises InputFull while the agent has not read earlier messages, or has not completed its own message since.
         """
+        if self.state is not RunState.RUNNING or self._turn_ending or self._stopping or self.agent is None:
+            return None
         if self._output.steered_size > MAX_STEERED:
             size = f"more than {MAX_STEERED // 1024 // 1024} MiB"
             raise InputFull(f"{size} of earlier messages wait for the end of the agent's own message; send this again later")
-        if self.state is not RunState.RUNNING or self.agent is None or not await self.agent.steer(Prompt(message.content)):
+        if not await self.agent.steer(Prompt(message.content)):
             return None
         # Nothing is awaited in between: the agent's response comes after the message.
         return await self._output.steered(message)
@@ -139,12 +150,24 @@ class Run:
 
     # -- calls that wait for the client -----------------------------------------------------------------------------------
 
-    async def answer(self, replies: Sequence[Reply], begin: Entry, key: KeyRecord | None = None, by: str = CLIENT) -> None:
-        """Store the client's answers and pass them to the agent, which goes on in the turn of `begin`."""
+    async def answer(
+        self,
+        replies: Sequence[Reply],
+        start: TurnStart,
+        key: IdempotencyKey | None = None,
+        settings: SettingsRecord | None = None,
+        by: str = CLIENT,
+    ) -> int:
+        """Store the client's answers, with the session's new settings, and pass them to the agent, which goes on in a new turn.
+
+        Returns the number of the turn's first event, which is `start`.
+        """
         await self._record_answers(replies, by)
         results = client_results(replies)
-        await self._store_answers(replies, results, [result.tool_call_id for result in results], begin, key)
+        closed = [result.tool_call_id for result in results]
+        seq = await self._store_answers(replies, results, closed, start, key, settings)
         await self._reply([*self._enforcer.release(replies), *replies])
+        return seq
 
     async def resume(
         self,
@@ -152,20 +175,23 @@ class Run:
         grants: Sequence[ToolGrant],
         replies: Sequence[Reply],
         resolution: Resolution,
-        begin: Entry,
-        key: KeyRecord | None = None,
-    ) -> None:
+        start: TurnStart,
+        key: IdempotencyKey | None = None,
+        settings: SettingsRecord | None = None,
+    ) -> int:
         """Continue a suspended run with a fresh agent, which has all pending calls in its history. `start` the run afterwards.
 
-        Without an agent only the answers are stored, and the run must be cancelled.
+        Without an agent only the answers are stored, and the run must be cancelled. Returns the number of the turn's first
+        event.
         """
         await self.wait()
         await self._record_answers(replies, CLIENT)
         results = [*client_results(replies), *resolution.results]
-        await self._store_answers(replies, results, self._output.unanswered, begin, key)
-        self.agent, self._suspending = agent, False
+        seq = await self._store_answers(replies, results, self._output.unanswered, start, key, settings)
+        self.agent, self._suspending, self.agent_failed, self._closing = agent, False, False, None
         self._enforcer.begin(grants, resolution.approved)
         self.log.append(resolution.events)
+        return seq
 
     async def end_unanswered(self, replies: Sequence[Reply], resolution: Resolution) -> None:
         """End a suspended run whose calls were not answered in time: they are denied, and no agent is started for it."""
@@ -176,27 +202,43 @@ class Run:
 
     async def _record_answers(self, replies: Sequence[Reply], by: str) -> None:
         self._enforcer.answered(replies, by)
-        await self._record_decisions()
+        # A request is refused at the first failure, and can be repeated.
+        await self._record_decisions(timeout=0.0)
 
-    async def _record_decisions(self) -> None:
+    async def _record_decisions(self, timeout: float | None = None) -> None:
         decisions, self._enforcer.decisions = self._enforcer.decisions, []
         if decisions:
-            await self._audit(decisions)
+            await retried(partial(self._audit, decisions), self._stop_requested, timeout)
+
+    async def _record_cancelled(self) -> None:
+        try:
+            await self._record_decisions()
+        except StoreUnavailable:
+            # A run can be stopped whatever is broken.
+            log.exception("the cancelled calls of run %s are not in the audit", self.id)
 
     async def _store_answers(
         self,
         replies: Sequence[Reply],
         results: Sequence[Message],
         closed: Iterable[str],
-        begin: Entry | None,
-        key: KeyRecord | None = None,
-    ) -> None:
-        # Without a turn of the client's, the results belong to the event at which the run began to wait.
-        seq, row = (begin.seq, self.log.row(begin)) if begin else (self.log.last, None)
-        rows = [MessageRow(message.model_dump_json(), seq) for message in results]
-        await self._store.runs.resume(self.id, self.log.log_id, rows, row, key)
-        if begin:
-            self.log.publish(begin)
+        start: TurnStart | None,
+        key: IdempotencyKey | None = None,
+        settings: SettingsRecord | None = None,
+    ) -> int:
+        log_id, resume = self.log.log_id, self._store.runs.resume
+        if start is None:
+            # Without a turn of the client's, the results belong to the event at which the run began to wait.
+            await resume(self.id, log_id, _rows(results, self.log.last))
+            self._answers_stored(replies, closed)
+            return self.log.last
+        async with self.log.reserved(start) as [begin]:
+            key_record = key.record(log_id, begin.seq) if key else None
+            await resume(self.id, log_id, _rows(results, begin.seq), self.log.row([begin]), key_record, settings)
+            self._answers_stored(replies, closed)
+        return begin.seq
+
+    def _answers_stored(self, replies: Sequence[Reply], closed: Iterable[str]) -> None:
         for call_id in closed:
             self._output.answered(call_id)
         self.pending.close(reply.call_id for reply in replies)
@@ -208,10 +250,10 @@ class Run:
 
     async def cancel(self, grace: float | None = None) -> None:
         """Interrupt the agent, and wait for the end; an agent that takes more than `grace` seconds for it is killed."""
-        self._stopping = True
+        self._request_stop()
         if self.state is RunState.WAITING:
             self._enforcer.cancelled(self.pending.calls)
-            await self._record_decisions()
+            await self._record_cancelled()
         if self.agent is not None and self.state is not RunState.ENDED:
             with suppress(DriverError):
                 await self.agent.interrupt(grace)
@@ -229,11 +271,26 @@ class Run:
             self._work.cancel()
         self._publish_unstored(_error_end(message))
 
+    def cancelled_in_store(self, end: SessionEnd) -> None:
+        """The run, which was waiting, is stored as cancelled: its `end` is published next. Call `end_prompt` then."""
+        self._request_stop()
+        self._enforcer.cancelled(self.pending.calls)
+        self._superseded = True
+        self._set_turn_over(end, time.time())
+
+    async def end_prompt(self) -> None:
+        """Interrupt the agent of a run that is stored as cancelled, and wait until it can take the next prompt or is gone."""
+        await self._record_cancelled()
+        if self.agent is not None:
+            with suppress(DriverError):
+                await self.agent.interrupt()
+            await self.wait()
+
     async def fail(self, message: str) -> None:
         """End the run from the gateway's side: the log gets this error and its `session_end`."""
         if self.state is RunState.ENDED:
             return
-        self._stopping = True
+        self._request_stop()
         if self.agent is None or self._work is None or self._work.done():
             return await self._fail(message)
         self._failing = message
@@ -246,24 +303,65 @@ class Run:
 
     # -- the agent's events -----------------------------------------------------------------------------------------------
 
+    def _request_stop(self) -> None:
+        """The gateway ends the run: it waits for the store no longer than it must."""
+        self._stopping = True
+        self._stop_requested.set()
+
     async def _pump(self) -> None:
         try:
-            while self.state is not RunState.ENDED and self.agent is not None:
+            while self.agent is not None and (self.state is not RunState.ENDED or self._superseded):
                 events = await self.agent.receive()
+                if self._superseded:
+                    await self._take_superseded(events)
+                    if any(isinstance(event, SessionEnd) for event in events):
+                        return
+                    continue
                 if self._failing is not None:
                     events = _failed(events, self._failing)
                 elif self._suspending:
                     events = [event for event in events if not isinstance(event, Error)]
                 await self._take(events)
-                await self.log.wait_for_capacity()
+                await self.log.wait_for_capacity(self._stop_requested)
+            return
         except asyncio.CancelledError:
-            await self._fail(self._failing or "the run was stopped")
+            failure = self._failing or "the run was stopped"
         except AgentGone as error:
-            await self._fail(str(error))
+            failure = str(error)
+        except GatewayError as error:
+            log.error("run %s failed: %s", self.id, error)
+            self._request_stop()
+            failure = self._failing or str(error)
         except Exception as error:
             log.exception("run %s failed", self.id)
-            self._stopping = True
-            await self._fail(self._failing or f"the gateway failed: {type(error).__name__}: {error}")
+            self._request_stop()
+            failure = self._failing or f"the gateway failed: {type(error).__name__}: {error}"
+        await self._end_failed(failure)
+
+    async def _take_superseded(self, events: Sequence[OutputEvent]) -> None:
+        """The run has its last event, and a next one has begun: only what the agent reports about its session is kept."""
+        # Its last event is counted already.
+        if counted := [event for event in events if not isinstance(event, SessionEnd)]:
+            self._meter.record(counted)
+        for event in events:
+            if type(event) in METADATA_EVENTS:
+                await self._output.store_first(event)
+        self._output.flush()
+
+    async def _end_failed(self, message: str) -> None:
+        """End a run whose agent is not read any more: the agent first, so that no later run gets its output."""
+        self.agent_failed = True
+        if self.agent is not None and self._closing is None:
+            self._closing = asyncio.create_task(self._close(self.agent))
+            await asyncio.wait([self._closing], timeout=CLOSE_TIMEOUT)
+        if self.state is not RunState.ENDED:
+            await self._fail(message)
+
+    async def _close(self, agent: Agent) -> None:
+        try:
+            await agent.close(CLOSE_GRACE)
+        except Exception:
+            log.exception("the agent of run %s cannot be ended", self.id)
 
     async def _fail(self, message: str) -> None:
         if self.state is RunState.ENDED:
@@ -292,7 +390,7 @@ class Run:
                     if not self._suspending:
                         self._meter.crashed_while_suspended()
                     break
-                await self._turn_over(event, self._output.take_last(event))
+                await self._turn_over(event)
                 if kind is SessionEnd:
                     return
             elif kind in STORED_FIRST:
@@ -322,23 +420,41 @@ class Run:
                 if self.agent is not None:
                     await self.agent.reply(reply)
 
-    async def _turn_over(self, event: Awaiting | SessionEnd, messages: Sequence[MessageRow]) -> None:
-        # Nothing is awaited between the new state and the event: a next turn must not begin before this one's last event
-        # is in the log.
-        since = time.time()
-        entry = await self.log.store_stop(self.id, event, since, messages)
-        self._output.stored_last()
+    async def _turn_over(self, event: Awaiting | SessionEnd) -> None:
+        self._turn_ending = True
+        try:
+            self._output.flush()
+            stored = await self.log.written(stop=self._stop_requested)
+            if not (stored or self._stopping or (isinstance(event, SessionEnd) and event.stop_reason == "error")):
+                raise StoreUnavailable("this turn cannot be stored; the log of the gateway has the reason")
+            since = time.time()
+            # Nothing is awaited between the new state and the event: a next turn must not begin before this one's last event
+            # is in the log.
+            await self.log.end_turn(
+                self.id,
+                event,
+                since,
+                self._output.take_last(event),
+                ended=partial(self._set_turn_over, event, since),
+                stop=self._stop_requested,
+            )
+        finally:
+            self._turn_ending = False
+
+    def _set_turn_over(self, event: Awaiting | SessionEnd, since: float) -> None:
         if isinstance(event, SessionEnd):
             self.state = RunState.ENDED
             self.pending.close()
             self._not_waiting.set()
-            self.log.publish(entry)
         else:
             self._not_waiting.clear()
             self.state = RunState.WAITING
-            self.log.publish(entry)
             self.pending.open(event.calls, since)
         self._meter.end_turn(event, self.agent, stopping=self._stopping)
+
+
+def _rows(messages: Iterable[Message], seq: int) -> list[MessageRow]:
+    return [MessageRow(message.model_dump_json(), seq) for message in messages]
 
 
 def _error_end(message: str) -> list[OutputEvent]:

@@ -43,7 +43,7 @@ class LiveAgent:
 
     def ready(self, settings: SessionSettings) -> Agent | None:
         """The process, where it can take a prompt as it is: it lives, and was started with these settings and client services."""
-        if self.current is None or not self.current.alive:
+        if self.current is None or not self.current.alive or self._forgotten:
             return None
         return self.current if self._settings == settings and self._announced == self._client_services else None
 
@@ -82,9 +82,19 @@ class LiveAgent:
 
         The next process is seeded, where the agent can be given a history.
         """
-        if self._agent.info.seeds and not self._forgotten:
+        if not self._forgotten:
             self._forgotten = True
-            self._store_native_id(None)
+            if self._agent.info.seeds:
+                self._store_native_id(None)
+
+    async def discard(self) -> None:
+        """End the process at once, and do not resume its native session: it may have what the history does not have."""
+        self.forget()
+        agent = self.current
+        if agent is not None:
+            await agent.close(0.0)
+            if self.current is agent:
+                self.current = None
 
     def record_native_id(self) -> None:
         """Store the native id as it is after a run: a CLI with one process a turn reports it in its first."""

@@ -160,13 +160,15 @@ class Sessions:
         async with session.lock:
             if session.deleted:
                 raise NotFound(f"session {session_id!r} was deleted")
-            await session.stop("the session was deleted", forget=True)
-            await self._store.sessions.delete(session_id)
-            session.deleted = True
-            session.queue.advance()
+            # First, since it may fail: a deletion that is refused changes nothing.
+            await session.delete_stored()
+            try:
+                await session.stop("the session was deleted", forget=True)
+            finally:
+                self._known.pop(session_id, None)
+                session.queue.advance()
             await asyncio.to_thread(shutil.rmtree, self._shared.states / session_id, ignore_errors=True)
             self._shared.transcripts.forget(session_id)
-            self._known.pop(session_id, None)
         self._changed(session)
 
     def cancel_soon(self, session: Session, turn: Turn) -> None:

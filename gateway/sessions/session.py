@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -17,11 +18,12 @@ from typing import Literal
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import AgentGone, InputFull
+from drivers.contract.events import SessionEnd, ToolCall
 from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, ShuttingDown, TooMany
-from gateway.events.event_log import Entry, EventLog
-from gateway.events.log_entries import TurnStart
+from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, ShuttingDown, StoreUnavailable, TooMany
+from gateway.events.event_log import STOP_TIMEOUT, EventLog
+from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import Turn
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import PolicyEnforcer
@@ -37,7 +39,9 @@ from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings
 from gateway.shared_services import SharedServices
-from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord
+from gateway.store import MessageRow, RunRecord, SessionRecord, SettingsRecord
+
+log = logging.getLogger(__name__)
 
 CANCEL_GRACE = 0.6
 """Seconds that an agent has to end a run on request; then it is killed, and the native session resumed at the next turn."""
@@ -102,7 +106,7 @@ class Session:
         evict: Callable[[Session], None],
     ) -> None:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
-        self.agent, self.config = agent, config
+        self.agent, self.config, self._stored_config = agent, config, config
         self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first)
         self.history = StoredHistory(shared.store, record.id)
         self.lock = asyncio.Lock()
@@ -172,6 +176,8 @@ class Session:
 
     async def _take(self, start: InterruptibleStart, request: Submission, *, queued: bool = False) -> Turn:
         await self._check(request, queued)
+        # A fresh agent gets the history from the store.
+        await self.log.require_written()
         settings = self.config if request.settings is None else request.settings(self.config)
         with self._admitted():
             if request.message is None:
@@ -240,10 +246,6 @@ class Session:
         client, self.services.client = self.services.client, request.services
         try:
             agent = await self._agent_to_prompt(start, settings)
-            if self.run is not None and self.state == "waiting":
-                await self.run.cancel()
-                # The same agent, unless cancelling has ended it.
-                agent = await self._agent_to_prompt(start, settings)
             async with self._configured(settings):
                 return await self._start_run(start, agent, message, request)
         except BaseException:
@@ -257,48 +259,62 @@ class Session:
         return None
 
     async def _start_run(self, start: InterruptibleStart, agent: Agent | None, message: UserMessage, request: Submission) -> Turn:
-        begin, key_record = await self._turn_start(TurnStart(messages=(message,)), request.key)
-        record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
-        run = self.run = self._run(record, agent)
-        # The agent begins while its run is stored; its output is not read before both are done.
-        storing = asyncio.create_task(self._store_start(record, message, begin, key_record, request.began))
+        """Store the run, then prompt the agent: a prompt whose turn is refused is not given."""
+        before = self.run
+        waiting = before if self.state == "waiting" else None
         try:
-            if request.key is not None:
-                # A retry after a kill must find its key, whatever the agent has done by then.
-                await asyncio.shield(storing)
+            run = await completed(self._store_start(agent, message, request, waiting))
+            if waiting is not None:
+                await waiting.end_prompt()
             prompted = not start.cancelled and agent is not None and await _prompted(agent, message)
-            await asyncio.shield(storing)
             if not prompted:
                 # The process has ended between two turns, unnoticed; its native session is on disk.
                 run.agent = await self._agent_to_prompt(start, self.config, prompted=1)
                 if start.cancelled or run.agent is None:
-                    return await self._end_cancelled(start, run, begin)
+                    return await self._end_cancelled(start, run, run.first_seq)
                 await run.agent.prompt(Prompt(message.content))
         except BaseException:
-            if agent is not None:
-                await agent.close(0.0)
-            await asyncio.wait([storing])
-            await run.fail("the agent did not take the prompt")
-            self._agent.forget()
+            if self.run is not None and self.run is not before:
+                await self._agent.discard()
+                await self.run.fail("the agent did not take the prompt")
             raise
         self._start(run)
-        return self.turn_from(begin.seq)
+        return self.turn_from(run.first_seq)
 
-    async def _end_cancelled(self, start: InterruptibleStart, run: Run, begin: Entry) -> Turn:
+    async def _end_cancelled(self, start: InterruptibleStart, run: Run, seq: int) -> Turn:
         """End a run that was cancelled before its agent got the prompt. The agent, if it has started, stays as it is."""
         run.agent = None
         await run.cancel()
         start.ended_turn = True
-        return self.turn_from(begin.seq)
+        return self.turn_from(seq)
 
-    async def _store_start(
-        self, record: RunRecord, message: UserMessage, begin: Entry, key: KeyRecord | None, began: Callable[[Turn], None]
-    ) -> None:
-        prompt = MessageRow(message.model_dump_json(), begin.seq)
-        await self._shared.store.runs.start(record, [prompt], self.log.row(begin), key)
-        self.turn_began = begin.seq
-        began(self.turn_from(begin.seq))
-        self.log.publish(begin)
+    async def _store_start(self, agent: Agent | None, message: UserMessage, request: Submission, waiting: Run | None) -> Run:
+        """Store a run, and in the same transaction that it cancels the pending calls of a `waiting` one."""
+        end = SessionEnd(exit_code=130, stop_reason="cancelled")
+        last: list[LogEvent] = [*(await self._failed_calls()), end] if waiting is not None else []
+        async with self.log.reserved(*last, TurnStart(messages=(message,))) as entries:
+            if waiting is not None and waiting.state is not RunState.WAITING:
+                raise Conflict("the run with the pending calls has just ended; send this again")
+            begin = entries[-1]
+            record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
+            cancelled = waiting.if_cancelled() if waiting is not None else []
+            messages = [MessageRow(one.model_dump_json(), begin.seq - 1) for one in cancelled]
+            messages.append(MessageRow(message.model_dump_json(), begin.seq))
+            key = request.key.record(self.id, begin.seq) if request.key else None
+            ended = waiting.id if waiting is not None else None
+            row, settings = self.log.row(entries), self._settings_record()
+            await self._shared.store.runs.start(record, messages, row, key, settings, ended)
+            self._stored_config = self.config
+            if waiting is not None:
+                waiting.cancelled_in_store(end)
+            run = self.run = self._run(record, agent)
+            self.turn_began = begin.seq
+            request.began(self.turn_from(begin.seq))
+        return run
+
+    async def _failed_calls(self) -> list[ToolCall]:
+        calls = unanswered(await self.history.open_calls()).values()
+        return [ToolCall(id=call.tool_call_id, name=call.name, status="failed") for call in calls]
 
     async def _answer(self, start: InterruptibleStart, request: Submission, settings: SessionSettings) -> Turn:
         """Continue the waiting run, with all its calls answered; with a fresh agent where its own has ended."""
@@ -313,10 +329,15 @@ class Session:
     async def _pass_answers(
         self, run: Run, replies: Sequence[Reply], key: IdempotencyKey | None = None, by: str = CLIENT
     ) -> Turn:
-        begin, key_record = await self._turn_start(_answers(replies), key)
-        await completed(run.answer(replies, begin, key_record, by))
-        self.turn_began = begin.seq
-        return self.turn_from(begin.seq)
+        self.turn_began = await completed(
+            self._store_answers(run.answer(replies, _answers(replies), key, self._settings_record(), by))
+        )
+        return self.turn_from(self.turn_began)
+
+    async def _store_answers(self, storing: Awaitable[int]) -> int:
+        seq = await storing
+        self._stored_config = self.config
+        return seq
 
     async def _resume(self, start: InterruptibleStart, run: Run, request: Submission, settings: SessionSettings) -> Turn:
         """Continue a suspended run: a fresh agent gets the history with what became of the calls, and goes on from there."""
@@ -328,24 +349,23 @@ class Session:
             agent = await start.run(self._start_agent(settings, seed, resume=False))
         try:
             async with self._configured(settings):
-                begin, key = await self._turn_start(_answers(request.replies), request.key)
-                await completed(run.resume(agent, settings.tools or (), request.replies, resolution, begin, key))
-                self.turn_began = begin.seq
+                answers, grants, record = _answers(request.replies), settings.tools or (), self._settings_record()
+                resuming = run.resume(agent, grants, request.replies, resolution, answers, request.key, record)
+                seq = await completed(self._store_answers(resuming))
+                self.turn_began = seq
                 if start.cancelled or agent is None:
                     # An agent that has started has the answers in its history, so that it cannot take another prompt.
                     await self._agent.end()
-                    return await self._end_cancelled(start, run, begin)
+                    return await self._end_cancelled(start, run, seq)
                 await agent.prompt(GO_ON)
         except BaseException:
             # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
-            if agent is not None:
-                await agent.close(0.0)
-            self._agent.forget()
+            await self._agent.discard()
             if not run.suspended:
                 await run.fail("the agent did not go on")
             raise
         self._start(run)
-        return self.turn_from(begin.seq)
+        return self.turn_from(seq)
 
     async def _steer(self, request: Submission, message: UserMessage) -> Turn:
         """Send a message to the agent at work; the turn is the rest of its run's."""
@@ -353,24 +373,33 @@ class Session:
             raise BadRequest("when_busy: a run at work keeps its settings; leave agent and tools out to steer it")
         if not self.agent.info.steers:
             raise BadRequest(f"when_busy: agent {self.agent.name!r} takes no messages while it works; use queue to wait for it")
-        try:
-            seq = await self.run.steer(message) if self.run is not None else None
-        except InputFull as error:
-            raise TooMany(f"when_busy: {error}") from error
+        seq = await completed(self._steer_run(self.run, message, request.key)) if self.run is not None else None
         if seq is None:
             raise Conflict("the run takes no message at this moment: it begins or ends; send this again")
-        if request.key is not None:
-            await self._shared.store.idempotency_keys.add(request.key.record(self.id, seq))
         return self.turn_from(seq)
+
+    async def _steer_run(self, run: Run, message: UserMessage, key: IdempotencyKey | None) -> int | None:
+        """Send a message to a run. Its key is stored before: a request that is repeated after a kill must not send it again."""
+        keys = self._shared.store.idempotency_keys
+        if key is not None:
+            await keys.add(key.record(self.id, self.log.last + 1))
+        seq: int | None = None
+        try:
+            seq = await run.steer(message)
+        except InputFull as error:
+            raise TooMany(f"when_busy: {error}") from error
+        finally:
+            if key is not None and seq is None:
+                await keys.remove(key.key)
+        if key is not None and seq is not None:
+            # The number of the message's event was not known before. A reader from the earlier one gets more than it needs.
+            with suppress(StoreUnavailable):
+                await keys.update(key.key, seq)
+        return seq
 
     def turn_from(self, seq: int) -> Turn:
         """The turn whose first event has this number."""
         return Turn(self.log, seq - 1)
-
-    async def _turn_start(self, start: TurnStart, key: IdempotencyKey | None) -> tuple[Entry, KeyRecord | None]:
-        """A turn's first event and the record of its key, to be stored with what the turn begins with."""
-        begin = await self.log.following(start)
-        return begin, key.record(self.id, begin.seq) if key else None
 
     # -- settings ---------------------------------------------------------------------------------------------------------
 
@@ -386,18 +415,33 @@ class Session:
         self._shared.redactor.register(config.hidden)
         secrets = self._shared.encryption.encrypt(config.to_encrypt)
         await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
-        self.config = config
+        self.config = self._stored_config = config
+
+    def _settings_record(self) -> SettingsRecord | None:
+        """The settings, to be stored with the turn that begins; None if the store has them."""
+        if self.config == self._stored_config:
+            return None
+        return SettingsRecord(self.config.to_json(), self._shared.encryption.encrypt(self.config.to_encrypt))
 
     @asynccontextmanager
     async def _configured(self, config: SessionSettings) -> AsyncIterator[None]:
-        """Replace the settings; they are as before again where the body fails."""
+        """Replace the settings, which the body stores with the turn; they are as before again where the body fails."""
         before = self.config
+        self._shared.redactor.register(config.hidden)
+        self.config = config
         try:
-            await self.configure(config)
             yield
         except BaseException:
-            await self.configure(before)
+            self.config = before
+            if self._stored_config != before:
+                await self._restore_settings(before)
             raise
+
+    async def _restore_settings(self, config: SessionSettings) -> None:
+        try:
+            await completed(self._store_settings(config))
+        except StoreUnavailable:
+            log.exception("session %s: the settings of a turn that did not begin cannot be removed from the store", self.id)
 
     # -- calls that wait for the client -----------------------------------------------------------------------------------
 
@@ -461,6 +505,15 @@ class Session:
         for start in self._starts:
             start.refuse(error)
 
+    async def delete_stored(self) -> None:
+        """Delete the session from the store; call `stop` then. Call it under the lock."""
+
+        async def delete() -> None:
+            await self._shared.store.sessions.delete(self.id)
+            self.deleted = True
+
+        await completed(self.log.delete_stored(delete))
+
     async def stop(self, why: str, *, forget: bool = False) -> None:
         """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).
 
@@ -486,7 +539,7 @@ class Session:
         if self.run is not None:
             await self.run.wait()
         await self._agent.close()
-        await self.log.written()
+        await self.log.written(STOP_TIMEOUT)
         self.log.close()
         if failures:
             raise failures[0]
@@ -523,7 +576,7 @@ class Session:
         self.used_at = time.monotonic()
         if run.suspended:
             self._agent.current = None
-        elif self.live is not None and not self.live.alive:
+        elif run.agent_failed or (self.live is not None and not self.live.alive):
             self._agent.forget()
         else:
             self._agent.record_native_id()

@@ -15,6 +15,7 @@ from gateway.store.rows import (
     SessionListRow,
     SessionMetadataRecord,
     SessionRecord,
+    SettingsRecord,
 )
 from gateway.store.store import Store
 
@@ -30,5 +31,6 @@ __all__ = [
     "SessionListRow",
     "SessionMetadataRecord",
     "SessionRecord",
+    "SettingsRecord",
     "Store",
 ]

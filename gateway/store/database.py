@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, make_url, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from gateway.errors import ConfigError, StoreAbandoned
+from gateway.errors import ConfigError, StoreAbandoned, StoreUnavailable
 from gateway.store import schema
 from gateway.store.migrations import migrate
 from gateway.store.sqlite import begin_immediately, checkpoint, commit_counter, configure_sqlite, explain_sqlite_error, is_damage
@@ -88,7 +88,8 @@ class Database:
         self._explains = True
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, StoreUnavailable) as failure:
+            error = failure.__cause__ or failure if isinstance(failure, StoreUnavailable) else failure
             name = self._engine.url.render_as_string(hide_password=True)
             file = self._engine.url.database or name
             explained = explain_sqlite_error(error.__cause__, file)
@@ -140,11 +141,16 @@ class Database:
     async def write(self, transaction: Callable[[Connection], Result]) -> Result:
         """Runs a function in a transaction, after all writes that were queued before; committed when this returns.
 
-        Cancelling the caller does not cancel the write: it is queued before the first `await`, and is completed.
+        Cancelling the caller does not cancel the write: it is queued before the first `await`, and is completed. Raises
+        StoreUnavailable where the database cannot write now, as with a full disk or a lock of another process.
         """
         if self.abandoned:
             raise StoreAbandoned(ABANDONED)
-        return await self._finished(asyncio.get_running_loop().run_in_executor(self._writer, self._write, transaction))
+        writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, transaction)
+        try:
+            return await self._finished(writing)
+        except OperationalError as error:
+            raise StoreUnavailable(f"the store cannot be written: {error.orig}") from error
 
     def abandon(self) -> None:
         """Fails the writes that are waited for, and all later ones, with StoreAbandoned: the process is to exit soon.

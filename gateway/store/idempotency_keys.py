@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
@@ -30,6 +30,16 @@ class IdempotencyKeyRepository:
     async def add(self, record: KeyRecord) -> None:
         """Stores a key. Its time is now."""
         await self._database.write(lambda connection: insert_key(connection, record))
+
+    async def update(self, key: str, first_seq: int) -> None:
+        """Sets the number of the first event of what was started under a key."""
+        statement = update(schema.idempotency_keys).where(schema.idempotency_keys.c.key == key).values(first_seq=first_seq)
+        await self._database.write(lambda connection: connection.execute(statement).close())
+
+    async def remove(self, key: str) -> None:
+        """Deletes a key: what it was stored for has not been started."""
+        statement = delete(schema.idempotency_keys).where(schema.idempotency_keys.c.key == key)
+        await self._database.write(lambda connection: connection.execute(statement).close())
 
     async def delete_before(self, created: float) -> None:
         """Deletes the keys of sessions that were stored before a time (seconds since the epoch); those of executions stay."""

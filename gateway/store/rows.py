@@ -28,6 +28,14 @@ class SessionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsRecord:
+    """New settings of a session. `config` is JSON data without secrets; `secrets` is ciphertext."""
+
+    config: Mapping[str, Any]
+    secrets: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class MessageRow:
     """A message as JSON, with the number of the event that completed it: the last of its output, or the turn's first for what a
     client sends. None for messages that a session was created with, or that were stored before version 5.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -14,7 +15,7 @@ from gateway.store.database import Database
 from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
-from gateway.store.rows import EXECUTION_PREFIX, EventRow, KeyRecord, MessageRow, RunRecord
+from gateway.store.rows import EXECUTION_PREFIX, EventRow, KeyRecord, MessageRow, RunRecord, SettingsRecord
 
 # Statements that a turn executes are built once: that costs more than executing them.
 _INSERT = insert(schema.runs)
@@ -33,11 +34,23 @@ class RunRepository:
         self._database = database
 
     async def start(
-        self, record: RunRecord, messages: Sequence[MessageRow] = (), event: EventRow | None = None, key: KeyRecord | None = None
+        self,
+        record: RunRecord,
+        messages: Sequence[MessageRow] = (),
+        event: EventRow | None = None,
+        key: KeyRecord | None = None,
+        settings: SettingsRecord | None = None,
+        cancelled: str | None = None,
     ) -> None:
-        """Stores a run that starts now, with its prompt, the first event of its turn, and the request's key."""
+        """Stores a run that starts now: with its prompt, the first event of its turn, the request's key, and new settings.
+
+        `cancelled` is the id of a waiting run that ends for it; its last messages and events come before those of the new run.
+        """
 
         def transaction(connection: Connection) -> None:
+            _update_settings(connection, record.log_id, settings)
+            if cancelled is not None:
+                connection.execute(_STOP, _end_values(cancelled, "cancelled"))
             insert_run(connection, record)
             insert_messages(connection, record.log_id, messages)
             _insert_turn(connection, event, key)
@@ -74,22 +87,28 @@ class RunRepository:
         self, run: RunRecord, stop_reason: str, events: EventRow | None = None, messages: Sequence[MessageRow] = ()
     ) -> None:
         """Stores that a run of an earlier daemon has ended, with the events and messages that it lacks."""
-        values = {"of_run": run.id, "state": "ended", "stop_reason": stop_reason, "ended_at": time.time(), "waiting_since": None}
 
         def transaction(connection: Connection) -> None:
             insert_messages(connection, run.log_id, messages)
             if events is not None:
                 insert_events(connection, events)
-            connection.execute(_STOP, values)
+            connection.execute(_STOP, _end_values(run.id, stop_reason))
 
         await self._database.write(transaction)
 
     async def resume(
-        self, run_id: str, log_id: str, results: Sequence[MessageRow], event: EventRow | None = None, key: KeyRecord | None = None
+        self,
+        run_id: str,
+        log_id: str,
+        results: Sequence[MessageRow],
+        event: EventRow | None = None,
+        key: KeyRecord | None = None,
+        settings: SettingsRecord | None = None,
     ) -> None:
-        """Stores that a waiting run is running, with the tool results, the first event of the turn, and its key."""
+        """Stores that a waiting run is running: with the tool results, the first event of the turn, its key, and new settings."""
 
         def transaction(connection: Connection) -> None:
+            _update_settings(connection, log_id, settings)
             insert_messages(connection, log_id, results)
             connection.execute(_RESUME, {"of_run": run_id})
             _insert_turn(connection, event, key)
@@ -151,6 +170,16 @@ class RunRepository:
 def insert_run(connection: Connection, record: RunRecord) -> None:
     """Stores a run that starts now, within a transaction."""
     connection.execute(_INSERT, {**asdict(record), "started_at": time.time()})
+
+
+def _end_values(run_id: str, stop_reason: str) -> dict[str, Any]:
+    return {"of_run": run_id, "state": "ended", "stop_reason": stop_reason, "ended_at": time.time(), "waiting_since": None}
+
+
+def _update_settings(connection: Connection, session_id: str, settings: SettingsRecord | None) -> None:
+    if settings is not None:
+        values = {"config": json.dumps(settings.config), "secrets": settings.secrets}
+        connection.execute(update(schema.sessions).where(schema.sessions.c.id == session_id).values(**values))
 
 
 def _insert_turn(connection: Connection, event: EventRow | None, key: KeyRecord | None) -> None:

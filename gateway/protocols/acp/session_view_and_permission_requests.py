@@ -143,7 +143,11 @@ class SessionView:
     # -- the client's prompt ----------------------------------------------------------------------------------------------
 
     async def prompt(self, message: UserMessage, answer: Answer) -> None:
-        """Start a run; `answer` is called when it is over. Raises GatewayError if it does not start."""
+        """Start a run; `answer` is called when it is over. Raises GatewayError if it does not start.
+
+        A prompt that is refused because calls wait for permission asks about them again, if nothing is asked at the moment:
+        their last answers could not be passed on.
+        """
         if self._prompt is not None:
             raise Conflict("this session is at work on a prompt; wait for its answer, or session/cancel it")
         self._prompt = prompt = PromptInProgress(answer)
@@ -160,6 +164,8 @@ class SessionView:
             self._no_prompt.set()
             if prompt.cancelled:
                 return await answer(PromptResponse(stop_reason="cancelled"))
+            if self._asking is None:
+                self._ask()
             raise
 
     async def cancel(self) -> None:
@@ -299,6 +305,8 @@ class SessionView:
         if run is None or run.state is not RunState.WAITING or any(call.wants == "result" for call in run.pending.calls.values()):
             return
         needed = [call.id for call in run.pending.calls.values() if not call.optional]
+        if self._watching is not None:
+            self._watching.cancel()
         self._asking = asyncio.create_task(self._decide(run, needed), name=f"permission in {self.session.id}")
         self._watching = asyncio.create_task(self._until_answered(run, self._asking))
 
@@ -355,7 +363,7 @@ class SessionView:
         except (BadRequest, Conflict) as error:
             log.info("session %s: the calls were answered elsewhere: %s", self.session.id, error)
         except GatewayError as error:
-            # For example a fresh agent was needed and did not start. The calls are pending still.
+            # For example a fresh agent was needed and did not start. The calls are pending still, and the next prompt asks again.
             await self.finish(rpc_error(error))
         else:
             await self.send_settings()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from drivers.contract.events import AgentToken, SessionEnd
+from gateway.errors import StoreUnavailable
 from gateway.events import event_log
 from gateway.events.event_log import EventLog
-from gateway.store import EventRow, MessageRow, RunRecord, Store
+from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
+from tests.faulty_store import FaultyStore
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    found = await Store.open(sqlite_url(tmp_path))
+async def store(tmp_path: Path) -> AsyncIterator[FaultyStore]:
+    found = await FaultyStore.open(sqlite_url(tmp_path))
     yield found
     await found.close()
 
@@ -97,19 +100,96 @@ async def test_cancelled_read_loses_no_event(store: Store) -> None:
     assert await read_all(log, 1) == [1]
 
 
-async def test_final_event_is_stored_before_it_is_published(store: Store) -> None:
+async def test_final_event_is_stored_before_it_is_published(store: Store, tmp_path: Path) -> None:
     await store.runs.start(RunRecord("run", "log", "running", None, 1))
     log = EventLog("log", store)
     log.append(tokens([1, 2]))
     reader = asyncio.create_task(log.read(2))
-    entry = await log.store_stop("run", SessionEnd(exit_code=0, stop_reason="refusal"), 1.0)
-    assert (entry.seq, await store.events.last_seq("log")) == (3, 3)
+    end, stored = SessionEnd(exit_code=0, stop_reason="refusal"), list[bool]()
+
+    def ended() -> None:
+        with sqlite3.connect(tmp_path / "portico.db") as connection:
+            stored.extend(connection.execute("SELECT count(*) FROM events WHERE last = 3").fetchone())
+        assert not reader.done()
+
+    await log.written()
+    await log.end_turn("run", end, 1.0, ended=ended)
+    assert stored == [1]
     assert [first for first, _ in await store.events.read("log", 0)] == [1, 3]
     assert await store.runs.last("log") == RunRecord("run", "log", "ended", "refusal", 1)
-    assert not reader.done()
-    log.publish(entry)
-    assert await reader == [entry]
-    assert [e.event for e in await EventLog("log", store, 3).read(2)] == [entry.event]
+    assert [entry.event for entry in await reader] == [end]
+    assert [e.event for e in await EventLog("log", store, 3).read(2)] == [end]
+
+
+async def test_events_that_are_appended_while_a_number_is_reserved_follow_it(store: Store) -> None:
+    log = EventLog("log", store)
+    log.append(tokens([1]))
+    async with log.reserved(*tokens([2, 3])) as entries:
+        log.append(tokens([4]))
+        assert ([entry.seq for entry in entries], log.last) == ([2, 3], 1)
+        await store.events.append(log.row(entries))
+    assert await read_all(log, 4) == [1, 2, 3, 4]
+    with pytest.raises(OSError, match="disk full"):
+        async with log.reserved(tokens([5])[0]):
+            log.append(tokens([5]))
+            raise OSError("disk full")
+    assert await read_all(log, 5) == [1, 2, 3, 4, 5]
+
+
+async def test_end_of_a_turn_is_published_and_stored_later_when_the_store_fails_for_long(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "RETRY", 0.01)
+    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
+    await store.sessions.create(SessionRecord("log", "script"), [], RunRecord("run", "log", "running", None, 1))
+    log, stop, end = EventLog("log", store), asyncio.Event(), SessionEnd(exit_code=1, stop_reason="error")
+    store.faults.fail()
+    log.append(tokens([1]), [(0, "one")])
+    stop.set()
+    assert not await log.written(stop=stop)
+    await log.end_turn("run", end, 1.0, ["two"], ended=lambda: None, stop=stop)
+    assert [entry.event for entry in await log.read(1)] == [end]
+    with pytest.raises(StoreUnavailable):
+        monkeypatch.setattr(event_log, "REQUEST_TIMEOUT", 0.05)
+        async with log.reserved(tokens([3])[0]):
+            raise AssertionError("the previous turn is not stored")
+    assert await store.events.last_seq("log") == 0
+    store.faults.clear()
+    assert await log.written()
+    assert await store.runs.last("log") == RunRecord("run", "log", "ended", "error", 1)
+    assert await store.messages.rows("log") == [MessageRow("one", 1), MessageRow("two", 2)]
+    assert [first for first, _ in await store.events.read("log", 0)] == [1, 2]
+
+
+async def test_events_whose_write_was_committed_though_it_failed_are_stored_once(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "RETRY", 0.01)
+    store.faults.fail("events.append", times=1, committed=True)
+    log = EventLog("log", store)
+    log.append(tokens([1]))
+    log.append(tokens([2]))
+    assert await log.written()
+    assert await read_all(EventLog("log", store, 2), 2) == [1, 2]
+
+
+async def test_nothing_is_stored_for_a_deleted_log(store: FaultyStore) -> None:
+    log = EventLog("log", store)
+
+    async def delete() -> None:
+        await store.sessions.delete("log")
+
+    store.faults.fail("sessions.delete", times=1)
+    with pytest.raises(StoreUnavailable):
+        await log.delete_stored(delete)
+    log.append(tokens([1]))
+    assert await log.written()
+    assert await store.events.last_seq("log") == 1
+    await log.delete_stored(delete)
+    log.append(tokens([2]))
+    assert await log.written()
+    assert await read_all(log, 2) == [1, 2]
+    assert await store.events.last_seq("log") == 0
 
 
 async def test_wait_for_capacity_blocks_while_the_store_is_far_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +289,5 @@ async def test_stored_first_reader_gets_the_published_last_event(store: Store) -
     await store.runs.start(RunRecord("run", "log", "running", None, 1))
     log = EventLog("log", store, stored_first=True)
     log.append(tokens([1, 2]))
-    entry = await log.store_stop("run", SessionEnd(exit_code=0), 1.0)
-    log.publish(entry)
+    await log.end_turn("run", SessionEnd(exit_code=0), 1.0, ended=lambda: None)
     assert [e.seq for e in await log.read(0)] == [1, 2, 3]

@@ -96,6 +96,6 @@ async def test_settings_of_a_cancelled_submission_are_not_stored(portico: Runnin
     found = await create_session(portico.client, "script", "Go", options={"scenario": write_scenario([{"text": "one"}])})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     before = session.config
-    await cancel_in_write(portico, session.submit(Submission(message=HELLO, settings=faster)), "sessions.update")
+    await cancel_in_write(portico, session.submit(Submission(message=HELLO, settings=faster)), "runs.start")
     record = await portico.gateway.store.sessions.get(session.id)
     assert session.config == before and record is not None and record.config == before.to_json()

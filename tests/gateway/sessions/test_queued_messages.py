@@ -35,14 +35,15 @@ async def test_queued_message_waits_for_the_run_of_a_message_that_cancels_pendin
     session = await create_waiting_session(portico, write_scenario)
     queued = asyncio.create_task(session.submit(QUEUED))
     await wait_until(lambda: not session.queue.empty)
-    turn_start = session._turn_start
+    runs = portico.gateway.store.runs
+    start = runs.start
 
     async def slow(*args: Any) -> Any:
         # The run with the pending calls is cancelled, and the next one has not begun: the queued message is woken.
         await asyncio.sleep(0.02)
-        return await turn_start(*args)
+        return await start(*args)
 
-    monkeypatch.setattr(session, "_turn_start", slow)
+    monkeypatch.setattr(runs, "start", slow)
     first = await session.submit(Submission(message=MESSAGE))
     assert await last_event_kind(first) == "session_end"
     async with asyncio.timeout(TIMEOUT):

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from drivers.contract.agent import Agent, Prompt
+from drivers.contract.messages import UserMessage
+from gateway.errors import Conflict, StoreUnavailable
+from gateway.events import event_log
+from gateway.runs import store_retries
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions import live_agent
+from gateway.sessions.session import Submission
 from tests.daemon import RunningGateway, gateway_config
 from tests.faulty_store import StoreFaults, run_faulty_gateway
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.requests import create_session, send_turn, wait_until
+from tests.gateway.requests import (
+    create_session,
+    expect_error,
+    get_history,
+    get_session,
+    send_turn,
+    user_message,
+    wait_until,
+)
+from tests.gateway.sessions.test_submit import ANSWER, CALL, HELLO, WEATHER, suspend
 
 WriteScenario = Callable[..., str]
 FaultyGateway = tuple[RunningGateway, StoreFaults]
@@ -41,3 +60,261 @@ async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(
         return found is not None and found.native_id is not None
 
     await wait_until(stored)
+
+
+PARAGRAPHS = [{"text": "one"}, {"message_end": True}, {"text": "two"}, {"message_end": True}, {"text": "three"}]
+TEXTS = ["one", "two", "three"]
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (event_log, live_agent, store_retries):
+        monkeypatch.setattr(module, "RETRY", 0.01)
+
+
+def echo_scenario(write_scenario: WriteScenario) -> dict[str, str]:
+    """Return the options of a scenario that answers `go` with TEXTS, and every other prompt with that prompt."""
+    return {"scenario": write_scenario({"when": "go", "steps": PARAGRAPHS}, [{"text": "{prompt}"}])}
+
+
+async def last_stop_reason(portico: RunningGateway, session: str) -> str | None:
+    """Return how the session's last run has ended, None if it is not stored yet."""
+    run = await portico.gateway.store.runs.last(session)
+    return run.stop_reason if run is not None else None
+
+
+async def live_agent_of(portico: RunningGateway, session: str) -> Agent | None:
+    return (await portico.gateway.sessions.get(ADMINISTRATOR, session)).live
+
+
+async def assert_next_turns_are_answered(portico: RunningGateway, session: str) -> None:
+    for prompt in ("C", "D", "E"):
+        assert (await send_turn(portico.client, session, prompt))["messages"][-1]["content"] == prompt
+
+
+@pytest.mark.parametrize("operations", [["events.append"], ["runs.stop"], ["events.append", "runs.stop"]], ids="+".join)
+async def test_output_is_kept_while_the_store_fails_for_a_time(
+    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, operations: list[str]
+) -> None:
+    portico, faults = faulty
+    session = (await create_session(portico.client, "script", "A", options=echo_scenario(write_scenario)))["sessionId"]
+    for operation in operations:
+        faults.fail(operation, times=3)
+    answer = await send_turn(portico.client, session, "go")
+    assert (answer["stopReason"], [message["content"] for message in answer["messages"]]) == ("end_turn", TEXTS)
+    faults.clear()
+    history = [message["content"] for message in await get_history(portico.client, session)]
+    assert history == ["A", "A", "go", *TEXTS]
+    await assert_next_turns_are_answered(portico, session)
+
+
+async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later(
+    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portico, faults = faulty
+    monkeypatch.setattr(event_log, "STORE_TIMEOUT", 0.1)
+    monkeypatch.setattr(event_log, "REQUEST_TIMEOUT", 0.1)
+    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
+    options = echo_scenario(write_scenario)
+    session = (await create_session(portico.client, "script", "A", options=options))["sessionId"]
+    first = await live_agent_of(portico, session)
+    faults.fail("events.append")
+    faults.fail("runs.stop")
+    answer = await send_turn(portico.client, session, "go")
+    assert answer["stopReason"] == "error"
+    assert "cannot be stored" in answer["error"]
+    text = await expect_error(portico.client.post(f"/session/{session}", json={"messages": [user_message("B")]}), 503)
+    assert "not stored yet" in text
+    faults.clear()
+    await assert_next_turns_are_answered(portico, session)
+    assert first is not None and not first.alive
+    history = [message["content"] for message in await get_history(portico.client, session)]
+    assert history == ["A", "A", "go", *TEXTS, "C", "C", "D", "D", "E", "E"]
+    assert await portico.gateway.store.runs.unfinished() == []
+
+
+@pytest.mark.parametrize("operation", ["audit.append", "session_metadata.update"])
+async def test_agent_is_ended_with_a_run_that_fails(
+    tmp_path: Path, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """The agent goes on working when its run fails: it must not answer the next prompt with the rest of its output."""
+    monkeypatch.setattr(store_retries, "STORE_TIMEOUT", 0.05)
+    step = {"title": "T"} if operation == "session_metadata.update" else {"tool_call": {"id": "c", "name": "shell"}}
+    steps = [
+        {"text": "one"},
+        step,
+        {"message_end": True},
+        *({"delay": 0.01} if n % 2 else {"text": f"more {n}"} for n in range(40)),
+    ]
+    options = {"scenario": write_scenario({"when": "go", "steps": steps}, [{"text": "{prompt}"}])}
+    async with run_faulty_gateway(gateway_config(tmp_path)) as (portico, faults):
+        grants = [{"name": "shell", "trust": True}]
+        answer = await create_session(portico.client, "script", "A", options=options, grants=grants)
+        agent = await live_agent_of(portico, answer["sessionId"])
+        fault = faults.fail(operation)
+        failed = await send_turn(portico.client, answer["sessionId"], "go")
+        assert failed["stopReason"] == "error" and "the store cannot be written" in failed["error"]
+        assert fault.failures
+        assert agent is not None and not agent.alive
+        faults.clear()
+        await assert_next_turns_are_answered(portico, answer["sessionId"])
+
+
+async def test_run_is_cancelled_while_the_store_fails(
+    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portico, faults = faulty
+    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
+    name = write_scenario({"when": "go", "steps": [{"text": "one"}, {"hang": True}]}, [{"text": "{prompt}"}])
+    session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
+    fault = faults.fail("events.append")
+    faults.fail("runs.stop")
+    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
+    await fault.raised()
+    assert (await portico.client.post(f"/session/{session}/cancel")).status_code == 200
+    await turn
+    faults.clear()
+    await wait_until(lambda: last_stop_reason(portico, session))
+    assert await last_stop_reason(portico, session) == "cancelled"
+    await assert_next_turns_are_answered(portico, session)
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}], ids=["no key", "key"])
+async def test_prompt_of_a_turn_that_is_not_stored_is_not_given(
+    faulty: FaultyGateway, write_scenario: WriteScenario, key: dict[str, str]
+) -> None:
+    portico, faults = faulty
+    name = write_scenario([{"remember": True}])
+    session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
+    live, before = await live_agent_of(portico, session), await get_session(portico.client, session)
+    fault = faults.fail("runs.start", times=1)
+    body = {"messages": [user_message("refused")]}
+    await expect_error(portico.client.post(f"/session/{session}", json=body, headers=key), 503)
+    assert fault.failures == 1
+    assert await get_session(portico.client, session) == before
+    assert await live_agent_of(portico, session) is live
+    answer = await portico.client.post(f"/session/{session}", json=body, headers=key)
+    assert answer.json()["messages"][-1]["content"] == '["A"]'
+    assert await live_agent_of(portico, session) is live
+
+
+async def create_waiting_session(portico: RunningGateway, write_scenario: WriteScenario) -> str:
+    """Create a session that waits for the result of the call `sky`."""
+    name = write_scenario([CALL, {"text": "{results.sky}"}], [{"text": "{prompt}"}])
+    answer = await create_session(portico.client, "script", "Go", options={"scenario": name}, tools=[WEATHER])
+    assert answer["stopReason"] == "tool_use"
+    return str(answer["sessionId"])
+
+
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "live"])
+async def test_calls_stay_pending_when_the_message_that_cancels_them_cannot_be_stored(
+    faulty: FaultyGateway, write_scenario: WriteScenario, suspended: bool
+) -> None:
+    portico, faults = faulty
+    session = await create_waiting_session(portico, write_scenario)
+    if suspended:
+        await suspend(await portico.gateway.sessions.get(ADMINISTRATOR, session))
+    before = await get_session(portico.client, session)
+    fault = faults.fail("runs.start", times=1)
+    message = {"messages": [user_message("other")]}
+    await expect_error(portico.client.post(f"/session/{session}", json=message), 503)
+    assert fault.failures == 1
+    assert await get_session(portico.client, session) == before
+    assert (await send_turn(portico.client, session, ANSWER))["messages"][-1]["content"] == "sun"
+
+
+async def test_message_cancels_pending_calls_in_the_transaction_of_its_run(
+    faulty: FaultyGateway, write_scenario: WriteScenario
+) -> None:
+    portico, faults = faulty
+    session = await create_waiting_session(portico, write_scenario)
+    live, stops = await live_agent_of(portico, session), faults.operations["runs.stop"]
+    assert (await send_turn(portico.client, session, "other"))["messages"][-1]["content"] == "other"
+    assert await live_agent_of(portico, session) is live
+    assert faults.operations["runs.stop"] == stops + 1, "the run of the message only"
+    history = await get_history(portico.client, session)
+    assert [message["role"] for message in history] == ["user", "assistant", "tool", "user", "assistant"]
+    assert history[2]["content"] == "Tool call cancelled"
+    assert await portico.gateway.store.runs.unfinished() == []
+    await assert_next_turns_are_answered(portico, session)
+
+
+async def test_deletion_that_cannot_be_stored_changes_nothing(faulty: FaultyGateway, write_scenario: WriteScenario) -> None:
+    portico, faults = faulty
+    waiting = await create_waiting_session(portico, write_scenario)
+    before = await get_session(portico.client, waiting)
+    faults.fail("sessions.delete")
+    await expect_error(portico.client.delete(f"/session/{waiting}"), 503)
+    assert await get_session(portico.client, waiting) == before
+    assert (await send_turn(portico.client, waiting, ANSWER))["messages"][-1]["content"] == "sun"
+    faults.clear()
+    agent = await live_agent_of(portico, waiting)
+    assert (await portico.client.delete(f"/session/{waiting}")).status_code == 204
+    await expect_error(portico.client.get(f"/session/{waiting}"), 404)
+    assert agent is not None and not agent.alive
+
+
+STEERED = [{"text": "begin"}, {"wait_for_file": "go"}, {"message_end": True}, {"text": "steered: {steered}"}]
+
+
+async def test_steered_message_is_not_sent_before_its_key_is_stored(
+    faulty: FaultyGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    """A daemon that is killed in between must not send the message again when the request is repeated."""
+    portico, faults = faulty
+    name = write_scenario({"when": "go", "steps": STEERED}, [{"text": "{prompt}"}])
+    session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
+    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    await wait_until(lambda: found.busy)
+    key = IdempotencyKey("key", "digest")
+    steer = Submission(message=UserMessage(content="left!"), when_busy="steer", key=key)
+    faults.fail("idempotency_keys.add", times=1)
+    with pytest.raises(StoreUnavailable):
+        await found.submit(steer)
+    steered = await found.submit(steer)
+    record = await portico.gateway.store.idempotency_keys.get("key")
+    assert record is not None and record.first_seq == steered.first
+    (tmp_path / "scenes" / "go").touch()
+    assert (await turn)["messages"][-1]["content"] == "steered: left!"
+    assert [message["content"] for message in await get_history(portico.client, session)].count("left!") == 1
+
+
+async def test_key_of_a_steered_message_that_the_run_does_not_take_is_not_kept(
+    faulty: FaultyGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    portico, _ = faulty
+    name = write_scenario({"when": "go", "steps": STEERED}, [{"text": "{prompt}"}])
+    session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
+    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    await wait_until(lambda: found.busy)
+
+    async def refuse(prompt: Prompt) -> bool:
+        return False
+
+    assert found.live is not None
+    monkeypatch.setattr(found.live, "steer", refuse)
+    with pytest.raises(Conflict):
+        await found.submit(Submission(message=HELLO, when_busy="steer", key=IdempotencyKey("key", "digest")))
+    assert await portico.gateway.store.idempotency_keys.get("key") is None
+    (tmp_path / "scenes" / "go").touch()
+    await turn
+
+
+@pytest.mark.parametrize(("operation", "messages"), [("runs.start", [user_message("other")]), ("runs.resume", [ANSWER])])
+async def test_settings_are_stored_in_the_transaction_of_their_turn(
+    faulty: FaultyGateway, write_scenario: WriteScenario, operation: str, messages: list[dict[str, Any]]
+) -> None:
+    portico, faults = faulty
+    session = await create_waiting_session(portico, write_scenario)
+    before, updates = await portico.gateway.store.sessions.get(session), faults.operations["sessions.update"]
+    turn = {"messages": messages, "agent": {"options": {"pace": "fast"}}}
+    faults.fail(operation, times=1)
+    faults.fail("sessions.update")
+    await expect_error(portico.client.post(f"/session/{session}", json=turn), 503)
+    assert await portico.gateway.store.sessions.get(session) == before
+    assert (await portico.client.post(f"/session/{session}", json=turn)).status_code == 200
+    record = await portico.gateway.store.sessions.get(session)
+    assert record is not None and record.config["options"]["pace"] == "fast"
+    assert faults.operations["sessions.update"] == updates

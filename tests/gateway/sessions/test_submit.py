@@ -21,7 +21,7 @@ from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
 from tests.gateway.protocols.acp.conftest import scripted_session
-from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
+from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message, wait_until
 
 WriteScenario = Callable[..., str]
 Open = Callable[..., Awaitable[Any]]
@@ -127,6 +127,29 @@ async def test_permission_option_changes_no_settings_when_the_agent_cannot_start
     assert await stored_state(portico, session) == before
     reply = {"role": "tool_permission", "toolCallId": "c", "granted": False}
     assert (await send_turn(portico.client, session.id, reply))["stopReason"] == "end_turn"
+
+
+async def test_permission_whose_answer_failed_is_requested_again_by_the_next_prompt(
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    client = await acp()
+    name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, await scripted_session(client, portico.gateway, name))
+    answer = await client.begin("session/prompt", prompt(session.id, "go"))
+    question = await client.next_permission_request()
+    await suspend(session)
+    scenario = tmp_path / "scenes" / name
+    hidden = scenario.rename(scenario.with_suffix(".hidden"))
+    await client.answer(question, "allow_once")
+    with pytest.raises(RpcFailed, match="cannot start"):
+        await answer
+    hidden.rename(scenario)
+    refused = await client.begin("session/prompt", prompt(session.id, "go on"))
+    again = await client.next_permission_request()
+    with pytest.raises(RpcFailed, match="waits for permission"):
+        await refused
+    await client.answer(again, "allow_once")
+    await wait_until(lambda: session.state == "idle")
 
 
 async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
@@ -259,6 +282,7 @@ async def test_a_native_session_that_has_what_is_not_stored_is_not_resumed(
     store = portico.gateway.store
     await store.sessions.update(session.id, native_id="native")
     session._agent._native_id = "native"
+    live = session.live
 
     async def failing(*_: Any, **__: Any) -> None:
         raise OSError("disk full")
@@ -269,5 +293,7 @@ async def test_a_native_session_that_has_what_is_not_stored_is_not_resumed(
             await session.submit(submission)
     await session._agent.native_id_stored()
     record = await store.sessions.get(session.id)
-    assert record is not None and record.native_id is None
+    # A prompt that is not stored is not given to the agent. A resumed agent has the answers in its history.
+    assert record is not None and record.native_id == (None if asleep else "native")
+    assert session.live is (None if asleep else live)
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
