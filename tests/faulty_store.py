@@ -46,6 +46,7 @@ WRITES = (
     "processes.ended",
     "processes.started",
     "runs.delete_executions",
+    "runs.discard_execution",
     "runs.end",
     "runs.resume",
     "runs.start",

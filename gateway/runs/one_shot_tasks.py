@@ -14,13 +14,13 @@ from drivers.contract.agent_specs import AgentSpec, TaskSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, ShuttingDown
+from gateway.errors import AgentProblem, ShuttingDown, StoreUnavailable
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, EventLog
 from gateway.events.log_entries import decode
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
-from gateway.runs.cancellation import all_ended
+from gateway.runs.cancellation import all_ended, completed
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.interruptible_start import InterruptibleStart
 from gateway.runs.run import Run
@@ -141,26 +141,22 @@ class TaskRunner:
         metrics = self._shared.metrics.for_agent(entry.name)
         state = self._states / task_id
         spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
+        log = EventLog(task_id, self._store, stored_first=self._shared.stored_first)
+        record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, log.last + 1)
+        # Before the agent starts, which has the task then: a task that is refused, or repeated after a kill, is not run twice.
+        await self._store.runs.start(record, key=key.record(task_id, record.first_seq) if key else None)
         try:
             spawner = self._shared.transcripts.spawner(self._shared.spawner, task_id, entry)
             agent = await start.run(entry.driver.execute(spec, spawner, self._shared.limits))
-        except ShuttingDown:
-            await self._remove_folder(task_id)
-            raise
         except DriverError as error:
             metrics.failed_to_start()
-            await self._remove_folder(task_id)
+            await completed(self._discard(task_id))
             raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
-        metrics.started(spec)
-        log = EventLog(task_id, self._store, stored_first=self._shared.stored_first)
-        record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, log.last + 1)
-        run = Run(record, agent, log, self._store, self._redactor, meter=metrics.run_metrics(session=False))
-        try:
-            await self._store.runs.start(record, key=key.record(task_id, record.first_seq) if key else None)
         except BaseException:
-            await agent.close(0.0)
-            await self._remove_folder(task_id)
+            await completed(self._discard(task_id))
             raise
+        metrics.started(spec)
+        run = Run(record, agent, log, self._store, self._redactor, meter=metrics.run_metrics(session=False))
         self._running[task_id] = run
         self._admission.add(task_id, _RunningTask(task.owner))
         run.start()
@@ -168,6 +164,14 @@ class TaskRunner:
         self._winding_up.add(winding_up)
         winding_up.add_done_callback(self._winding_up.discard)
         return Turn(log, 0, through_waits=True)
+
+    async def _discard(self, task_id: str) -> None:
+        """Forget a task whose agent did not start, with its key: the request can be repeated."""
+        try:
+            await self._store.runs.discard_execution(task_id)
+        except StoreUnavailable:
+            log.exception("task %s, whose agent did not start, stays in the store until the next start", task_id)
+        await self._remove_folder(task_id)
 
     async def _wind_up(self, task_id: str, run: Run, agent: Agent) -> None:
         try:

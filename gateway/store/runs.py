@@ -147,6 +147,16 @@ class RunRepository:
         found = await self._records(tuple_(table.c.log_id, table.c.first_seq).in_(newest))
         return {run.log_id: run for run in found}
 
+    async def discard_execution(self, log_id: str) -> None:
+        """Deletes an execution that has not begun, with its key."""
+        runs, keys = schema.runs, schema.idempotency_keys
+
+        def transaction(connection: Connection) -> None:
+            for table in (keys, runs):
+                connection.execute(delete(table).where(table.c.log_id == log_id))
+
+        await self._database.write(transaction)
+
     async def delete_executions(self, started: float) -> None:
         """Deletes executions that started before a time (seconds since the epoch) and have ended, with their events and keys."""
         runs, events, keys = schema.runs, schema.events, schema.idempotency_keys
