@@ -29,6 +29,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = logging.getLogger(__name__)
 
+WATCH_DISCONNECT = "portico.watch_disconnect"
+"""The key in `scope["extensions"]` of a function without parameters. An application calls it before it waits for
+`http.disconnect` without having begun its response: otherwise a client may be gone without notice until then."""
+EVENT_STREAM = "portico.event_stream"
+"""The key in `scope["extensions"]` that an application sets if its response is an event stream."""
 BASE_DESCRIPTORS = 64
 """File descriptors for the store, the log, the sockets and the files that are open for a moment (13 of an idle daemon)."""
 AGENT_DESCRIPTORS = 8

@@ -12,7 +12,9 @@ from typing import Any
 from fastapi import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
+from starlette.types import Receive, Scope, Send
 
+from gateway.embedded_server import EVENT_STREAM
 from gateway.errors import Unauthorized
 
 # Streams end when their runs end. sse-starlette would end them at the first signal, before the last event.
@@ -21,7 +23,7 @@ AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSourceResponse:
     """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open."""
-    return EventSourceResponse(
+    return _EventStream(
         chunks,
         ping=keep_alive,
         sep="\n",
@@ -29,6 +31,12 @@ def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSource
         # Proxies must not cache, compress or buffer the stream; sse-starlette adds X-Accel-Buffering: no.
         headers={"Cache-Control": "no-cache, no-transform"},
     )
+
+
+class _EventStream(EventSourceResponse):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("extensions", {})[EVENT_STREAM] = {}
+        await super().__call__(scope, receive, send)
 
 
 def until_unauthorized(response: Response, check: Callable[[], object]) -> Response:

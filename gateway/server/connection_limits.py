@@ -1,4 +1,4 @@
-"""Limits of a connection that uvicorn's options lack: size and time of a request head, and WebSocket clients that do not answer.
+"""What uvicorn lacks: limits of a request head, half-closed clients, and WebSocket clients that do not answer.
 
 It depends on undocumented parts of uvicorn. pyproject.toml admits only the minor versions of uvicorn and httptools that it was
 tested with, and tests/gateway/server/test_uvicorn_internals.py checks each name below against the installed
@@ -8,7 +8,9 @@ version. Used of uvicorn:
   head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
   `data_received`, `on_message_begin`, `on_url`, `on_header`, `send_400_response`. Read: `transport`, `loop`, `headers`, `cycle`
   with its `response_started` and `response_complete`; set: its `disconnected` and `message_event`. `STATUS_LINE` of the same
-  module gives the first line of an error response.
+  module gives the first line of an error response. asyncio closes a connection whose client has closed its side, which uvicorn
+  takes for a client that is gone: overridden `eof_received`; read `scope` and of the cycle `scope`, `more_body` and
+  `chunked_encoding`; set its `keep_alive`.
 * `uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol`, the base class of `WebSocketLimitProtocol`:
   after a ping without a pong uvicorn closes the transport, which waits until the client has read everything. Overridden:
   `keepalive_timeout`. Read: `loop`, `transport`.
@@ -21,10 +23,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from gateway.embedded_server import EVENT_STREAM, WATCH_DISCONNECT
 
 MAX_HEAD_BYTES = 64 * 1024
 """Size limit of a request line with its headers."""
@@ -33,6 +39,12 @@ HEAD_SECONDS = 30.0
 """Time limit for receiving the request line and the headers: a connection without a request costs a file descriptor."""
 HTTP_CLOSE_DELAY = 2.0
 """Seconds between an error response and the close. Closing at once, with unread input, could lose the response."""
+PROBE_DELAYS = (0.02, 0.1, 0.5, 2.0)
+"""Seconds between the first probes of a connection whose client has closed its side; later ones follow after PROBE_INTERVAL."""
+PROBE_INTERVAL = 5.0
+EVENT_STREAM_COMMENT = b"3\r\n:\n\n\r\n"
+"""A chunk with an empty comment of an event stream."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WEBSOCKET_ABORT_DELAY = 5.0
 """Seconds between the close frame after a missing pong and the abort of the connection."""
 
@@ -46,13 +58,20 @@ class _HeadTooLarge(Exception):
 
 
 class HeaderLimitProtocol(HttpToolsProtocol):
-    """Answers 431 to a request head that is too large and 408 to one that is too slow; these and 400 have JSON bodies."""
+    """Answers 431 to a request head that is too large and 408 to one that is too slow; these and 400 have JSON bodies.
+
+    A client that has closed its side of the connection behind a request still gets the response. One that has closed the whole
+    connection looks the same until it is sent something: in an event stream a comment, and before a response for which the
+    application has called `scope["extensions"][WATCH_DISCONNECT]` an interim response (100), which clients ignore (RFC 9110,
+    15.2). HTTP/1.0 has none: there the client is taken for gone.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = self._unparsed_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._rejected = False
+        self._rejected = self._half_closed = self._watched = False
+        self._probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -60,7 +79,21 @@ class HeaderLimitProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Called when the client has closed its side; the connection stays open if the result is true."""
+        request = self.cycle
+        if self._rejected or self._awaits_head() or request is None or request.more_body:
+            return None
+        if self._watched and not self._can_probe():
+            return None
+        self._half_closed = True
+        request.keep_alive = False
+        self._probe(iter(PROBE_DELAYS))
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._rejected:
@@ -80,6 +113,8 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
+        self._watched = False
+        self.scope["extensions"] = {WATCH_DISCONNECT: self._watch}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -95,6 +130,29 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         """Called by uvicorn for every error of the parser, exceptions of the callbacks above included."""
         too_large = self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS
         self._reject(*((431, TOO_LARGE) if too_large else (400, INVALID)))
+
+    def _watch(self) -> None:
+        self._watched = True
+        if self._half_closed and not self._can_probe():
+            self.transport.close()
+
+    def _can_probe(self) -> bool:
+        return self.cycle.response_started or self.scope["http_version"] == "1.1"
+
+    def _probe(self, delays: Iterator[float]) -> None:
+        """Send the client something, to which the system of one that is gone responds with a reset."""
+        if self.cycle.response_complete or self.transport.is_closing():
+            return
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            # asyncio reads no more, so that it would be notified at the next write only.
+            return self.transport.abort()
+        if self.cycle.response_started:
+            # Other responses are written as fast as the client reads.
+            if self.cycle.chunked_encoding and EVENT_STREAM in self.cycle.scope["extensions"]:
+                self.transport.write(EVENT_STREAM_COMMENT)
+        elif self._watched:
+            self.transport.write(CONTINUE)
+        self._probe_timer = self.loop.call_later(next(delays, PROBE_INTERVAL), self._probe, delays)
 
     def _count(self, size: int) -> None:
         self._head_bytes += size

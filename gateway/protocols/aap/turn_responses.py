@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE
+from gateway.embedded_server import WATCH_DISCONNECT
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
@@ -74,6 +75,9 @@ class Exchange:
 
     async def _disconnected(self) -> None:
         """Return when the client's connection is gone."""
+        watch = self._http.scope.get("extensions", {}).get(WATCH_DISCONNECT)
+        if watch is not None:
+            watch()
         while (await self._http.receive())["type"] != "http.disconnect":
             pass
 
