@@ -15,12 +15,10 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy.exc import IntegrityError
-
 from drivers.contract.events import Awaiting, SessionEnd
 from gateway.errors import StoreAbandoned, StoreUnavailable
 from gateway.events.log_entries import LogEvent, decode
-from gateway.store import EventRow, MessageRow, Store
+from gateway.store import EventRow, IntegrityError, MessageRow, Store
 
 log = logging.getLogger(__name__)
 

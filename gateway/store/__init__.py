@@ -3,6 +3,8 @@
 It does not know what the stored JSON means: callers encode and decode it.
 """
 
+from sqlalchemy.exc import IntegrityError
+
 from gateway.store.rows import (
     EXECUTION_PREFIX,
     UNNUMBERED,
@@ -25,6 +27,7 @@ __all__ = [
     "AuditRecord",
     "Cursor",
     "EventRow",
+    "IntegrityError",
     "KeyRecord",
     "MessageRow",
     "RunRecord",
