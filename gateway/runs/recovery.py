@@ -74,7 +74,7 @@ async def _waits(store: Store, run: RunRecord) -> bool:
     """Returns whether the client can still answer: the messages with its calls were stored before the run began to wait."""
     if run.state != "waiting" or not await store.sessions.get(run.log_id):
         return False
-    return bool(pending_tool_calls(await StoredHistory(store, run.log_id).open_calls()))
+    return bool(pending_tool_calls(await StoredHistory(store, run.log_id).unanswered_calls()))
 
 
 async def _close(store: Store, run: RunRecord, *, has_history: bool) -> None:

@@ -80,7 +80,7 @@ class StoredHistory:
         found += [UserMessage(content="\n\n".join(before))] if before else []
         return found + [message async for message in self.messages(start, end)]
 
-    async def open_calls(self) -> list[Message]:
+    async def unanswered_calls(self) -> list[Message]:
         """Returns the calls without a result, as messages of these calls only, the last assistant message at the end."""
         found: list[dict[str, ToolUseBlock]] = []
         async for message in self.messages():

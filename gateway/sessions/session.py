@@ -313,7 +313,7 @@ class Session:
         return run
 
     async def _failed_calls(self) -> list[ToolCall]:
-        calls = unanswered(await self.history.open_calls()).values()
+        calls = unanswered(await self.history.unanswered_calls()).values()
         return [ToolCall(id=call.tool_call_id, name=call.name, status="failed") for call in calls]
 
     async def _answer(self, start: InterruptibleStart, request: Submission, settings: SessionSettings) -> Turn:
@@ -342,7 +342,7 @@ class Session:
     async def _resume(self, start: InterruptibleStart, run: Run, request: Submission, settings: SessionSettings) -> Turn:
         """Continue a suspended run: a fresh agent gets the history with what became of the calls, and goes on from there."""
         await run.wait()
-        resolution = resolve(await self.history.open_calls(), run.pending.calls, request.replies)
+        resolution = resolve(await self.history.unanswered_calls(), run.pending.calls, request.replies)
         seed = [*await self.history.seed(), *client_results(request.replies), *resolution.results]
         agent: Agent | None = None
         with suppress(StartCancelled):
@@ -448,7 +448,7 @@ class Session:
     async def restore_waiting(self, record: RunRecord) -> None:
         """Take over a run that an earlier gateway left waiting for the client, or that the first history ends in."""
         self.run = self._run(record, None)
-        calls = await self.history.open_calls()
+        calls = await self.history.unanswered_calls()
         pending = pending_in(calls, self._runs_at_once, self.config.app_tools)
         self.run.restore(pending, unanswered(calls), record.waiting_since)
 
@@ -468,7 +468,7 @@ class Session:
                 await self._pass_answers(run, replies, by=TIME_LIMIT)
                 return
             await run.wait()
-            await run.end_unanswered(replies, resolve(await self.history.open_calls(), run.pending.calls, replies))
+            await run.end_unanswered(replies, resolve(await self.history.unanswered_calls(), run.pending.calls, replies))
             self._run_over(run)
 
     def _runs_at_once(self, call: ToolUseBlock) -> bool:

@@ -261,7 +261,7 @@ async def _check_history(daemon: Daemon, volume: Volume, session: str, prompts: 
             for one in whole[1 if expected == 0 else 0 :]:
                 if one.isdigit():
                     if int(one) != expected and len(volume.problems) < 10:
-                        volume.problems.append(f"the history has event {int(one)} in the place of {expected}")
+                        volume.problems.append(f"the history has event {int(one)} where {expected} is expected")
                     expected += 1
             text = bytearray(rest if expected else b"|".join([*whole, rest]))
     if count is not None:

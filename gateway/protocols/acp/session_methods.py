@@ -131,7 +131,7 @@ class OpenSessions:
             if origin.busy:
                 raise Conflict("this session has a prompt in progress; fork it when the prompt has ended, or send session/cancel")
             copied = origin.id, await origin.history.count()
-            calls = unanswered(await origin.history.open_calls())
+            calls = unanswered(await origin.history.unanswered_calls())
             config = origin.config
         results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
         servers = mcp_servers_for(request.mcp_servers or [], self._agent)

@@ -99,7 +99,7 @@ class SessionView:
         """Send nothing of the past; the client can still be asked about pending calls."""
         _, first = await self._past()
         if first is not None:
-            self._updates.add_calls(unanswered(await self.session.history.open_calls()).values())
+            self._updates.add_calls(unanswered(await self.session.history.unanswered_calls()).values())
 
     async def _past(self) -> tuple[int, int | None]:
         """How many messages the client gets, and the first event of a run that is not over; the events after them are sent later.

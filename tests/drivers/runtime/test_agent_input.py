@@ -16,7 +16,7 @@ from drivers.runtime.local_client_services import MAX_AT_ONCE
 from tests.drivers.small_programs import OpenAgent, StartProcess, ask, first_line, shown, text_in, to_end, until
 
 KB = 1024
-DEAF = "emit('native_session'); read(); emit('agent_token', text='begin')\n"
+BEGIN = "emit('native_session'); read(); emit('agent_token', text='begin')\n"
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ READS = "for n in range(40): emit('client_request', id=n, method='fs/read_text_f
 async def test_steering_is_refused_until_the_agent_has_read_earlier_messages(open_agent: OpenAgent, tmp_path: Path) -> None:
     go = tmp_path / "go"
     agent = await open_agent(
-        f"{DEAF}\nwhile not os.path.exists({str(go)!r}): time.sleep(0.005)\nread(); emit('agent_token', text='read')\n"
+        f"{BEGIN}\nwhile not os.path.exists({str(go)!r}): time.sleep(0.005)\nread(); emit('agent_token', text='read')\n"
         "emit('agent_token', text=read()['content']); emit('session_end', exit_code=0)"
     )
     await agent.prompt(Prompt("go"))
@@ -72,7 +72,7 @@ async def test_steering_is_refused_until_the_agent_has_read_earlier_messages(ope
 
 async def test_responses_wait_until_the_agent_has_read_those_before(open_agent: OpenAgent, tmp_path: Path) -> None:
     go, files = tmp_path / "go", Files()
-    code = f"""{DEAF}{READS}
+    code = f"""{BEGIN}{READS}
 while not os.path.exists({str(go)!r}): time.sleep(0.005)
 emit('agent_token', text=' '.join(str(len(read()['result']['content'])) for _ in range(40))); emit('session_end', exit_code=0)
 """
@@ -88,14 +88,14 @@ emit('agent_token', text=' '.join(str(len(read()['result']['content'])) for _ in
 
 
 async def test_an_agent_that_does_not_read_responses_is_silent(open_agent: OpenAgent) -> None:
-    agent = await open_agent(DEAF + READS + "time.sleep(600)", Limits(idle=0.5, grace=30), services=Files())
+    agent = await open_agent(BEGIN + READS + "time.sleep(600)", Limits(idle=0.5, grace=30), services=Files())
     assert "limits.idle" in shown(await ask(agent))[-2]["message"]
 
 
 async def test_an_agent_that_never_reads_its_input_is_ended(open_agent: OpenAgent) -> None:
     """It gets an error for each request, which is short; there is no limit to their number."""
     code = "while True: emit('client_request', id='x' * 1000, method='unknown', params={})"
-    events = shown(await ask(await open_agent(DEAF + code)))
+    events = shown(await ask(await open_agent(BEGIN + code)))
     assert events[-2:] == [
         {
             "kind": "error",

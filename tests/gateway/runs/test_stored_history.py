@@ -131,13 +131,13 @@ async def test_the_seed_of_a_compacted_history_keeps_its_summary(store: Store, m
     assert await history.seed(leave_out=1) == [user("So far: a."), assistant("c")]
 
 
-async def test_open_calls_are_those_of_the_whole_history(store: Store) -> None:
+async def test_unanswered_calls_are_those_of_the_whole_history(store: Store) -> None:
     messages = [calling("sub"), calling("1", "2"), result("1"), calling("3"), result("3"), calling("4", "5"), result("4")]
     history = await stored(store, messages)
-    assert list(unanswered(await history.open_calls())) == list(unanswered(messages)) == ["sub", "2", "5"]
+    assert list(unanswered(await history.unanswered_calls())) == list(unanswered(messages)) == ["sub", "2", "5"]
     # The last assistant message decides what is pending.
     await store.messages.append("s", [MessageRow(assistant("end").model_dump_json())])
-    assert (await history.open_calls())[-1] == AssistantMessage(content=())
+    assert (await history.unanswered_calls())[-1] == AssistantMessage(content=())
 
 
 async def test_a_history_is_sent_in_chunks(
