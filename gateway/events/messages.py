@@ -62,25 +62,25 @@ class Fold:
         kind = type(event)
         # Not isinstance: these two come by the thousand, and it is slow through pydantic's metaclass.
         if (kind is AgentToken or kind is Thinking) and isinstance(event, AgentToken | Thinking):
-            return self._add_text(event)
+            done = [] if kind is self._text_kind else self._change_kind(type(event))
+            text = event.text
+            self._text.append(text)
+            self._text_size += len(text)
+            return done if self._text_size < self._max_text else done + self._end_text()
         if isinstance(event, Steered):
             self._steered.append(event.message)
             return self._take_steered()
         done = self._complete(event)
         return done + self._take_steered() if self._steered else done
 
-    def _add_text(self, event: AgentToken | Thinking) -> list[Message]:
-        done: list[Message] = []
-        if type(event) is not self._text_kind:
-            self._close_block()
-            self._text_kind = type(event)
-            done = self._divide()
-        self._text.append(event.text)
-        self._text_size += len(event.text)
-        if self._text_size >= self._max_text:
-            self._close_block()
-            done += self._divide()
-        return done
+    def _change_kind(self, kind: type[AgentToken] | type[Thinking]) -> list[Message]:
+        self._close_block()
+        self._text_kind = kind
+        return self._divide()
+
+    def _end_text(self) -> list[Message]:
+        self._close_block()
+        return self._divide()
 
     def _divide(self) -> list[Message]:
         """The assistant message so far, if it is long enough to be one by itself."""
