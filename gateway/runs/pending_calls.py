@@ -19,6 +19,7 @@ from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import AwaitedCall, OutputEvent, ToolCall, ToolResult
 from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, blocks, pending_tool_calls
 from gateway.errors import BadRequest
+from gateway.events.event_log import RETRY
 from gateway.policy.decision_record import denial
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,9 @@ class PendingCalls:
             if self._expire is not None:
                 await self._expire(since)
         except Exception:
-            log.exception("the calls %s, which were not answered in time, cannot be denied", ids(self.calls))
+            log.exception("the calls %s, which were not answered in time, cannot be denied; trying again", ids(self.calls))
+            if self.since == since:
+                self._timer = asyncio.get_running_loop().call_later(RETRY, self._time_over, since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from drivers.contract.events import SessionEnd, ToolCall
 from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, ShuttingDown, StoreUnavailable, TooMany
-from gateway.events.event_log import STOP_TIMEOUT, EventLog
+from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import Turn
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
@@ -538,8 +538,9 @@ class Session:
         self._agent.current = None
         if self.run is not None:
             await self.run.wait()
-        await self._agent.close()
-        await self.log.written(STOP_TIMEOUT)
+        stopped = asyncio.Event()
+        stopped.set()
+        await asyncio.gather(self._agent.close(), self.log.written(stop=stopped))
         self.log.close()
         if failures:
             raise failures[0]

@@ -13,7 +13,7 @@ from drivers.contract.agent import Agent, Prompt
 from drivers.contract.messages import UserMessage
 from gateway.errors import Conflict, StoreUnavailable
 from gateway.events import event_log
-from gateway.runs import store_retries
+from gateway.runs import pending_calls, store_retries
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions import live_agent
@@ -38,28 +38,26 @@ FaultyGateway = tuple[RunningGateway, StoreFaults]
 
 @pytest.fixture
 async def faulty(tmp_path: Path) -> AsyncIterator[FaultyGateway]:
-    async with run_faulty_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as found:
+    async with run_faulty_gateway(gateway_config(tmp_path)) as found:
         yield found
 
 
-async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(
-    faulty: FaultyGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    portico, faults = faulty
+async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_agent, "RETRY", 0.01)
     monkeypatch.setattr(live_agent, "STORE_TIMEOUT", 0.01)
-    faults.fail("sessions.update")
-    session = (await create_session(portico.client, "small", "say hello"))["sessionId"]
-    assert (await send_turn(portico.client, session, "recall"))["messages"][0]["content"] == "say hello | recall"
-    record = await portico.gateway.store.sessions.get(session)
-    assert record is not None and record.native_id is None
-    faults.clear()
+    async with run_faulty_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as (portico, faults):
+        faults.fail("sessions.update")
+        session = (await create_session(portico.client, "small", "say hello"))["sessionId"]
+        assert (await send_turn(portico.client, session, "recall"))["messages"][0]["content"] == "say hello | recall"
+        record = await portico.gateway.store.sessions.get(session)
+        assert record is not None and record.native_id is None
+        faults.clear()
 
-    async def stored() -> bool:
-        found = await portico.gateway.store.sessions.get(session)
-        return found is not None and found.native_id is not None
+        async def stored() -> bool:
+            found = await portico.gateway.store.sessions.get(session)
+            return found is not None and found.native_id is not None
 
-    await wait_until(stored)
+        await wait_until(stored)
 
 
 PARAGRAPHS = [{"text": "one"}, {"message_end": True}, {"text": "two"}, {"message_end": True}, {"text": "three"}]
@@ -126,11 +124,16 @@ async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later
     text = await expect_error(portico.client.post(f"/session/{session}", json={"messages": [user_message("B")]}), 503)
     assert "not stored yet" in text
     faults.clear()
+
+    async def stored() -> bool:
+        return await portico.gateway.store.runs.unfinished() == []
+
+    await wait_until(stored)
     await assert_next_turns_are_answered(portico, session)
     assert first is not None and not first.alive
     history = [message["content"] for message in await get_history(portico.client, session)]
     assert history == ["A", "A", "go", *TEXTS, "C", "C", "D", "D", "E", "E"]
-    assert await portico.gateway.store.runs.unfinished() == []
+    assert await stored()
 
 
 @pytest.mark.parametrize("operation", ["audit.append", "session_metadata.update"])
@@ -318,3 +321,15 @@ async def test_settings_are_stored_in_the_transaction_of_their_turn(
     record = await portico.gateway.store.sessions.get(session)
     assert record is not None and record.config["options"]["pace"] == "fast"
     assert faults.operations["sessions.update"] == updates
+
+
+async def test_calls_that_are_not_answered_in_time_are_denied_when_the_store_works_again(
+    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_calls, "RETRY", 0.01)
+    async with run_faulty_gateway(gateway_config(tmp_path, limits={"answer": 0.05})) as (portico, faults):
+        fault = faults.fail("runs.resume", times=3)
+        session = await create_waiting_session(portico, write_scenario)
+        found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+        await wait_until(lambda: found.state == "idle")
+        assert fault.failures == 3
