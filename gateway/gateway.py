@@ -42,7 +42,7 @@ SHUT_DOWN = "the gateway was shut down in the middle of this run; send the messa
 STORE_TIMEOUT = 1.0
 """Seconds after `limits.grace` at which a shutdown abandons a store that does not answer."""
 CLOSE_TIMEOUT = 0.3
-"""Seconds that the last writes of a shutdown may take once all runs have ended."""
+"""Seconds that the end of connections may take once all runs have ended, and then the last writes."""
 END_TIMEOUT = 1.4
 """Seconds after `limits.grace` at which a shutdown goes on without the agents that cannot be ended."""
 
@@ -159,15 +159,16 @@ class Gateway:
         grace = self.settings.limits.grace
         abandoning = asyncio.get_running_loop().call_later(grace + STORE_TIMEOUT, self.store.abandon)
         works = [self.sessions.close(SHUT_DOWN), self.tasks.close(SHUT_DOWN), self.discovery.close()]
-        ending = asyncio.create_task(all_ended(works))
-        await asyncio.wait([ending], timeout=grace + END_TIMEOUT)
-        if not ending.done():
+        ended = asyncio.create_task(all_ended(works))
+        await asyncio.wait([ended], timeout=grace + END_TIMEOUT)
+        if not ended.done():
             log.error("the shutdown goes on without runs or agents that did not end within %g s", grace + END_TIMEOUT)
             self.sessions.end_unstored(SHUT_DOWN)
             self.tasks.end_unstored(SHUT_DOWN)
         abandoning.cancel()
         # Streams that outlive a run end last, so that their readers get the ends of the runs.
-        await all_ended(close() for close in self.close_last)
+        closing = asyncio.create_task(all_ended(close() for close in self.close_last))
+        await asyncio.wait([closing], timeout=CLOSE_TIMEOUT)
 
     async def close(self) -> None:
         """Stop what still runs and close the store. Idempotent; raises nothing."""

@@ -143,6 +143,14 @@ async def test_client_gets_the_end_of_a_run_whose_agent_cannot_be_ended(tmp_path
         await assert_gone(pids)
 
 
+async def test_connection_that_cannot_be_closed_does_not_keep_the_gateway_open(portico: RunningGateway) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    portico.gateway.close_last.append(never)
+    await shut_down(portico)
+
+
 async def test_daemon_with_a_locked_store_exits_with_code_0(daemon: Daemon, tmp_path: Path) -> None:
     write_config(tmp_path, gateway_config(tmp_path, agents=working_agents(tmp_path), limits={"grace": GRACE}))
     await daemon.start()
