@@ -60,7 +60,9 @@ def explain_sqlite_error(error: BaseException | None, file: str) -> str | None:
     if not isinstance(error, sqlite3.Error):
         return None
     advice = _ADVICE.get(_code(error))
-    return f"the database {file} cannot be used ({error}): {advice}" if advice else None
+    # The text of a message does not belong in a log.
+    cause = str(error).split(" with text ", 1)[0]
+    return f"the database {file} cannot be used ({cause}): {advice}" if advice else None
 
 
 def is_damage(error: BaseException | None) -> bool:
@@ -69,7 +71,10 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int:
-    # The low byte is the primary result code (sqlite.org/rescode.html). Errors of the module itself have none.
+    if str(error).startswith("Could not decode to UTF-8"):
+        # Of the module itself, which gives it no code.
+        return sqlite3.SQLITE_CORRUPT
+    # The low byte is the primary result code (sqlite.org/rescode.html).
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 

@@ -257,6 +257,20 @@ async def test_damage_that_is_found_later_is_reported(tmp_path: Path, caplog: py
     await store.close()
 
 
+async def test_text_that_is_not_utf_8_is_damage_and_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = await Store.open(sqlite_url(tmp_path))
+    await store.sessions.create(SessionRecord("s", "echo"), ["my words"])
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
+        connection.execute("UPDATE messages SET body = CAST(x'6d7920776f726473ff' AS TEXT)")
+        connection.commit()
+    with pytest.raises(Exception, match="UTF-8"):
+        await store.messages.bodies("s")
+    assert store.problem is not None and "damaged" in store.problem
+    assert "cannot be used (Could not decode to UTF-8 column 'body'): restore a backup" in caplog.text
+    assert "my words" not in caplog.text
+    await store.close()
+
+
 async def test_killed_daemon_reports_nothing(daemon: Daemon) -> None:
     for _ in range(2):
         await daemon.start()
