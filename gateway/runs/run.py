@@ -22,7 +22,7 @@ from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, S
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.events.event_log import EventLog
-from gateway.events.log_entries import TurnStart
+from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import LAST
 from gateway.observability.metrics import RunMetrics
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
@@ -165,7 +165,7 @@ class Run:
         await self._record_answers(replies, by)
         results = client_results(replies)
         closed = [result.tool_call_id for result in results]
-        seq = await self._store_answers(replies, results, closed, start, key, settings)
+        seq = await self._store_answers(replies, results, closed, [start], key, settings)
         await self._reply([*self._enforcer.release(replies), *replies])
         return seq
 
@@ -187,17 +187,16 @@ class Run:
         await self.wait()
         await self._record_answers(replies, CLIENT)
         results = [*client_results(replies), *resolution.results]
-        seq = await self._store_answers(replies, results, self._output.unanswered, start, key, settings)
+        events = [start, *resolution.events]
+        seq = await self._store_answers(replies, results, self._output.unanswered, events, key, settings)
         self.agent, self._suspending, self.agent_failed, self._closing = agent, False, False, None
         self._enforcer.begin(grants, resolution.approved)
-        self.log.append(resolution.events)
         return seq
 
     async def end_unanswered(self, replies: Sequence[Reply], resolution: Resolution) -> None:
         """End a suspended run whose calls were not answered in time: they are denied, and no agent is started for it."""
         await self._record_answers(replies, TIME_LIMIT)
-        await self._store_answers(replies, resolution.results, self._output.unanswered, None)
-        self.log.append(resolution.events)
+        await self._store_answers(replies, resolution.results, self._output.unanswered, resolution.events)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
     async def _record_answers(self, replies: Sequence[Reply], by: str) -> None:
@@ -222,21 +221,18 @@ class Run:
         replies: Sequence[Reply],
         results: Sequence[Message],
         closed: Iterable[str],
-        start: TurnStart | None,
+        events: Sequence[LogEvent],
         key: IdempotencyKey | None = None,
         settings: SettingsRecord | None = None,
     ) -> int:
-        log_id, resume = self.log.log_id, self._store.runs.resume
-        if start is None:
-            # Without a turn of the client's, the results belong to the event at which the run began to wait.
-            await resume(self.id, log_id, _rows(results, self.log.last))
+        """Store the results in one transaction with the events that report them. Returns the number of the first event."""
+        log_id = self.log.log_id
+        async with self.log.reserved(*events) as entries:
+            seq = entries[0].seq
+            rows, row, key_record = _rows(results, seq), self.log.row(entries), key.record(log_id, seq) if key else None
+            await self._store.runs.resume(self.id, log_id, rows, row, key_record, settings)
             self._answers_stored(replies, closed)
-            return self.log.last
-        async with self.log.reserved(start) as [begin]:
-            key_record = key.record(log_id, begin.seq) if key else None
-            await resume(self.id, log_id, _rows(results, begin.seq), self.log.row([begin]), key_record, settings)
-            self._answers_stored(replies, closed)
-        return begin.seq
+        return seq
 
     def _answers_stored(self, replies: Sequence[Reply], closed: Iterable[str]) -> None:
         for call_id in closed:

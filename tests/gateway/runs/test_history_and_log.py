@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gateway.events import event_log
 from gateway.events.log_entries import TurnStart, decode
 from gateway.events.messages import Fold
 from gateway.store import schema
-from tests.daemon import RunningGateway
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, get_history, send_turn
 
 WriteScenario = Callable[..., str]
@@ -91,3 +92,21 @@ async def test_history_is_what_the_events_complete_at_every_commit(
         await send_turn(portico.client, session, "again")
     assert [stored for stored, expected in commits if stored != expected] == []
     assert len(commits[-1][0]) == len(await get_history(portico.client, session)) > 30
+
+
+async def test_history_is_what_the_events_complete_while_a_suspended_run_is_resumed(
+    tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    """The client denies the call, and another gateway continues the run with a fresh agent."""
+    shell = {"id": "s", "name": "shell", "input": {"command": "ls"}, "ask": True}
+    name = write_scenario([{"text": "I ask."}, {"tool_call": shell}, {"text": "done"}], [{"text": "ok"}])
+    with compared_commits() as commits:
+        async with run_gateway(gateway_config(tmp_path)) as running:
+            answer = await create_session(running.client, options={"scenario": name}, grants=[{"name": "shell"}])
+            assert answer["stopReason"] == "tool_use", answer
+            session = answer["sessionId"]
+        async with run_gateway(gateway_config(tmp_path)) as running:
+            denied = {"role": "tool_permission", "toolCallId": "s", "granted": False, "reason": "no"}
+            assert (await send_turn(running.client, session, denied))["stopReason"] == "end_turn"
+            assert (await send_turn(running.client, session, "go"))["stopReason"] == "end_turn"
+    assert [stored for stored, expected in commits if stored != expected] == []
