@@ -25,7 +25,7 @@ from drivers.runtime.process_tree import (
     child_runs,
     described,
     end_family,
-    family,
+    find_family,
     new_marker,
     process_of,
     tag,
@@ -185,7 +185,7 @@ class Process:
         known = set[psutil.Process]()
         if grace and not self._input_ended:
             # Searched while the process lives: a descendant without marker and tag is found by its parent only.
-            known = await asyncio.to_thread(family, self._marker, self._roots)
+            known = await find_family(self._marker, self._roots)
             self.end_input()
             await self._exited_within(grace)
         self.end_input()
@@ -202,14 +202,15 @@ class Process:
         # It kills a process that still runs, which may be another user's.
         with suppress(PermissionError):
             self._transport.close()
-        # A later daemon looks for those that are left.
-        if self._ledger and not ended.left:
+        if self._ledger:
             self._forgetting = asyncio.create_task(self._forget(self._ledger))
-            await asyncio.wait([self._forgetting], timeout=LEDGER_SECONDS)
+            if not ended.left:
+                await asyncio.wait([self._forgetting], timeout=LEDGER_SECONDS)
 
     async def _forget(self, ledger: Ledger) -> None:
-        """Delete it from the ledger, with repetitions."""
+        """Delete it from the ledger once it has exited, with repetitions. Until then a later daemon would look for it."""
         await self._in_ledger.wait()
+        await self._pipes.exited.wait()
         for delay in (*LEDGER_RETRIES, None):
             try:
                 return await ledger.ended(self._marker)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
+import logging
 import os
 import secrets
 import sys
@@ -20,6 +22,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import psutil
+
+log = logging.getLogger(__name__)
 
 LINUX = sys.platform == "linux"
 if LINUX:
@@ -84,7 +88,7 @@ def process_of(pid: int, created: float | None = None) -> psutil.Process | None:
     try:
         process = psutil.Process(pid)
         return process if created is None or abs(process.create_time() - created) <= SAME_START_SECONDS else None
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return None
 
 
@@ -130,42 +134,49 @@ def _linux_rows(of: str) -> Iterator[_Row]:
     """All processes but zombies and the kernel's. psutil takes four times as long."""
     one = "." in of
     variable = f"\0{MARKER}={of if one else f'{of}.'}".encode()
-    tag_or_instance = _tag(of) if one else _instance_tag(of)
+    number = _tag(of) if one else _instance_tag(of)
+
+    def is_marked(pid: int, state: bytes) -> bool:
+        if (_tag_of(pid) if one else _tag_of(pid) >> 32) == number:
+            return True
+        # Reading the environment of a process in uninterruptible sleep may block.
+        return state != b"D" and variable in b"\0" + _read(f"/proc/{pid}/environ")
+
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        # It may end meanwhile.
-        with contextlib.suppress(OSError):
-            pid = int(name)
-            state, parent, _, session, *_ = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(None, 5)
-            if state in b"ZX" or parent == b"2":
-                continue
-            marked = (_tag_of(pid) if one else _tag_of(pid) >> 32) == tag_or_instance
-            # Reading the environment of a process in uninterruptible sleep may block.
-            if not marked and state != b"D":
-                with contextlib.suppress(OSError):
-                    marked = variable in b"\0" + _read(f"/proc/{name}/environ")
-            yield _Row(pid, int(parent), int(session), marked)
+        if name.isdigit():
+            stat = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(None, 5)
+            # It may have ended.
+            if len(stat) > 5 and stat[0] not in (b"Z", b"X") and stat[1] != b"2":
+                yield _Row(int(name), int(stat[1]), int(stat[3]), is_marked(int(name), stat[0]))
 
 
 def _tag_of(pid: int) -> int:
     """The tag of a process, 0 without one."""
     try:
-        limit = resource.prlimit(pid, RLIMIT_LOCKS)[0]
+        return max(resource.prlimit(pid, RLIMIT_LOCKS)[0], 0)
     except PermissionError:
         # Another user's. Reading the file takes 20 times as long.
         text = _read(f"/proc/{pid}/limits").partition(b"Max file locks")[2].split(None, 1)[:1]
         return int(text[0]) if text and text != [b"unlimited"] else 0
-    return max(limit, 0)
+    except OSError:
+        return 0
 
 
 def _read(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY)
+    """The content of a file, empty if it is not there or may not be read. Raises OSError if no more files can be open."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return b""
     try:
         content = b""
         while part := os.read(file, 1 << 16):
             content += part
         return content
+    except OSError:
+        return b""
     finally:
         os.close(file)
 
@@ -186,18 +197,23 @@ def _portable_rows(of: str) -> Iterator[_Row]:
 def signal_all(processes: Iterable[psutil.Process], *, kill: bool) -> None:
     """SIGTERM, or with `kill` SIGKILL, to each that still is the process it was, and that this user may signal."""
     for process in processes:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             process.kill() if kill else process.terminate()
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Those that still run; zombies do not."""
-    alive = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                alive.append(process)
-    return alive
+    return [process for process in processes if _lives(process)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+    except OSError:
+        # Not known: no more files can be open.
+        return True
 
 
 def child_runs(pid: int) -> bool:
@@ -227,13 +243,13 @@ async def end_family(of: str, grace: float, roots: Iterable[psutil.Process] = ()
     A process is left if it is in uninterruptible sleep, or belongs to a user whose processes this one may not signal.
     """
     roots = tuple(roots)
-    found = {*living(known), *await _search(of, roots)}
+    found = {*living(known), *await find_family(of, roots)}
     if not found:
         return Ended(found, [])
     signal_all(found, kill=False)
     await wait_gone(found, grace)
     until = time.monotonic() + KILL_SECONDS
-    while left := living(found | await _search(of, roots)):
+    while left := living(found | await find_family(of, roots)):
         found.update(left)
         if time.monotonic() > until:
             break
@@ -242,8 +258,13 @@ async def end_family(of: str, grace: float, roots: Iterable[psutil.Process] = ()
     return Ended(found, left)
 
 
-async def _search(of: str, roots: Iterable[psutil.Process]) -> set[psutil.Process]:
-    return await asyncio.to_thread(family, of, roots)
+async def find_family(of: str, roots: Iterable[psutil.Process] = ()) -> set[psutil.Process]:
+    """`family` in a thread. If the search fails, as without free file descriptors, that is logged and the roots are returned."""
+    try:
+        return await asyncio.to_thread(family, of, roots)
+    except (OSError, RuntimeError) as error:
+        log.warning("the processes of an agent cannot be searched for, but for the first: %s", error)
+        return set(roots)
 
 
 async def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> None:
@@ -264,6 +285,6 @@ def described(processes: Iterable[psutil.Process]) -> str:
 def _described(process: psutil.Process) -> str:
     try:
         found = process.as_dict(["name", "status", "username"])
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return str(process.pid)
     return f"{process.pid} ({found['name']}, {found['status']}, user {found['username']})"

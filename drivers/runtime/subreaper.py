@@ -50,16 +50,23 @@ async def adopted_orphans(every: float = REAP_SECONDS) -> AsyncIterator[None]:
 def reap(processes: Iterable[psutil.Process]) -> None:
     """Reap those that are children of this process and have exited. Not for processes that the event loop waits for."""
     for process in processes:
-        with contextlib.suppress(psutil.Error, ChildProcessError):
-            if process.status() == psutil.STATUS_ZOMBIE and process.is_running():
+        with contextlib.suppress(ChildProcessError):
+            if _has_exited(process):
                 os.waitpid(process.pid, os.WNOHANG)
+
+
+def _has_exited(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE and process.is_running()
+    except (psutil.Error, OSError):
+        return False
 
 
 async def _reap_repeatedly(every: float) -> None:
     seen = set[psutil.Process]()
     while True:
         await asyncio.sleep(every)
-        exited = {child for child in await asyncio.to_thread(_children, exited=True) if child.status() == psutil.STATUS_ZOMBIE}
+        exited = {child for child in await asyncio.to_thread(_children, exited=True) if _has_exited(child)}
         # asyncio and subprocess reap their own children at once. What has not been reaped since the last time is an orphan.
         reap(exited & seen)
         seen = exited
@@ -93,7 +100,13 @@ def _children(*, exited: bool = False) -> list[psutil.Process]:
         one = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []
-    return [] if exited and one is None else psutil.Process().children()
+    if exited and one is None:
+        return []
+    try:
+        return psutil.Process().children()
+    except OSError as error:
+        log.warning("orphans cannot be searched for: %s", error)
+        return []
 
 
 def _set_subreaper(on: bool) -> None:

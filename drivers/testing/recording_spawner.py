@@ -13,7 +13,7 @@ import psutil
 
 from drivers.contract.codec import Command
 from drivers.runtime.process import Process, Spawner
-from drivers.runtime.process_tree import end_family, family, living, process_of
+from drivers.runtime.process_tree import end_family, find_family, living, process_of
 
 STOPPED = 'kill -STOP $$; exec "$0" "$@"'
 """A shell command that stops (SIGSTOP) and then becomes the program in its arguments."""
@@ -73,7 +73,7 @@ class Watched(Spawner):
 
     async def running(self) -> list[psutil.Process]:
         """What runs of all that was started, strays in sessions of their own included."""
-        return living(await asyncio.to_thread(family, self._mark, self._own()))
+        return living(await find_family(self._mark, self._own()))
 
     async def left(self, seconds: float) -> list[psutil.Process]:
         """What still runs after so long; a process that was killed takes a moment to go."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -197,8 +199,20 @@ async def test_a_process_that_sigkill_does_not_end_is_logged_and_left(
     assert time.monotonic() - began < 10
     assert await process.exit_code() == -9
     assert f"{process.pid} (python" in caplog.text
-    assert [name for name, *_ in ledger.calls] == ["started"]
     assert await lines_of(process) == []
+    # It stays in the ledger until it has exited.
+    await asyncio.wait_for(ledger.ends.wait(), 30)
+    assert gone(process.pid)
+
+
+@pytest.mark.parametrize("grace", [0.0, 0.1])
+async def test_a_failed_search_fails_no_close(start: StartProcess, monkeypatch: pytest.MonkeyPatch, grace: float) -> None:
+    process = await start(IGNORES_SIGTERM)
+    await first_line(process)
+    monkeypatch.setattr(process_tree, "family", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+    await asyncio.wait_for(process.close(grace), 30)
+    await process.close(grace)
+    assert gone(process.pid)
 
 
 async def test_other_agents_processes_are_left_alone(start: StartProcess) -> None:
