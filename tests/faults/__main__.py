@@ -29,6 +29,7 @@ PROBLEMS, WIDTH = 8, 500
 CAMPAIGNS: dict[str, Campaign] = {
     "store": store,
     "kills": kills,
+    "volume": volume,
     "trees": trees,
     "migrations": migrations,
     "lock": lock,
@@ -38,7 +39,6 @@ CAMPAIGNS: dict[str, Campaign] = {
     "pauses": pauses,
     "shutdown": shutdown,
     "clock": clock,
-    "volume": volume,
 }
 
 
