@@ -14,16 +14,19 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
-from gateway.embedded_server import EVENT_STREAM
+from gateway.embedded_server import CLOSE_AT_EOF, EVENT_STREAM
 from gateway.errors import Unauthorized
 
 # Streams end when their runs end. sse-starlette would end them at the first signal, before the last event.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
-def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSourceResponse:
-    """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open."""
-    return _EventStream(
+def event_stream(chunks: AsyncIterator[bytes], keep_alive: float, *, close_at_eof: bool = False) -> EventSourceResponse:
+    """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open.
+
+    With `close_at_eof` it ends when the client closes its side of the connection, for chunks that are sent only once.
+    """
+    response = _EventStream(
         chunks,
         ping=keep_alive,
         sep="\n",
@@ -31,11 +34,18 @@ def event_stream(chunks: AsyncIterator[bytes], keep_alive: float) -> EventSource
         # Proxies must not cache, compress or buffer the stream; sse-starlette adds X-Accel-Buffering: no.
         headers={"Cache-Control": "no-cache, no-transform"},
     )
+    response.close_at_eof = close_at_eof
+    return response
 
 
 class _EventStream(EventSourceResponse):
+    close_at_eof = False
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("extensions", {})[EVENT_STREAM] = {}
+        extensions = scope.setdefault("extensions", {})
+        extensions[EVENT_STREAM] = {}
+        if self.close_at_eof:
+            extensions[CLOSE_AT_EOF] = {}
         await super().__call__(scope, receive, send)
 
 

@@ -30,7 +30,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway.embedded_server import EVENT_STREAM, WATCH_DISCONNECT
+from gateway.embedded_server import CLOSE_AT_EOF, EVENT_STREAM, WATCH_DISCONNECT
 
 MAX_HEAD_BYTES = 64 * 1024
 """Size limit of a request line with its headers."""
@@ -88,7 +88,7 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         request = self.cycle
         if self._rejected or self._awaits_head() or request is None or request.more_body:
             return None
-        if self._watched and not self._can_probe():
+        if CLOSE_AT_EOF in request.scope["extensions"] or (self._watched and not self._can_probe()):
             return None
         self._half_closed = True
         request.keep_alive = False

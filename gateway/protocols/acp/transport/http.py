@@ -70,7 +70,7 @@ class HttpClients:
             return JSONResponse({"error": "Accept: must include text/event-stream"}, 406)
         client = self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request)
         stream = client.attach(request.headers.get(SESSION_ID_HEADER))
-        response = event_stream(stream.read(), self._gateway.keep_alive)
+        response = event_stream(stream.read(), self._gateway.keep_alive, close_at_eof=True)
         response.headers[CONNECTION_ID_HEADER] = client.id
         return response
 
