@@ -149,8 +149,8 @@ async def test_a_grandchild_that_holds_the_output_does_not_delay_the_end(start: 
     process = await start("print(child('import time; time.sleep(600)').pid); print('done'); sys.exit(3)")
     pid, done = await lines_of(process)
     assert done == b"done"
-    assert await process.exit_code() == 3
-    assert time.monotonic() - began < 10
+    assert await process.exit_code(60.0) == 3
+    assert time.monotonic() - began < 60
     assert not gone(int(pid))
     await process.close(0.0)
     assert gone(int(pid))
