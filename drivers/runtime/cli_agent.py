@@ -191,10 +191,11 @@ class CliAgent(Agent):
         return accepted
 
     async def interrupt(self, grace: float | None = None) -> None:
-        if self._limits.interrupted:
-            return
         grace = self._grace if grace is None else grace
+        again = self._limits.interrupted
         self._limits.interrupt(grace)
+        if again:
+            return self._set_timer()
         if self._codec.interrupt():
             self._flush()
             self._client_requests.end_run()

@@ -57,8 +57,9 @@ class RunLimits:
         self.activity()
 
     def interrupt(self, grace: float) -> None:
-        """The run was interrupted, and has to end within `grace` seconds."""
-        self._interrupt_deadline = time.monotonic() + grace
+        """The run was interrupted, and has to end within `grace` seconds; an earlier deadline stays."""
+        deadline = time.monotonic() + grace
+        self._interrupt_deadline = min(deadline, self._interrupt_deadline or deadline)
 
     def track(self, phase: Phase) -> None:
         """Keep the time in which the client is waited for apart from the agent's own."""

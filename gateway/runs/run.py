@@ -274,12 +274,16 @@ class Run:
         self._superseded = True
         self._set_turn_over(end, time.time())
 
-    async def end_prompt(self) -> None:
-        """Interrupt the agent of a run that is stored as cancelled, and wait until it can take the next prompt or is gone."""
-        await self._record_cancelled()
+    async def end_prompt(self, grace: float | None = None) -> None:
+        """Interrupt the agent of a run that is stored as cancelled, and wait until it can take the next prompt or is gone.
+
+        It is gone after `grace` seconds, or those of `limits.grace`. To cancel this does not undo the interrupt: call it again
+        with less time.
+        """
+        await completed(self._record_cancelled())
         if self.agent is not None:
             with suppress(DriverError):
-                await self.agent.interrupt()
+                await self.agent.interrupt(grace)
             await self.wait()
 
     async def fail(self, message: str) -> None:

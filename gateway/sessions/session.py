@@ -265,7 +265,7 @@ class Session:
         try:
             run = await completed(self._store_start(agent, message, request, waiting))
             if waiting is not None:
-                await waiting.end_prompt()
+                await self._end_prompt(start, waiting)
             prompted = not start.cancelled and agent is not None and await _prompted(agent, message)
             if not prompted:
                 # The process has ended between two turns, unnoticed; its native session is on disk.
@@ -280,6 +280,13 @@ class Session:
             raise
         self._start(run)
         return self.turn_from(run.first_seq)
+
+    async def _end_prompt(self, start: InterruptibleStart, waiting: Run) -> None:
+        """Let the agent of a run that was waiting end its prompt. If the turn is cancelled meanwhile, it has less time for it."""
+        try:
+            await start.run(waiting.end_prompt())
+        except StartCancelled:
+            await waiting.end_prompt(CANCEL_GRACE)
 
     async def _end_cancelled(self, start: InterruptibleStart, run: Run, seq: int) -> Turn:
         """End a run that was cancelled before its agent got the prompt. The agent, if it has started, stays as it is."""

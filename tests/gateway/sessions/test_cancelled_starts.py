@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.daemon import RunningGateway
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.event_streams import parse_events
 from tests.gateway.protocols.acp.client import prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
@@ -246,3 +247,21 @@ async def test_shutdown_refuses_a_turn_whose_agent_starts(
     assert "shut down" in await expect_error(turn_response(turn), 503)
     await assert_never_given(scenes)
     assert len(await get_history(portico.client, session)) == 2
+
+
+async def test_cancel_ends_an_agent_that_does_not_let_go_of_its_calls(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    """A message cancels the pending call of an agent that is frozen, which would have `grace` seconds to end its prompt."""
+    async with run_gateway(gateway_config(tmp_path, limits={"grace": 120})) as portico:
+        session = await create_waiting_session(portico, write_scenario)
+        waiting = session.run
+        assert session.live is not None
+        agent = psutil.Process(session.live.pid)  # type: ignore[attr-defined]
+        agent.suspend()
+        turn = asyncio.create_task(portico.client.post(f"/session/{session.id}", json={"messages": [user_message("And?")]}))
+        await wait_until(lambda: session.run is not waiting)
+        began = time.monotonic()
+        assert (await portico.client.post(f"/session/{session.id}/cancel")).json()["cancelled"]
+        assert time.monotonic() - began < 60, "0.7 s on an idle machine"
+        assert (await turn).json() == {"stopReason": "end_turn", "messages": []}
+        assert not agent.is_running()
+        assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
