@@ -79,7 +79,9 @@ class Gateway:
             return
         settings, data_dir = self.settings, self.settings.data_dir
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.store = await Store.open(settings.store.url or sqlite_url(data_dir), _file_of_a_session(data_dir))
+        # Another database than that of the data directory may be a new one.
+        in_use = () if settings.store.url else _folders_of_sessions(data_dir)
+        self.store = await Store.open(settings.store.url or sqlite_url(data_dir), in_use)
         try:
             with self.store.explained_errors():
                 await self._open(settings, data_dir)
@@ -181,9 +183,9 @@ class Gateway:
             abandoning.cancel()
 
 
-def _file_of_a_session(data_dir: Path) -> Path | None:
-    """A file or folder that only a session of this data directory can have left."""
-    return next((found for folder in ("state", "transcripts") for found in (data_dir / folder).glob("sess_*")), None)
+def _folders_of_sessions(data_dir: Path) -> list[Path]:
+    """The folders with files that only sessions of this data directory can have left."""
+    return [data_dir / name for name in ("state", "transcripts") if any((data_dir / name).glob("sess_*"))]
 
 
 def _instance(data_dir: Path) -> str:

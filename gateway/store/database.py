@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -54,11 +54,11 @@ class Database:
         """Whether `abandon` was called: a thread may still be blocked by the database."""
 
     @classmethod
-    async def open(cls, url: str, in_use: Path | None = None) -> Self:
+    async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
         """Connects; creates the tables or migrates older ones. Sets `problem`.
 
         Raises ConfigError if a newer version has written the database, if it cannot be used, or if it is empty although it was
-        used before: `in_use` is a file that is there only if it was.
+        used before: `in_use` are files and folders that are there only if it was.
         """
         database = cls(_engine(url))
         async with database._opening():
@@ -102,13 +102,15 @@ class Database:
         finally:
             self._explains = False
 
-    def _prepare(self, in_use: Path | None) -> None:
+    def _prepare(self, in_use: Sequence[Path]) -> None:
         with self._engine.connect() as connection:
             found = _version(connection)
-            if found is None and (used := in_use or (self._commits and self._commits.recorded)):
+            recorded = self._commits.recorded if self._commits else None
+            if found is None and (used := [*in_use, *([recorded] if recorded else [])]):
+                named = ", ".join(map(str, used))
                 raise ConfigError(
-                    f"the database {self._engine.url.database} is empty, but {used} is from its use: restore a backup of the "
-                    f"database, or move {used} away to start with an empty store"
+                    f"the database {self._engine.url.database} is empty, but was used before ({named}): restore a backup of the "
+                    f"database, or start with an empty store: move {named} away"
                 )
             if self._commits:
                 self.problem = self._commits.start(connection)

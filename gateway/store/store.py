@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
@@ -37,11 +38,11 @@ class Store:
         self.processes = ProcessRepository(database)
 
     @classmethod
-    async def open(cls, url: str, in_use: Path | None = None) -> Self:
+    async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
         """Opens the database of an SQLAlchemy URL.
 
         Raises ConfigError if a newer version of the gateway has written it, if it cannot be used, or if it is empty although it
-        was used before: `in_use` is a file that is there only if it was.
+        was used before: `in_use` are files and folders that are there only if it was.
         """
         return cls(await Database.open(url, in_use))
 

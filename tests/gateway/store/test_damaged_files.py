@@ -162,7 +162,7 @@ async def test_missing_commits_are_reported_by_readyz(tmp_path: Path) -> None:
         assert (await running.client.get("/readyz")).status_code == 200
 
 
-@pytest.mark.parametrize("evidence", ["portico.db-commits", "state/sess_1", "transcripts/sess_1.jsonl"])
+@pytest.mark.parametrize("evidence", ["portico.db-commits", "state", "transcripts"])
 @pytest.mark.parametrize("removed", [True, False])
 async def test_emptied_database_is_not_taken_for_a_new_one(tmp_path: Path, evidence: str, removed: bool) -> None:
     config = gateway_config(tmp_path)
@@ -172,14 +172,23 @@ async def test_emptied_database_is_not_taken_for_a_new_one(tmp_path: Path, evide
     if evidence != "portico.db-commits":
         # The count of commits was removed with the database.
         (data / "portico.db-commits").unlink()
-        (data / evidence).mkdir(parents=True)
+        for number in range(2):
+            (data / evidence / f"sess_{number}").mkdir(parents=True)
     (data / "portico.db").unlink() if removed else (data / "portico.db").write_bytes(b"")
     for _ in range(2):
-        with pytest.raises(ConfigError, match=rf"portico\.db is empty, but .*{evidence} .*: restore a backup"):
+        with pytest.raises(ConfigError, match=rf"portico\.db is empty, but was used before .*{evidence}.*: restore a backup"):
             await Gateway(parse(config), (), Redactor()).open()
     shutil.move(data / evidence, tmp_path / "moved")
     async with run_gateway(config) as running:
         assert (await running.client.get("/readyz")).status_code == 200
+
+
+async def test_new_database_of_another_url_is_not_taken_for_an_emptied_one(tmp_path: Path) -> None:
+    for url in ("sqlite://", "sqlite://", f"sqlite:///{tmp_path}/other.db"):
+        async with run_gateway(gateway_config(tmp_path, store={"url": url})) as running:
+            assert (await running.client.get("/readyz")).status_code == 200
+            await create_session(running.client, "echo")
+            (tmp_path / "data" / "state" / "sess_1").mkdir(parents=True, exist_ok=True)
 
 
 def damaged_database(data: Path) -> None:
