@@ -137,7 +137,7 @@ def _answer_problems(call: Call) -> list[str]:
         return [f"{type(error).__name__}: {error}"]
     answer = call.result()
     status, text = _status(answer), answer.body if isinstance(answer, Turn) else answer.text
-    return [] if status in (200, 204, 500, 503) else [f"{status} {text}"]
+    return [] if status in (200, 204, 503) else [f"{status} {text}"]
 
 
 def _status(answer: Turn | httpx.Response) -> int:

@@ -111,7 +111,7 @@ def _answered(answer: httpx.Response | Turn | str, *statuses: int) -> list[str]:
     status, text = (
         (answer.status, answer.body or answer.broken) if isinstance(answer, Turn) else (answer.status_code, answer.text)
     )
-    return [] if status in (*statuses, 500, 503) else [f"{status} {text}"]
+    return [] if status in (*statuses, 503) else [f"{status} {text}"]
 
 
 async def _call(request: Awaitable[httpx.Response]) -> httpx.Response | str:
