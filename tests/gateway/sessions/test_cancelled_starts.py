@@ -71,7 +71,7 @@ async def post_cancel(client: httpx.AsyncClient, session: str) -> None:
     began = time.monotonic()
     answer = await client.post(f"/session/{session}/cancel")
     assert answer.json() == {"sessionId": session, "cancelled": True, "state": "idle"}
-    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine"
+    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine; the start takes 8 s"
 
 
 async def assert_never_given(scenes: Path) -> None:
@@ -221,7 +221,7 @@ async def test_cancelled_acp_prompt_is_answered_while_its_agent_starts(
     began = time.monotonic()
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine"
+    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine; the start takes 8 s"
     await assert_never_given(scenes)
 
 
