@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -57,7 +57,8 @@ EndOfTurn = Callable[..., Awaitable[None]]
 class EventLog:
     """`append`, `reserved`, `end_turn` and `wait_for_capacity` are for its one writer, `read` is for all readers.
 
-    `last` is the number of the last event that is stored. With `stored_first`, readers get an event once it is stored.
+    `last` is the number of the last event that is stored. With `stored_first`, readers get an event once it is stored; what
+    cannot be stored they get when the log is closed, or its store is abandoned.
     """
 
     def __init__(self, log_id: str, store: Store, last: int = 0, *, stored_first: bool = False) -> None:
@@ -74,7 +75,6 @@ class EventLog:
         self._reservation, self._writing = asyncio.Lock(), asyncio.Lock()
         self._held: list[tuple[list[LogEvent], Sequence[tuple[int, str]]]] = []
         self._ends: dict[int, EndOfTurn] = {}
-        self._published_last = last
         self._writer: asyncio.Task[None] | None = None
         self._closed = self._deleted = self._stalled = False
 
@@ -138,7 +138,8 @@ class EventLog:
         """Store the last event of a turn, the messages that it completes, and that the run waits (since `now`) or has ended.
 
         Then, without an await in between, call `ended` and publish the event. A store that fails for STORE_TIMEOUT, or for
-        STOP_TIMEOUT once `stop` is set, does not prevent that: the event is written as soon as the store works again.
+        STOP_TIMEOUT once `stop` is set, does not prevent that: the event is written as soon as the store works again, and with
+        `stored_first` readers get it then.
         """
         try:
             async with self._reservation:
@@ -157,7 +158,6 @@ class EventLog:
 
     def _publish(self, entry: Entry) -> None:
         self._hold(entry)
-        self._published_last = entry.seq
         self._wake()
 
     def _append_held(self) -> None:
@@ -217,7 +217,8 @@ class EventLog:
                 wait.cancel()
         if done and not written.is_set():
             return await self._batch_written(timeout, stop)
-        self._stalled = not done
+        if not done:
+            self._stalled = True
         return bool(done)
 
     async def delete_stored(self, delete: Callable[[], Awaitable[None]]) -> None:
@@ -234,7 +235,8 @@ class EventLog:
         """The number of the last event that readers get. Those of a closed log get its end also if that cannot be stored."""
         if not self._stored_first or self._closed:
             return self.last
-        return max(min(self._stored, self.last), self._published_last)
+        # An event can be stored before it is published.
+        return min(self._stored, self.last)
 
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
@@ -280,9 +282,11 @@ class EventLog:
 
     async def _write(self) -> None:
         try:
+            await self._write_all()
+        except StoreAbandoned:
             # The readers get the rest from memory; the next start of the daemon reports it as a gap.
-            with suppress(StoreAbandoned):
-                await self._write_all()
+            self._stored_first = False
+            self._wake()
         finally:
             self._writer = None
             self._end_waits()
@@ -296,6 +300,7 @@ class EventLog:
             self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
             self._unwritten_bytes -= sum(len(message.body) for message in messages)
             self._trim()
+            self._stalled = False
             self._end_waits()
             if self._stored_first:
                 self._wake()
@@ -306,7 +311,7 @@ class EventLog:
         self._batch_stored = asyncio.Event()
 
     async def _store_batch(self, batch: list[Entry], messages: Sequence[MessageRow]) -> None:
-        """Store until it succeeds: the readers have everything from memory meanwhile, and `wait_for_capacity` bounds that."""
+        """Store until it succeeds: everything is in memory meanwhile, and `wait_for_capacity` bounds that."""
         row = self.row(batch)
         end = self._ends.pop(row.last, None)
         failed = False

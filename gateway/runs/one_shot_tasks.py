@@ -184,7 +184,10 @@ class TaskRunner:
             self._admission.remove(task_id)
         await self._remove_folder(task_id)
         # Only what is on disk can be read without the run.
-        while not await run.log.written(stop=self._stop) and not self._stop.is_set():
+        while not await run.log.written(stop=self._stop):
+            if self._stop.is_set():
+                # `close` closes the log.
+                return
             log.warning("the end of task %s is not stored yet", task_id)
             await asyncio.sleep(RETRY)
         self._running.pop(task_id, None)

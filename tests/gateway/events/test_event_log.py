@@ -16,6 +16,7 @@ from gateway.events.event_log import EventLog
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.faulty_store import FaultyStore
+from tests.gateway.requests import wait_until
 
 
 @pytest.fixture
@@ -291,3 +292,58 @@ async def test_stored_first_reader_gets_the_published_last_event(store: Store) -
     log.append(tokens([1, 2]))
     await log.end_turn("run", SessionEnd(exit_code=0), 1.0, ended=lambda: None)
     assert [e.seq for e in await log.read(0)] == [1, 2, 3]
+
+
+async def unstored_end(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> EventLog:
+    """Return a stored-first log whose third event, the published end of a turn, and the one before are not stored."""
+    monkeypatch.setattr(event_log, "RETRY", 0.01)
+    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
+    await store.runs.start(RunRecord("run", "log", "running", None, 1))
+    log, stop = EventLog("log", store, stored_first=True), asyncio.Event()
+    log.append(tokens([1]))
+    assert await log.written()
+    store.faults.fail()
+    log.append(tokens([2]))
+    stop.set()
+    await log.end_turn("run", SessionEnd(exit_code=130), 1.0, ended=lambda: None, stop=stop)
+    assert log.last == 3
+    return log
+
+
+async def test_stored_first_readers_get_the_unstored_end_of_a_turn_when_the_store_works_again(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await unstored_end(store, monkeypatch)
+    assert [entry.seq for entry in await log.read(0)] == [1]
+    readers = [asyncio.create_task(log.read(after)) for after in (1, 2)]
+    await asyncio.wait(readers, timeout=0.05)
+    assert not any(reader.done() for reader in readers)
+    store.faults.clear()
+    assert await asyncio.wait_for(readers[1], 60) and await store.events.last_seq("log") == 3
+    assert (await readers[0])[0].seq == 2
+    assert [entry.seq for entry in await log.read(0)] == [1, 2, 3]
+
+
+async def test_stored_first_readers_get_the_unstored_end_of_a_turn_when_the_store_is_abandoned(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await unstored_end(store, monkeypatch)
+    reader = asyncio.create_task(log.read(1))
+    store.abandon()
+    assert [entry.seq for entry in await asyncio.wait_for(reader, 60)] == [2, 3]
+
+
+async def test_wait_of_a_stopped_run_is_as_long_as_before_once_a_stalled_store_has_stored(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "RETRY", 0.01)
+    log, stop = EventLog("log", store), asyncio.Event()
+    store.faults.fail()
+    log.append(tokens([1]))
+    assert not await log.written(0.01)
+    store.faults.clear()
+    # No wait of the log itself sees the success.
+    await wait_until(lambda: not log.unwritten)
+    log.append(tokens([2]))
+    stop.set()
+    assert await log.written(stop=stop)

@@ -1,7 +1,8 @@
-"""`store.durability`: what clients have received when the daemon is killed."""
+"""`store.durability`: what clients have received when the daemon is killed, or its store fails."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sqlite3
@@ -13,8 +14,10 @@ import pytest
 
 from gateway.config import parse
 from gateway.errors import ConfigError
+from gateway.events import event_log
 from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import execute, session_body, user_message
+from tests.faulty_store import run_faulty_gateway
+from tests.gateway.requests import create_session, execute, session_body, user_message, wait_until, wait_until_idle
 
 WriteScenario = Callable[..., str]
 
@@ -43,6 +46,51 @@ async def test_stored_first_client_receives_no_event_that_is_not_stored(tmp_path
         answer_text = (await portico.client.post(f"/session/{session}", json={"messages": [user_message("again")]})).text
         assert '"stopReason":"end_turn"' in answer_text
         assert (await execute(portico.client, driver="echo"))[-1]["kind"] == "session_end"
+
+
+@pytest.mark.parametrize("end", ["cancel", "timeout", "shutdown"])
+async def test_stored_first_client_receives_an_end_that_is_not_stored_only_at_shutdown(
+    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(event_log, "RETRY", 0.02)
+    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
+    last = [] if end == "timeout" else [{"hang": True}]
+    name = write_scenario([{"text": "one"}], [{"text": "two"}, {"wait_for_file": "go"}, {"text": "three"}, *last])
+    async with run_faulty_gateway(gateway_config(tmp_path, store={"durability": "stored-first"})) as (portico, faults):
+        session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
+        received = ""
+
+        async def read() -> None:
+            nonlocal received
+            body = {"messages": [user_message("b")], "stream": "delta"}
+            async with portico.client.stream("POST", f"/session/{session}", json=body) as answer:
+                async for chunk in answer.aiter_text():
+                    received += chunk
+
+        reading = asyncio.create_task(read())
+        await wait_until(lambda: "two" in received)
+        fault = faults.fail()
+        monkeypatch.setattr(event_log, "STORE_TIMEOUT", 0.05)
+        (tmp_path / "scenes" / "go").touch()
+        await fault.raised()
+        if end == "shutdown":
+            await portico.gateway.stop_runs()
+            await asyncio.wait_for(reading, 30)
+            assert "three" in received and '"stopReason":"error"' in received
+            return
+        if end == "cancel":
+            answer = await asyncio.wait_for(portico.client.post(f"/session/{session}/cancel"), 30)
+            assert answer.json() == {"sessionId": session, "cancelled": True, "state": "idle"}
+        else:
+            await wait_until_idle(portico.client, session)
+        [*_, newest] = re.findall(r"\nid: (\d+)", received)
+        assert "three" not in received and "turn_stop" not in received and int(newest) <= stored(tmp_path, session)
+        assert not reading.done()
+        faults.clear()
+        await asyncio.wait_for(reading, 30)
+        assert "three" in received and received.count("event: turn_stop") == 1
+        [*_, newest] = re.findall(r"\nid: (\d+)", received)
+        assert int(newest) == stored(tmp_path, session)
 
 
 def test_unknown_durability_is_rejected() -> None:
