@@ -166,8 +166,8 @@ class Process:
     async def close(self, grace: float) -> None:
         """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between.
 
-        Returns after `grace` + TERM_SECONDS + KILL_SECONDS at the latest, and raises nothing: a process that SIGKILL does not
-        end is in the log.
+        Returns after `grace` + TERM_SECONDS + KILL_SECONDS at the latest, or after SEARCH_TIMEOUT more for each search for
+        processes that does not end. Raises nothing: a process that SIGKILL does not end is in the log.
         """
         if not grace:
             self._kill_now.set()

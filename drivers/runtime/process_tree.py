@@ -19,6 +19,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import psutil
@@ -39,9 +40,17 @@ SAME_START_SECONDS = 1.0
 """By how much two measurements of a process's start time may differ: it is computed from the time of the system's start."""
 SEARCH_AGAIN_SECONDS = 0.2
 """Seconds after SIGKILL until processes that were started in between are searched for."""
+SEARCH_TIMEOUT = 1.0
+"""Seconds that a search for processes may take. It takes milliseconds, unless the system does not answer."""
+SEARCH_THREADS = 2
+"""Threads for these searches."""
 
 _UNTAGGED = resource.getrlimit(RLIMIT_LOCKS) if LINUX else (0, 0)
 _numbers = itertools.count(secrets.randbits(32))
+# Not the event loop's default threads: file accesses use those, and may block all of them.
+_searches = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="process-search")
+_blocked = set[Future[set[psutil.Process]]]()
+"""The searches that have not ended within SEARCH_TIMEOUT, and still block a thread."""
 
 
 def new_marker(instance: str) -> str:
@@ -259,12 +268,26 @@ async def end_family(of: str, grace: float, roots: Iterable[psutil.Process] = ()
 
 
 async def find_family(of: str, roots: Iterable[psutil.Process] = ()) -> set[psutil.Process]:
-    """`family` in a thread. If the search fails, as without free file descriptors, that is logged and the roots are returned."""
-    try:
-        return await asyncio.to_thread(family, of, roots)
-    except (OSError, RuntimeError) as error:
-        log.warning("the processes of an agent cannot be searched for, but for the first: %s", error)
-        return set(roots)
+    """`family` in a thread, for SEARCH_TIMEOUT seconds at most.
+
+    If the search fails, as without free file descriptors, or takes longer, that is logged and the roots are returned. It is not
+    begun while earlier searches block all threads.
+    """
+    roots = tuple(roots)
+    problem = "earlier searches are blocked"
+    if len(_blocked) < SEARCH_THREADS:
+        try:
+            search = _searches.submit(family, of, roots)
+            return await asyncio.wait_for(asyncio.wrap_future(search), SEARCH_TIMEOUT)
+        except TimeoutError:
+            problem = f"the search takes longer than {SEARCH_TIMEOUT:g} s"
+            if not search.done():
+                _blocked.add(search)
+                search.add_done_callback(_blocked.discard)
+        except (OSError, RuntimeError) as error:
+            problem = str(error)
+    log.warning("the processes of an agent cannot be searched for, but for the first: %s", problem)
+    return set(roots)
 
 
 async def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> None:

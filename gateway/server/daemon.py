@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 
 import uvicorn
@@ -25,6 +26,8 @@ from gateway.server.app import create_app
 from gateway.server.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
 from gateway.server.data_dir_lock import data_dir_lock
 
+log = logging.getLogger(__name__)
+
 KEEP_ALIVE = 75
 """Seconds that an idle HTTP connection stays open. Longer than in clients with a connection pool, so that no client sends a
 request on a connection that is being closed."""
@@ -37,6 +40,10 @@ EXIT_TIME = 0.7
 """Seconds of these that the end of the server takes, with its polls every 0.1 s, and that of the store."""
 MIN_READ_TIMEOUT = 0.2
 """Seconds that clients have at least to read the end of their streams."""
+THREAD_TIMEOUT = 0.5
+"""Seconds at most that file accesses in threads have to finish, once the server and the store are closed."""
+FLUSH_TIMEOUT = 0.1
+"""Seconds for the log and standard output to be written before an exit that does not wait for threads."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -58,9 +65,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         asyncio.run(_Daemon(server, gateway, hints).run())
         if gateway.store.abandoned:
             # The interpreter would wait for the thread of a write that the database blocks.
-            logging.shutdown()
-            sys.stdout.flush()
-            os._exit(0)
+            _exit(0)
 
 
 def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
@@ -87,6 +92,8 @@ class _Daemon:
     def __init__(self, server: uvicorn.Server, gateway: Gateway, hints: Callable[[str], str] | None) -> None:
         self._server, self._gateway, self._hints = server, gateway, hints
         self._stopping: asyncio.Task[None] | None = None
+        self._exit_at: float | None = None
+        """The time of the event loop by which the process exits."""
 
     async def run(self) -> None:
         # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
@@ -99,6 +106,9 @@ class _Daemon:
                 await self._server.serve()
                 if self._stopping is not None:
                     await self._stopping
+            if self._exit_at is not None:
+                # asyncio.run and the interpreter wait for threads without a limit.
+                _exit_after(min(self._exit_at - asyncio.get_running_loop().time() - FLUSH_TIMEOUT, THREAD_TIMEOUT))
         finally:
             started.cancel()
             for number in SIGNALS:
@@ -123,19 +133,47 @@ class _Daemon:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: int) -> None:
+        if self._exit_at is None:
+            seconds = self._gateway.settings.limits.grace + EXIT_TIMEOUT
+            self._exit_at = asyncio.get_running_loop().time() + seconds
+            _exit_after(seconds - FLUSH_TIMEOUT)
         if not self._server.started:
             self._server.should_exit = True
         elif self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop())
+            self._stopping = asyncio.create_task(self._stop(self._exit_at))
         elif number == signal.SIGINT:
             self._server.force_exit = True
 
-    async def _stop(self) -> None:
+    async def _stop(self, exit_at: float) -> None:
         loop = asyncio.get_running_loop()
-        exit_at = loop.time() + self._gateway.settings.limits.grace + EXIT_TIMEOUT
         try:
             await self._gateway.stop_runs()
         finally:
             seconds = max(exit_at - EXIT_TIME - loop.time(), MIN_READ_TIMEOUT)
             self._server.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment]  # It may be a fraction.
             self._server.should_exit = True
+
+
+def _exit_after(seconds: float) -> None:
+    """Exit with code 0 after so many seconds, whatever threads are blocked, unless the process has exited by then."""
+    timer = threading.Timer(max(seconds, 0), _exit, (0, "the daemon exits although file accesses are blocked"))
+    timer.daemon = True
+    timer.start()
+
+
+def _exit(code: int, warning: str = "") -> None:
+    """Log the warning, write what is buffered, for FLUSH_TIMEOUT seconds at most, and exit. No thread is waited for."""
+
+    def flush() -> None:
+        if warning:
+            log.warning(warning)
+        logging.shutdown()
+        sys.stdout.flush()
+
+    try:
+        # In a thread: a pipe that is full blocks it.
+        flushing = threading.Thread(target=flush, daemon=True)
+        flushing.start()
+        flushing.join(FLUSH_TIMEOUT)
+    finally:
+        os._exit(code)

@@ -131,7 +131,12 @@ class Database:
             for threads in (self._writer, self._readers):
                 threads.shutdown(wait=False, cancel_futures=True)
         else:
-            await asyncio.to_thread(self._close)
+            # Not one of the event loop's default threads: file accesses may block all of them.
+            closer = ThreadPoolExecutor(1, thread_name_prefix="store-closer")
+            try:
+                await asyncio.get_running_loop().run_in_executor(closer, self._close)
+            finally:
+                closer.shutdown(wait=False)
 
     def _close(self) -> None:
         self._writer.shutdown()

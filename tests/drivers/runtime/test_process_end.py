@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 import time
 from unittest.mock import Mock
 
@@ -13,7 +14,7 @@ import pytest
 from drivers.runtime import process as process_module
 from drivers.runtime import process_tree
 from drivers.runtime.process import Process, Spawner
-from drivers.runtime.process_tree import end_family, family, process_of
+from drivers.runtime.process_tree import end_family, family, find_family, process_of
 from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of, until_gone
 
 IGNORES_EOF = "print('up', flush=True)\nwhile True: time.sleep(60)"
@@ -309,3 +310,41 @@ async def test_close_does_not_wait_for_a_ledger_that_is_locked(start: StartProce
 
 def test_every_gateway_has_an_instance_of_its_own() -> None:
     assert Spawner() is not Spawner()
+
+
+async def test_a_process_is_ended_while_file_accesses_block_all_default_threads(start: StartProcess) -> None:
+    process = await start(IGNORES_EOF)
+    assert await first_line(process) == b"up"
+    answered = threading.Event()
+    loop = asyncio.get_running_loop()
+    accesses = [loop.run_in_executor(None, answered.wait) for _ in range(64)]
+    try:
+        await asyncio.wait_for(process.close(0.0), 20)
+        assert gone(process.pid)
+    finally:
+        answered.set()
+        await asyncio.gather(*accesses)
+
+
+async def test_a_process_is_ended_without_its_search_if_that_blocks(
+    start: StartProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(process_tree, "SEARCH_TIMEOUT", 0.05)
+    monkeypatch.setattr(process_tree, "family", lambda *_: answered.wait() and set())
+    process = await start(IGNORES_EOF)
+    assert await first_line(process) == b"up"
+    try:
+        await asyncio.wait_for(process.close(0.0), 20)
+        assert gone(process.pid)
+        assert "takes longer" in caplog.text
+    finally:
+        answered.set()
+    # Later searches work again.
+    assert await asyncio.wait_for(_searched(), 20) == set()
+
+
+async def _searched() -> set[psutil.Process]:
+    while found := await find_family("none.00000001", (psutil.Process(),)):  # noqa: ASYNC110 - a thread ends
+        await asyncio.sleep(0.01)
+    return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -96,6 +98,23 @@ async def test_signal_ends_running_turns_and_agents(
         assert (await send_turn(client, session, "x"))["messages"][0]["content"] == '["hang"]'
     await daemon.stop()
     assert b"left behind" not in daemon.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/PID/task")
+async def test_the_exit_does_not_wait_for_a_blocked_file_access(daemon: Daemon, tmp_path: Path) -> None:
+    # The daemon writes what its agents can do to this file. Opening a FIFO that is not read blocks.
+    (tmp_path / "data").mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / "data" / "discovery.new")
+    await daemon.start()
+    await wait_until(lambda: _is_blocked(daemon.pid))
+    # It takes 3 seconds at most, unless the machine is busy.
+    assert await asyncio.wait_for(daemon.stop(), 15) == 0
+    assert b"exits although file accesses are blocked" in daemon.stderr
+
+
+def _is_blocked(pid: int) -> bool:
+    """Return whether a thread of the process waits for the other end of a FIFO."""
+    return any((task / "wchan").read_text() in ("wait_for_partner", "fifo_open") for task in Path(f"/proc/{pid}/task").iterdir())
 
 
 def _runs_with_stored_output(folder: Path) -> int:
