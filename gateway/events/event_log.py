@@ -16,8 +16,8 @@ from functools import partial
 from typing import NamedTuple
 
 from drivers.contract.events import Awaiting, SessionEnd
-from gateway.errors import StoreAbandoned, StoreUnavailable
-from gateway.events.log_entries import LogEvent, decode
+from gateway.errors import NotFound, StoreAbandoned, StoreUnavailable
+from gateway.events.log_entries import LogEvent, Steered, decode
 from gateway.store import EventRow, IntegrityError, MessageRow, Store
 
 log = logging.getLogger(__name__)
@@ -112,13 +112,17 @@ class EventLog:
         """Reserve the next numbers for events that the caller stores in the block, together with what belongs to them.
 
         All before them is on disk, so that a reader who gets these finds the same after a kill. Readers get them after the
-        block; if the block raises, there are no such events. Raises StoreUnavailable where earlier events cannot be stored.
+        block; if the block raises, there are no such events. Raises StoreUnavailable where earlier events cannot be stored, and
+        NotFound where the log was deleted: `delete_stored` and the block exclude each other.
         """
         try:
             async with self._reservation:
                 await self.require_written()
                 entries = [Entry(seq, event, event.encode()) for seq, event in enumerate(events, self.last + 1)]
-                yield entries
+                async with self._writing:
+                    if self._deleted:
+                        raise NotFound(f"session {self.log_id!r} was deleted")
+                    yield entries
                 for entry in entries:
                     self._stored = entry.seq
                     self._publish(entry)
@@ -173,6 +177,10 @@ class EventLog:
         self.last = entry.seq
         self._recent.append(entry)
         self._kept += len(entry.data) + OVERHEAD
+
+    def is_stored(self, seq: int) -> bool:
+        """Whether the event of this number is on disk."""
+        return self._stored >= seq
 
     @property
     def unwritten(self) -> int:
@@ -255,6 +263,25 @@ class EventLog:
         if self._recent and self._recent[0].seq <= after + 1:
             return self._from_memory(after)
         return await self._from_store(after)
+
+    async def find_steered(self, key: str, first: int) -> int | None:
+        """The number of the message to the agent at work with a (hashed) idempotency key, among the events from `first` on.
+
+        Finds events that are not stored yet, too. Of one that waits for a reservation the number is the least that it can get.
+        """
+        for entry in self._recent:
+            if entry.seq >= first and _has_key(entry.event, key):
+                return entry.seq
+        if any(_has_key(event, key) for events, _ in self._held for event in events):
+            return self.last + 1
+        encoded, after = key.encode(), first - 1
+        while rows := await self._store.events.read(self.log_id, after, rows=4):
+            for number, body in rows:
+                for seq, line in enumerate(body.split(b"\n"), number):
+                    if seq >= first and encoded in line and _has_key(decode(line), key):
+                        return seq
+                    after = seq
+        return None
 
     def _from_memory(self, after: int) -> list[Entry]:
         newest, last = self._recent[-1].seq, self._readable
@@ -371,6 +398,10 @@ class EventLog:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _has_key(event: LogEvent, key: str) -> bool:
+    return isinstance(event, Steered) and event.key == key
 
 
 def _end_of_turn(store: Store, run_id: str, event: Awaiting | SessionEnd, now: float) -> EndOfTurn:

@@ -20,10 +20,11 @@ class TurnStart(Event):
 
 
 class Steered(Event):
-    """The user sent a message to the agent at work."""
+    """The user sent a message to the agent at work. `key` is the hash of the request's idempotency key, if it has one."""
 
     kind: Literal["steered"] = "steered"
     message: UserMessage
+    key: str | None = None
 
 
 LogEvent = Annotated[OutputEvent | TurnStart | Steered, Field(discriminator="kind")]

@@ -97,10 +97,10 @@ class RunOutput:
         self._feed(event)
         return [body for _, body in self._take_completed()]
 
-    async def steered(self, message: UserMessage) -> int:
+    async def steered(self, message: UserMessage, key: str | None = None) -> int:
         """Appends a message to the agent at work to the log, behind what was taken; returns the number of its event."""
         self.flush()
-        event = Steered(message=message)
+        event = Steered(message=message, key=key)
         self._feed(event)
         self._log.append([event], self._take_completed())
         seq = self._log.last

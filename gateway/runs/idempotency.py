@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -33,6 +33,10 @@ class IdempotencyKey:
         """The record that is stored in one transaction with the first event of what the request starts."""
         return KeyRecord(self.key, self.digest, log_id, first_seq)
 
+    def provisional_record(self, log_id: str, first_seq: int) -> KeyRecord:
+        """The record that is stored before an event with this key, which will have the number `first_seq` or a greater one."""
+        return KeyRecord(self.key, self.digest, log_id, -first_seq)
+
 
 class Idempotency:
     """Finds what was started under which key. A refused request is not recorded, so that it can be repeated."""
@@ -42,21 +46,34 @@ class Idempotency:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def once(
-        self, key: IdempotencyKey | None, start: Callable[[], Awaitable[Answer]], again: Callable[[KeyRecord], Awaitable[Answer]]
+        self,
+        key: IdempotencyKey | None,
+        start: Callable[[], Awaitable[Answer]],
+        again: Callable[[KeyRecord], Awaitable[Answer]],
+        find: Callable[[KeyRecord], Awaitable[int | None]] | None = None,
     ) -> Answer:
         """The result of `start`, which stores the key; or that of `again`, with the record that an earlier request has stored.
 
-        Raises Conflict where the key belongs to another request.
+        `find` returns the number of the event with the key of a provisional record, None if the log has none: such a key is
+        removed, and the request is a new one. Raises Conflict where the key belongs to another request.
         """
         if key is None:
             return await start()
         async with self._locks.setdefault(key.key, asyncio.Lock()):
             known = await self._store.idempotency_keys.get(key.key)
+            if known is not None and known.provisional and find is not None:
+                known = await self._confirmed(known, await find(known))
             if known is None:
                 return await start()
         if known.digest != key.digest:
             raise Conflict("this idempotency key belongs to another request; a new request takes a new key")
         return await again(known)
+
+    async def _confirmed(self, known: KeyRecord, first_seq: int | None) -> KeyRecord | None:
+        if first_seq is None:
+            await self._store.idempotency_keys.remove(known.key)
+            return None
+        return replace(known, first_seq=first_seq)
 
 
 def _hash(data: Any) -> str:

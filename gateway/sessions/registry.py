@@ -17,7 +17,7 @@ from gateway.errors import AgentProblem, NotFound
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
-from gateway.runs.cancellation import all_ended
+from gateway.runs.cancellation import all_ended, completed
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
 from gateway.security.authentication import Caller
@@ -155,20 +155,19 @@ class Sessions:
 
     async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and delete a session. Raises NotFound."""
-        session = await self.get(caller, session_id)
-        session.refuse_start(NotFound(f"session {session_id!r} was deleted"))
+        await completed(self._delete(await self.get(caller, session_id)))
+
+    async def _delete(self, session: Session) -> None:
+        # First, since it may fail: a deletion that is refused changes nothing.
+        await session.delete_stored()
         async with session.lock:
-            if session.deleted:
-                raise NotFound(f"session {session_id!r} was deleted")
-            # First, since it may fail: a deletion that is refused changes nothing.
-            await session.delete_stored()
             try:
                 await session.stop("the session was deleted", forget=True)
             finally:
-                self._known.pop(session_id, None)
+                self._known.pop(session.id, None)
                 session.queue.advance()
-            await asyncio.to_thread(shutil.rmtree, self._shared.states / session_id, ignore_errors=True)
-            self._shared.transcripts.forget(session_id)
+            await asyncio.to_thread(shutil.rmtree, self._shared.states / session.id, ignore_errors=True)
+            self._shared.transcripts.forget(session.id)
         self._changed(session)
 
     def cancel_soon(self, session: Session, turn: Turn) -> None:

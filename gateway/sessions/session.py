@@ -171,6 +171,7 @@ class Session:
         with self._interruptible(request) as start:
             async with self.lock:
                 if request.message is not None and request.when_busy == "steer" and self.busy:
+                    self._require_not_deleted()
                     return await self._steer(request, request.message)
                 return await self._take(start, request)
 
@@ -186,8 +187,7 @@ class Session:
 
     async def _check(self, request: Submission, queued: bool) -> None:
         """Raises NotFound, BadRequest or Conflict where the session cannot take the request in its state."""
-        if self.deleted:
-            raise NotFound(f"session {self.id!r} was deleted")
+        self._require_not_deleted()
         answers = [reply.call_id for reply in request.replies] if request.message is None else None
         pending = self.run.pending if self.run is not None else PendingCalls()
         if answers is not None:
@@ -202,6 +202,10 @@ class Session:
             raise Conflict(_waiting_text(pending))
         if not queued and not self.queue.empty and self.state == "idle":
             raise Conflict("other messages are queued for this session; send this again with when_busy: queue")
+
+    def _require_not_deleted(self) -> None:
+        if self.deleted:
+            raise NotFound(f"session {self.id!r} was deleted")
 
     async def _refuse_repeated(self, answers: Sequence[str], pending: PendingCalls) -> None:
         unknown = {call_id for call_id in answers if call_id not in pending.calls}
@@ -266,6 +270,7 @@ class Session:
             run = await completed(self._store_start(agent, message, request, waiting))
             if waiting is not None:
                 await self._end_prompt(start, waiting)
+            self._require_not_deleted()
             prompted = not start.cancelled and agent is not None and await _prompted(agent, message)
             if not prompted:
                 # The process has ended between two turns, unnoticed; its native session is on disk.
@@ -364,6 +369,7 @@ class Session:
                     # An agent that has started has the answers in its history, so that it cannot take another prompt.
                     await self._agent.end()
                     return await self._end_cancelled(start, run, seq)
+                self._require_not_deleted()
                 await agent.prompt(GO_ON)
         except BaseException:
             # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
@@ -386,20 +392,25 @@ class Session:
         return self.turn_from(seq)
 
     async def _steer_run(self, run: Run, message: UserMessage, key: IdempotencyKey | None) -> int | None:
-        """Send a message to a run. Its key is stored before: a request that is repeated after a kill must not send it again."""
+        """Send a message to a run.
+
+        Its key is stored before, as provisional: a request that is repeated after a kill sends the message again only if the
+        log does not have it.
+        """
         keys = self._shared.store.idempotency_keys
         if key is not None:
-            await keys.add(key.record(self.id, self.log.last + 1))
+            await keys.add(key.provisional_record(self.id, self.log.last + 1))
         seq: int | None = None
         try:
-            seq = await run.steer(message)
+            seq = await run.steer(message, key.key if key is not None else None)
         except InputFull as error:
             raise TooMany(f"when_busy: {error}") from error
         finally:
             if key is not None and seq is None:
-                await keys.remove(key.key)
-        if key is not None and seq is not None:
-            # The number of the message's event was not known before. A reader from the earlier one gets more than it needs.
+                # A provisional key does not count without an event.
+                with suppress(StoreUnavailable):
+                    await keys.remove(key.key)
+        if key is not None and seq is not None and self.log.is_stored(seq):
             with suppress(StoreUnavailable):
                 await keys.update(key.key, seq)
         return seq
@@ -468,7 +479,7 @@ class Session:
         """The calls were not answered in time: they are denied. A live agent goes on from there; none is started for it."""
         async with self.lock:
             run = self.run
-            if run is None or run.id != run_id or self.state != "waiting" or run.pending.since != since:
+            if self.deleted or run is None or run.id != run_id or self.state != "waiting" or run.pending.since != since:
                 return
             replies = run.pending.denials()
             if not run.suspended:
@@ -513,13 +524,18 @@ class Session:
             start.refuse(error)
 
     async def delete_stored(self) -> None:
-        """Delete the session from the store; call `stop` then. Call it under the lock."""
+        """Delete the session from the store, and refuse what has not begun; call `stop` then. If it raises, nothing has changed.
+
+        It needs no lock: the start of an agent holds that for long. Raises NotFound where the session is deleted already.
+        """
 
         async def delete() -> None:
+            self._require_not_deleted()
             await self._shared.store.sessions.delete(self.id)
             self.deleted = True
 
         await completed(self.log.delete_stored(delete))
+        self.refuse_start(NotFound(f"session {self.id!r} was deleted"))
 
     async def stop(self, why: str, *, forget: bool = False) -> None:
         """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).

@@ -88,7 +88,11 @@ class Exchange:
             session = await gateway.sessions.get(self._caller, known.log_id)
             return session, session.turn_from(known.first_seq)
 
-        return await gateway.idempotency.once(key, start, again)
+        async def find(known: KeyRecord) -> int | None:
+            session = await gateway.sessions.get(self._caller, known.log_id)
+            return await session.log.find_steered(known.key, -known.first_seq)
+
+        return await gateway.idempotency.once(key, start, again, find)
 
     async def _respond(
         self, gateway: Gateway, started: Started, request: TurnFields, *, created: bool = False, status: int = 200

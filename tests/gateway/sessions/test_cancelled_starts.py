@@ -13,10 +13,12 @@ import httpx
 import psutil
 import pytest
 
+from gateway.errors import NotFound
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
 from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.faulty_store import run_faulty_gateway
 from tests.gateway.event_streams import parse_events
 from tests.gateway.protocols.acp.client import prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
@@ -149,6 +151,44 @@ async def test_deleted_session_ends_the_start_of_its_agent(
     assert "was deleted" in await expect_error(turn_response(turn), 404)
     await assert_never_given(scenes)
     await expect_error(portico.client.get(f"/session/{session}"), 404)
+
+
+async def test_refused_deletion_does_not_refuse_the_turn_whose_agent_starts(
+    tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    async with run_faulty_gateway(gateway_config(tmp_path)) as (portico, faults):
+        session, scenes = await idle_session(portico, write_scenario), tmp_path / "scenes"
+        start = [STARTS[0], {"wait_for_file": "go"}]
+        (scenes / "held.json").write_text(json.dumps({"start": start, "turns": [{"steps": [*GIVEN, {"text": "two"}]}]}))
+        turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=slow_turn("held.json")))
+        await read_pid(scenes / "starting")
+        faults.fail("sessions.delete")
+        await expect_error(portico.client.delete(f"/session/{session}"), 503)
+        (scenes / "go").touch()
+        answer = await turn
+        assert (answer.status_code, answer.json()["messages"][-1]["content"]) == (200, "two")
+        assert (scenes / "given").exists()
+        faults.clear()
+        assert (await portico.client.delete(f"/session/{session}")).status_code == 204
+
+
+async def test_message_of_a_session_that_is_deleted_before_it_is_stored_is_not_given(
+    portico: RunningGateway, write_scenario: WriteScenario, scenes: Path
+) -> None:
+    name = write_scenario({"when": "first", "steps": [{"text": "one"}]}, {"when": "hello", "steps": GIVEN})
+    found = await create_session(portico.client, "script", "first", options={"scenario": name})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
+    async with session.lock:
+        submitting = asyncio.create_task(session.submit(Submission(message=HELLO)))
+        deleting = asyncio.create_task(portico.gateway.sessions.delete(ADMINISTRATOR, session.id))
+        await wait_until(lambda: session.deleted)
+        with pytest.raises(NotFound):
+            await portico.gateway.sessions.delete(ADMINISTRATOR, session.id)
+    with pytest.raises(NotFound):
+        await submitting
+    await deleting
+    assert not (scenes / "given").exists()
+    assert await portico.gateway.store.runs.last(session.id) is None
 
 
 async def turn_response(turn: asyncio.Task[httpx.Response]) -> httpx.Response:

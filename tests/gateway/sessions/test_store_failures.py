@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
+import httpx
 import pytest
 
 from drivers.contract.agent import Agent, Prompt
+from drivers.contract.errors import InputFull
 from drivers.contract.messages import UserMessage
 from gateway.errors import Conflict, StoreUnavailable
 from gateway.events import event_log
-from gateway.runs import pending_calls, store_retries
+from gateway.runs import agent_output, pending_calls, store_retries
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions import live_agent
-from gateway.sessions.session import Submission
+from gateway.sessions.session import Session, Submission
 from tests.daemon import RunningGateway, gateway_config
 from tests.faulty_store import StoreFaults, run_faulty_gateway
 from tests.gateway.cli.test_acp import small_agent
@@ -303,6 +306,94 @@ async def test_key_of_a_steered_message_that_the_run_does_not_take_is_not_kept(
     assert await portico.gateway.store.idempotency_keys.get("key") is None
     (tmp_path / "scenes" / "go").touch()
     await turn
+
+
+@pytest.fixture
+async def busy(faulty: FaultyGateway, write_scenario: WriteScenario) -> AsyncIterator[Session]:
+    """A session at work on a turn, which goes on until it is cancelled."""
+    portico, _ = faulty
+    name = write_scenario({"when": "go", "steps": [{"text": "begin"}, {"wait_for_file": "go"}]}, [{"text": "{prompt}"}])
+    created = await create_session(portico.client, "script", "A", options={"scenario": name})
+    turn = asyncio.create_task(send_turn(portico.client, created["sessionId"], "go"))
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, created["sessionId"])
+    await wait_until(lambda: found.run is not None and found.busy and found.log.last > found.run.first_seq)
+    yield found
+    await found.cancel()
+    await turn
+
+
+async def post_steer(portico: RunningGateway, session: Session, text: str, stream: str = "delta") -> httpx.Response:
+    """Steer the run under a key, and cancel the run if the message was accepted, so that its response ends."""
+    body = {"messages": [user_message(text)], "when_busy": "steer", "stream": stream}
+    headers = {"Idempotency-Key": "k"}
+    url = f"/session/{session.id}"
+    async with portico.client.stream("POST", url, json=body, headers=headers) as response:
+        if response.status_code == 200:
+            await session.cancel()
+        await response.aread()
+        return response
+
+
+async def texts_of(portico: RunningGateway, session: Session) -> list[str]:
+    return [message["content"] for message in await get_history(portico.client, session.id)]
+
+
+@pytest.mark.parametrize(("refusal", "status"), [(None, 409), (InputFull("full"), 429)])
+async def test_steered_message_that_was_refused_is_sent_when_repeated_although_its_key_cannot_be_removed(
+    faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch, refusal: InputFull | None, status: int
+) -> None:
+    portico, faults = faulty
+
+    async def refuse(prompt: Prompt) -> bool:
+        if refusal is not None:
+            raise refusal
+        return False
+
+    assert busy.live is not None
+    faults.fail("idempotency_keys.remove")
+    with monkeypatch.context() as patch:
+        patch.setattr(busy.live, "steer", refuse)
+        assert (await post_steer(portico, busy, "left!")).status_code == status
+        assert (await post_steer(portico, busy, "left!")).status_code == 503, "the key is in the way"
+    faults.clear()
+    assert (await post_steer(portico, busy, "left!")).status_code == 200
+    assert (await texts_of(portico, busy)).count("left!") == 1
+
+
+async def test_steered_message_is_sent_when_repeated_if_the_gateway_was_killed_after_its_key_was_stored(
+    faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portico, _ = faulty
+    assert busy.run is not None
+    with monkeypatch.context() as patch:
+        killed = AsyncMock(side_effect=StoreUnavailable("killed"))
+        patch.setattr(busy.run, "steer", killed)
+        patch.setattr(portico.gateway.store.idempotency_keys, "remove", killed)
+        assert (await post_steer(portico, busy, "left!")).status_code == 503
+    # An equal message of another request is not the one of this key.
+    await busy.submit(Submission(message=UserMessage(content="left!"), when_busy="steer"))
+    assert (await post_steer(portico, busy, "left!")).status_code == 200
+    assert (await texts_of(portico, busy)).count("left!") == 2
+
+
+@pytest.mark.parametrize("operation", ["idempotency_keys.update", "events.append"])
+async def test_steered_message_whose_event_number_cannot_be_stored_is_not_sent_again(
+    faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    portico, faults = faulty
+    monkeypatch.setattr(event_log, "RETRY", 0.01)
+    monkeypatch.setattr(agent_output, "REQUEST_TIMEOUT", 0.01)
+    monkeypatch.setattr(IdempotencyKey, "of", lambda *_: IdempotencyKey("key", "digest"))
+    faults.fail(operation)
+    first = asyncio.create_task(post_steer(portico, busy, "left!"))
+    await wait_until(lambda: busy.state == "idle" or faults.operations[operation] > 3)
+    record = await portico.gateway.store.idempotency_keys.get("key")
+    assert record is not None and record.provisional
+    faults.clear()
+    expected = await first
+    again = await post_steer(portico, busy, "left!")
+    assert (again.status_code, again.content) == (expected.status_code, expected.content)
+    assert (await texts_of(portico, busy)).count("left!") == 1
 
 
 @pytest.mark.parametrize(("operation", "messages"), [("runs.start", [user_message("other")]), ("runs.resume", [ANSWER])])
