@@ -42,8 +42,12 @@ MIN_READ_TIMEOUT = 0.2
 """Seconds that clients have at least to read the end of their streams."""
 THREAD_TIMEOUT = 0.5
 """Seconds at most that file accesses in threads have to finish, once the server and the store are closed."""
+LATE_EXIT = 3.0
+"""Seconds after EXIT_TIMEOUT when the process exits even if the shutdown itself hangs. Not earlier: on a busy machine the
+shutdown may be late, and must end the agents first."""
 FLUSH_TIMEOUT = 0.1
 """Seconds for the log and standard output to be written before an exit that does not wait for threads."""
+BLOCKED = "the daemon exits although file accesses are blocked"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -108,7 +112,7 @@ class _Daemon:
                     await self._stopping
             if self._exit_at is not None:
                 # asyncio.run and the interpreter wait for threads without a limit.
-                _exit_after(min(self._exit_at - asyncio.get_running_loop().time() - FLUSH_TIMEOUT, THREAD_TIMEOUT))
+                _exit_after(min(self._exit_at - asyncio.get_running_loop().time() - FLUSH_TIMEOUT, THREAD_TIMEOUT), BLOCKED)
         finally:
             started.cancel()
             for number in SIGNALS:
@@ -136,7 +140,7 @@ class _Daemon:
         if self._exit_at is None:
             seconds = self._gateway.settings.limits.grace + EXIT_TIMEOUT
             self._exit_at = asyncio.get_running_loop().time() + seconds
-            _exit_after(seconds - FLUSH_TIMEOUT)
+            _exit_after(seconds + LATE_EXIT, "the daemon exits although its shutdown has not ended")
         if not self._server.started:
             self._server.should_exit = True
         elif self._stopping is None:
@@ -154,9 +158,9 @@ class _Daemon:
             self._server.should_exit = True
 
 
-def _exit_after(seconds: float) -> None:
-    """Exit with code 0 after so many seconds, whatever threads are blocked, unless the process has exited by then."""
-    timer = threading.Timer(max(seconds, 0), _exit, (0, "the daemon exits although file accesses are blocked"))
+def _exit_after(seconds: float, warning: str) -> None:
+    """Log the warning and exit with code 0 after so many seconds, unless the process has exited by then."""
+    timer = threading.Timer(max(seconds, 0), _exit, (0, warning))
     timer.daemon = True
     timer.start()
 
