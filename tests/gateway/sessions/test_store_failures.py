@@ -127,6 +127,8 @@ async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later
     text = await expect_error(portico.client.post(f"/session/{session}", json={"messages": [user_message("B")]}), 503)
     assert "not stored yet" in text
     faults.clear()
+    # The next turns may wait for a store that works.
+    monkeypatch.undo()
 
     async def stored() -> bool:
         return await portico.gateway.store.runs.unfinished() == []
