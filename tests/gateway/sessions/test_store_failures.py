@@ -388,9 +388,15 @@ async def test_steered_message_whose_event_number_cannot_be_stored_is_not_sent_a
     monkeypatch.setattr(IdempotencyKey, "of", lambda *_: IdempotencyKey("key", "digest"))
     faults.fail(operation)
     first = asyncio.create_task(post_steer(portico, busy, "left!"))
-    await wait_until(lambda: busy.state == "idle" or faults.operations[operation] > 3)
-    record = await portico.gateway.store.idempotency_keys.get("key")
-    assert record is not None and record.provisional
+
+    async def provisional() -> bool:
+        record = await portico.gateway.store.idempotency_keys.get("key")
+        return record is not None and record.provisional
+
+    await wait_until(provisional)
+    calls = faults.operations[operation]
+    await wait_until(lambda: busy.state == "idle" or faults.operations[operation] > calls + 3)
+    assert await provisional()
     faults.clear()
     expected = await first
     again = await post_steer(portico, busy, "left!")
