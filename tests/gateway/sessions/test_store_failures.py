@@ -401,6 +401,7 @@ async def test_steered_message_whose_event_number_cannot_be_stored_is_not_sent_a
     expected = await first
     again = await post_steer(portico, busy, "left!")
     assert (again.status_code, again.content) == (expected.status_code, expected.content)
+    await wait_until(lambda: busy.log.unwritten == 0)
     assert (await texts_of(portico, busy)).count("left!") == 1
 
 
