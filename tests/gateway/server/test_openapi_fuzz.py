@@ -59,7 +59,10 @@ class Fuzz:
             operations = [found.ok() for found in schemathesis.openapi.from_dict(document).get_all_operations()]
             with_body = sum(bool(operation.body) for operation in operations)
             for operation in operations:
-                self._cases(operation, AT_LEAST // (with_body * 4) + 10 if operation.body else 8)
+                self._cases(
+                    operation,
+                    AT_LEAST // (with_body * (4 if self.mode is GenerationMode.NEGATIVE else 6)) + 6 if operation.body else 8,
+                )
 
     def _cases(self, operation: Operation, number: int) -> None:
         @settings(
