@@ -10,6 +10,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -47,7 +49,6 @@ LATE_EXIT = 3.0
 shutdown may be late, and must end the agents first."""
 FLUSH_TIMEOUT = 0.1
 """Seconds for the log and standard output to be written before an exit that does not wait for threads."""
-BLOCKED = "the daemon exits although file accesses are blocked"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -100,6 +101,8 @@ class _Daemon:
         """The time of the event loop by which the process exits."""
 
     async def run(self) -> None:
+        threads = ThreadPoolExecutor(thread_name_prefix="files")
+        asyncio.get_running_loop().set_default_executor(threads)
         # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
         self._handle_signals()
         # Before uvicorn, which would log an error of the store with its traceback.
@@ -111,8 +114,10 @@ class _Daemon:
                 if self._stopping is not None:
                     await self._stopping
             if self._exit_at is not None:
-                # asyncio.run and the interpreter wait for threads without a limit.
-                _exit_after(min(self._exit_at - asyncio.get_running_loop().time() - FLUSH_TIMEOUT, THREAD_TIMEOUT), BLOCKED)
+                seconds = self._exit_at - asyncio.get_running_loop().time() - FLUSH_TIMEOUT
+                if not await _threads_end(threads, min(seconds, THREAD_TIMEOUT)):
+                    # asyncio.run and the interpreter would wait for them without a limit.
+                    _exit(0, "the daemon exits although file accesses are blocked")
         finally:
             started.cancel()
             for number in SIGNALS:
@@ -156,6 +161,23 @@ class _Daemon:
             seconds = max(exit_at - EXIT_TIME - loop.time(), MIN_READ_TIMEOUT)
             self._server.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment]  # It may be a fraction.
             self._server.should_exit = True
+
+
+async def _threads_end(threads: ThreadPoolExecutor, seconds: float) -> bool:
+    """Let the threads end their work. Return whether they have ended after so many seconds at most."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def wait() -> None:
+        threads.shutdown()
+        # The loop is closed if the threads have taken longer.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=wait, daemon=True).start()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(seconds, 0)):
+            await ended.wait()
+    return ended.is_set()
 
 
 def _exit_after(seconds: float, warning: str) -> None:

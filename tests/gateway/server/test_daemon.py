@@ -54,6 +54,7 @@ async def test_serve_prints_one_line_to_standard_output(daemon: Daemon) -> None:
     await daemon.process.wait()
     assert await daemon.stop() == 0
     assert b"Traceback" not in daemon.stderr
+    assert b"the daemon exits" not in daemon.stderr, "that is for an exit that waits for nothing"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
