@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -212,5 +213,9 @@ def test_example_test_passes(environment: dict[str, str], tmp_path: Path) -> Non
 
 
 def _is_running(daemon: int, program: str) -> bool:
-    children = psutil.Process(daemon).children()
-    return any(program in " ".join(child.cmdline()) for child in children if child.status() != psutil.STATUS_ZOMBIE)
+    for child in psutil.Process(daemon).children():
+        # Raised for a child that has ended, whether or not it is reaped.
+        with suppress(psutil.NoSuchProcess):
+            if program in " ".join(child.cmdline()):
+                return True
+    return False

@@ -51,7 +51,7 @@ def cli_of(home: Path) -> psutil.Process:
 
 
 def arguments(process: psutil.Process) -> Iterator[str]:
-    """Every argument of a process and its descendants, as `ps` shows them to all users."""
+    """Every argument of a process and its descendants, as `ps` shows them to all users, without those that have ended."""
     for each in [process, *process.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             yield from each.cmdline()

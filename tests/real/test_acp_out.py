@@ -16,6 +16,7 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from tests.model_server.scenarios import Failure, Step, Text, Thinking, ToolUse, text_step
 from tests.real.editor import SERVER, Editor, editor_of
+from tests.real.processes import arguments
 from tests.real.tool_bench import Bench, bash
 
 
@@ -38,7 +39,7 @@ async def test_text_and_thinking(unstarted_bench: Bench) -> None:
         assert 0 < context.used < context.size
         assert "".join(u.content.text for u in editor.of("agent_thought_chunk")) == "Let me think."
         children = psutil.Process(process.pid).children(recursive=True)
-        assert any("claude" in " ".join(child.cmdline()) for child in children)
+        assert any("claude" in argument for argument in arguments(psutil.Process(process.pid)))
     # The process and the CLI end when its input is closed.
     _, alive = await asyncio.to_thread(psutil.wait_procs, children, 20)
     assert not alive
@@ -126,8 +127,7 @@ async def test_an_mcp_server_of_the_editor(unstarted_bench: Bench) -> None:
         assert (await agent.prompt(session_id=session, prompt=[text_block(go)])).stop_reason == "end_turn"
         assert [call.title for call in editor.permission_requests] == ["mcp__my_server__secret"]
         assert editor.of("tool_call_update")[-1].content[0].content.text == f"it has {len(secret)} letters"
-        for child in psutil.Process(process.pid).children(recursive=True):
-            assert secret not in " ".join(child.cmdline())
+        assert secret not in " ".join(arguments(psutil.Process(process.pid)))
     # Only the file that the CLI reads contains it.
     files = [
         file for file in (unstarted_bench.base / "data").rglob("*") if file.is_file() and secret.encode() in file.read_bytes()

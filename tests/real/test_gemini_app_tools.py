@@ -13,6 +13,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, text_of
+from tests.real.processes import arguments
 
 WEATHER = {
     "name": "get_weather",
@@ -176,7 +177,7 @@ async def test_the_token_is_in_no_argument_and_invalid_after_deletion(gemini: Ge
     settings = json.loads(next((gemini.base / "data").rglob(".gemini/settings.json")).read_text())
     server = settings["mcpServers"]["portico"]
     token = server["headers"]["Authorization"].partition(" ")[2]
-    assert not any(token in part for process in gemini.processes("") for part in process.cmdline())
+    assert not any(token in part for process in gemini.processes("") for part in arguments(process))
     async with httpx.AsyncClient(headers=server["headers"]) as other:
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert (await other.post(server["httpUrl"], json=body)).status_code != 401

@@ -12,6 +12,7 @@ from acp.schema import EnvVariable, McpServerStdio
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.editor import SERVER, editor_of
 from tests.real.gemini import SCENARIOS, Gemini
+from tests.real.processes import arguments
 
 SECRET = "tok-5up3r-s3cr3t"
 SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server-2_secret", {"x": 1}),)), text_step("Done.")))
@@ -37,8 +38,7 @@ async def test_a_call_needs_permission_until_it_is_always_allowed(gemini: Gemini
             assert [call.title.split()[0] for call in editor.permission_requests] == ["mcp__my-server-2__secret"]
         assert editor.permission_requests[0].raw_input == {"x": 1}
         assert [call.raw_input for call in editor.of("tool_call")] == [{"x": 1}, {"x": 1}]
-        for child in psutil.Process(process.pid).children(recursive=True):
-            assert SECRET not in " ".join(child.cmdline())
+        assert SECRET not in " ".join(arguments(psutil.Process(process.pid)))
     assert not marks.exists()
     assert not [file for file in gemini.base.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
 

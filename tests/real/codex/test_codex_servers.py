@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.codex.aap_client import outputs
 from tests.real.codex.conftest import Home
 from tests.real.editor import SERVER, Editor, editor_of
+from tests.real.processes import arguments
 
 SECRET = "tok-5up3r-s3cr3t"
 MINE = McpServerStdio(
@@ -51,10 +51,7 @@ async def test_a_call_needs_permission(home: Home, model: OpenAIServer, mode: st
         assert (await agent.prompt(session_id=session, prompt=[text_block("[[server]]")])).stop_reason == "end_turn"
         assert [call.title for call in editor.permission_requests] == ["mcp__my_server__secret"]
         assert f"it has {len(SECRET)} letters" in str(editor.of("tool_call_update")[-1].content)
-        for child in psutil.Process(process.pid).children(recursive=True):
-            # An orphan that the gateway has adopted may be a zombie until it is reaped.
-            with suppress(psutil.ZombieProcess):
-                assert SECRET not in " ".join(child.cmdline())
+        assert SECRET not in " ".join(arguments(psutil.Process(process.pid)))
     assert not [file for file in home.base.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
 
 
