@@ -58,11 +58,20 @@ class EventLog:
     """`append`, `reserved`, `end_turn` and `wait_for_capacity` are for its one writer, `read` is for all readers.
 
     `last` is the number of the last event that is stored. With `stored_first`, readers get an event once it is stored; what
-    cannot be stored they get when the log is closed, or its store is abandoned.
+    cannot be stored they get when the log is closed, or its store is abandoned. `all_written` is called when `unwritten` has
+    become 0.
     """
 
-    def __init__(self, log_id: str, store: Store, last: int = 0, *, stored_first: bool = False) -> None:
-        self.log_id, self._stored_first = log_id, stored_first
+    def __init__(
+        self,
+        log_id: str,
+        store: Store,
+        last: int = 0,
+        *,
+        stored_first: bool = False,
+        all_written: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.log_id, self._stored_first, self._all_written = log_id, stored_first, all_written
         self._store = store
         self._recent: deque[Entry] = deque()
         self._kept = 0
@@ -310,6 +319,7 @@ class EventLog:
     async def _write(self) -> None:
         try:
             await self._write_all()
+            self._all_written()
         except StoreAbandoned:
             # The readers get the rest from memory; the next start of the daemon reports it as a gap.
             self._stored_first = False

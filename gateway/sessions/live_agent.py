@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from drivers.contract.agent import Agent
@@ -25,21 +25,35 @@ STORE_TIMEOUT = 1.0
 
 
 class LiveAgent:
-    """`current` is the process, if there is one. The methods are called under the session's lock."""
+    """`current` is the process, if there is one. The methods are called under the session's lock.
+
+    `became_stored` is called when `stored` has become true.
+    """
 
     def __init__(
-        self, session_id: str, agent: ConfiguredAgent, native_id: str | None, shared: SharedServices, services: ClientServices
+        self,
+        session_id: str,
+        agent: ConfiguredAgent,
+        native_id: str | None,
+        shared: SharedServices,
+        services: ClientServices,
+        became_stored: Callable[[], None],
     ) -> None:
         self.current: Agent | None = None
         self._settings: SessionSettings | None = None
         self._announced: frozenset[str] = frozenset()
         self._session_id, self._agent, self._shared, self._services = session_id, agent, shared, services
-        self._native_id = native_id
+        self._native_id, self._became_stored = native_id, became_stored
         self._metrics = shared.metrics.for_agent(agent.name)
         self._started_before = native_id is not None
         self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent)
         self._forgotten = self._unstored = False
         self._storing: asyncio.Task[None] | None = None
+
+    @property
+    def stored(self) -> bool:
+        """Whether the store has the native id. A session loaded without it would resume a native session of another history."""
+        return self._storing is None or self._storing.done()
 
     def ready(self, settings: SessionSettings) -> Agent | None:
         """The process, where it can take a prompt as it is: it lives, and was started with these settings and client services."""
@@ -111,11 +125,13 @@ class LiveAgent:
         await self.native_id_stored()
         if self._storing is not None:
             self._storing.cancel()
+            await asyncio.wait([self._storing])
 
     def _store_native_id(self, native_id: str | None) -> None:
         self._native_id, self._unstored = native_id, True
         if self._storing is None or self._storing.done():
             self._storing = asyncio.create_task(self._until_stored())
+            self._storing.add_done_callback(lambda _: self._became_stored())
 
     async def _until_stored(self) -> None:
         while self._unstored:

@@ -33,7 +33,7 @@ STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "runni
 
 
 class Sessions:
-    """All sessions of the daemon. Only those with a live agent or a run stay in memory.
+    """All sessions of the daemon. Only those with a live agent, a run or something to be written stay in memory.
 
     `sleep_after` is how many seconds an idle session keeps its agent, 0 for ever.
     """
@@ -191,19 +191,19 @@ class Sessions:
 
     @property
     def held(self) -> list[Session]:
-        """Those with a live agent or a run."""
+        """Those that stay in memory."""
         return [occupant for occupant in self._admission.occupants if isinstance(occupant, Session)]
 
     def _changed(self, session: Session) -> None:
-        """Hold a session while it has a live agent or a run; end the agent of an idle one after `sleep_after`."""
+        """Hold a session until the store has all of it; end the agent of an idle one after `sleep_after`."""
         timer = self._sleep_timers.pop(session.id, None)
         if timer:
             timer.cancel()
-        if session.live is None and session.state == "idle":
+        if session.only_stored:
             self._admission.remove(session.id)
             return
         self._admission.add(session.id, session)
-        if session.state == "idle" and self._sleep_after and not self._closing:
+        if session.live is not None and session.state == "idle" and self._sleep_after and not self._closing:
             loop = asyncio.get_running_loop()
             self._sleep_timers[session.id] = loop.call_later(self._sleep_after, self._end_agent_soon, session)
 

@@ -90,7 +90,7 @@ class Session:
 
     What changes it happens under its lock, one request after the other. `submit` and `cancel` take the lock; the other methods
     that change something are called under it. `changed` and `evict` are the registry's: the first is called whenever a run or
-    the agent begins or ends, the second ends the agent in the background.
+    the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the background.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class Session:
     ) -> None:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.agent, self.config, self._stored_config = agent, config, config
-        self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first)
+        stored = partial(changed, self)
+        self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first, all_written=stored)
         self.history = StoredHistory(shared.store, record.id)
         self.lock = asyncio.Lock()
         self.run: Run | None = None
@@ -118,7 +119,7 @@ class Session:
         self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted)
         self.evicting = False
         self._starts: set[InterruptibleStart] = set()
-        self._agent = LiveAgent(record.id, agent, record.native_id, shared, self.services)
+        self._agent = LiveAgent(record.id, agent, record.native_id, shared, self.services, stored)
         self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
 
     # -- what it holds ----------------------------------------------------------------------------------------------------
@@ -138,6 +139,11 @@ class Session:
         if self.run is None or self.run.state is RunState.ENDED:
             return "idle"
         return "waiting" if self.run.state is RunState.WAITING else "running"
+
+    @property
+    def only_stored(self) -> bool:
+        """Whether it can be loaded again as it is: it is idle, has no agent, and the store has all of it."""
+        return self.live is None and self.state == "idle" and not self.log.unwritten and self._agent.stored
 
     @property
     def has_agent(self) -> bool:

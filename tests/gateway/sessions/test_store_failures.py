@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,9 @@ async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path
         assert (await send_turn(portico.client, session, "recall"))["messages"][0]["content"] == "say hello | recall"
         record = await portico.gateway.store.sessions.get(session)
         assert record is not None and record.native_id is None
+        await end_idle_agent(portico, session)
+        # Loaded again now, it would resume another native session, or none.
+        assert [found.id for found in portico.gateway.sessions.held] == [session]
         faults.clear()
 
         async def stored() -> bool:
@@ -61,6 +65,18 @@ async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path
             return found is not None and found.native_id is not None
 
         await wait_until(stored)
+        await wait_until(lambda: not portico.gateway.sessions.held)
+
+
+async def test_native_id_that_cannot_be_stored_is_dropped_at_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_agent, "STORE_TIMEOUT", 0.01)
+    async with run_faulty_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as (portico, faults):
+        faults.fail("sessions.update")
+        session = (await create_session(portico.client, "small", "say hello"))["sessionId"]
+        await end_idle_agent(portico, session)
+        gc.collect()
+        await portico.gateway.close()
+        assert [task for task in asyncio.all_tasks() if live_agent.LiveAgent.__name__ in str(task)] == []
 
 
 PARAGRAPHS = [{"text": "one"}, {"message_end": True}, {"text": "two"}, {"message_end": True}, {"text": "three"}]
@@ -86,6 +102,13 @@ async def last_stop_reason(portico: RunningGateway, session: str) -> str | None:
 
 async def live_agent_of(portico: RunningGateway, session: str) -> Agent | None:
     return (await portico.gateway.sessions.get(ADMINISTRATOR, session)).live
+
+
+async def end_idle_agent(portico: RunningGateway, session: str) -> None:
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    async with found.lock:
+        await found.sleep()
+    assert (found.state, found.live) == ("idle", None)
 
 
 async def assert_next_turns_are_answered(portico: RunningGateway, session: str) -> None:
@@ -139,6 +162,28 @@ async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later
     history = [message["content"] for message in await get_history(portico.client, session)]
     assert history == ["A", "A", "go", *TEXTS, "C", "C", "D", "D", "E", "E"]
     assert await stored()
+
+
+async def test_session_stays_in_memory_until_its_events_are_stored(
+    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded again before, it would give their numbers to other events."""
+    portico, faults = faulty
+    monkeypatch.setattr(event_log, "STORE_TIMEOUT", 0.1)
+    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
+    options = echo_scenario(write_scenario)
+    session = (await create_session(portico.client, "script", "A", options=options))["sessionId"]
+    stored = await portico.gateway.store.events.last_seq(session)
+    faults.fail("events.append")
+    faults.fail("runs.stop")
+    assert (await send_turn(portico.client, session, "go"))["stopReason"] == "error"
+    await end_idle_agent(portico, session)
+    gc.collect()
+    assert [found.id for found in portico.gateway.sessions.held] == [session]
+    assert (await portico.gateway.sessions.get(ADMINISTRATOR, session)).log.last > stored + len(TEXTS)
+    faults.clear()
+    await wait_until(lambda: not portico.gateway.sessions.held)
+    assert [message["content"] for message in await get_history(portico.client, session)] == ["A", "A", "go", *TEXTS]
 
 
 @pytest.mark.parametrize("operation", ["audit.append", "session_metadata.update"])
