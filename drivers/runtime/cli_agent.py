@@ -194,14 +194,13 @@ class CliAgent(Agent):
         grace = self._grace if grace is None else grace
         again = self._limits.interrupted
         self._limits.interrupt(grace)
-        if again:
-            return self._set_timer()
-        if self._codec.interrupt():
+        if self._exit is not None or self._closing is not None or not (again or self._codec.interrupt()):
+            # No output will end the run.
+            self._closing = asyncio.create_task(self.close(grace))
+        elif not again:
             self._flush()
             self._client_requests.end_run()
             self._take_pending()
-        else:
-            self._closing = asyncio.create_task(self.close(grace))
         self._set_timer()
 
     async def close(self, grace: float | None = None) -> None:
@@ -215,7 +214,7 @@ class CliAgent(Agent):
         # A task of its own: the caller may be cancelled, the end of the terminals may not.
         if self._termination is None or self._termination.done():
             self._termination = asyncio.create_task(self._end_all(grace))
-        elif not grace:
+        else:
             await self._process.close(grace)
         await asyncio.shield(self._termination)
 
@@ -328,7 +327,7 @@ class CliAgent(Agent):
             self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
             self._gone = True
             return
-        code = await self._process.exit_code(self._grace or 1.0)
+        code = await self._process.exit_code(self._limits.within_interrupt(self._grace or 1.0))
         self._take_last(self._codec.exited(code, self._process.stderr_tail() if code else ()))
         # Not left to the owner of the agent: what a one-shot run leaves behind ends with it.
         await self._terminate(0.0)

@@ -71,7 +71,8 @@ class Process:
         self._closing: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
         self._input_ended = False
-        self._kill_now = asyncio.Event()
+        self._grace_over = asyncio.Event()
+        self._grace_timer: asyncio.TimerHandle | None = None
         self._in_ledger = asyncio.Event()
         self.pid = transport.get_pid()
         root = process_of(self.pid)
@@ -166,14 +167,22 @@ class Process:
     async def close(self, grace: float) -> None:
         """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between.
 
+        A further call with less grace shortens the time before SIGTERM.
         Returns after `grace` + TERM_SECONDS + KILL_SECONDS at the latest, or after SEARCH_TIMEOUT more for each search for
         processes that does not end. Raises nothing: a process that SIGKILL does not end is in the log.
         """
-        if not grace:
-            self._kill_now.set()
+        self._limit_grace(grace)
         # Who closes it does not enter it any more.
         self._in_ledger.set()
         await asyncio.shield(self._begin_close(grace))
+
+    def _limit_grace(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._grace_timer is None or at < self._grace_timer.when():
+            if self._grace_timer is not None:
+                self._grace_timer.cancel()
+            self._grace_timer = loop.call_at(at, self._grace_over.set)
 
     def _begin_close(self, grace: float) -> asyncio.Task[None]:
         # Also when it has exited by itself: what it has left behind is not ended later than that.
@@ -187,7 +196,7 @@ class Process:
             # Searched while the process lives: a descendant without marker and tag is found by its parent only.
             known = await find_family(self._marker, self._roots)
             self.end_input()
-            await self._exited_within(grace)
+            await self._exited_or_grace_over()
         self.end_input()
         ended = await end_family(self._marker, min(grace, TERM_SECONDS), self._roots, known)
         # Others have been adopted by this process; the event loop waits for its own child.
@@ -199,6 +208,8 @@ class Process:
                 await asyncio.wait_for(self._pipes.exited.wait(), KILL_SECONDS)
         if self._recorder:
             self._recorder.ended(self.pid, self._exit_code, self.stderr_tail())
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
         # It kills a process that still runs, which may be another user's.
         with suppress(PermissionError):
             self._transport.close()
@@ -219,10 +230,9 @@ class Process:
             if delay is not None:
                 await asyncio.sleep(delay)
 
-    async def _exited_within(self, seconds: float) -> None:
-        """Wait until it has exited, a call of `close` without grace has come, or the time is over."""
-        waits = [asyncio.create_task(event.wait()) for event in (self._pipes.exited, self._kill_now)]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    async def _exited_or_grace_over(self) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (self._pipes.exited, self._grace_over)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
 

@@ -61,6 +61,12 @@ class RunLimits:
         deadline = time.monotonic() + grace
         self._interrupt_deadline = min(deadline, self._interrupt_deadline or deadline)
 
+    def within_interrupt(self, seconds: float) -> float:
+        """These seconds, or those that an interrupted run has left, if they are fewer."""
+        if self._interrupt_deadline is None:
+            return seconds
+        return min(seconds, max(0.0, self._interrupt_deadline - time.monotonic()))
+
     def track(self, phase: Phase) -> None:
         """Keep the time in which the client is waited for apart from the agent's own."""
         if phase == "waiting":

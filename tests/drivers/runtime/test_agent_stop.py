@@ -80,6 +80,44 @@ async def test_a_program_without_an_interrupt_is_ended(open_agent: OpenAgent) ->
     assert gone(agent.pid) and gone(int(stray))
 
 
+class HasNoInterrupt(EventLineCodec):
+    def interrupt(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("codec", [EventLineCodec, HasNoInterrupt])
+@pytest.mark.parametrize("output_ends", [False, True])
+async def test_a_second_interrupt_shortens_the_time(
+    open_agent: OpenAgent, codec: type[EventLineCodec], output_ends: bool
+) -> None:
+    end = "os.close(1); " if output_ends else ""
+    code = f"emit('native_session'); read(); emit('agent_token', text='a'); {end}time.sleep(600)"
+    agent = await open_agent(code, Limits(grace=60), codec=codec())
+    await agent.prompt(Prompt("go"))
+    await until(agent, "agent_token")
+    reading = asyncio.create_task(to_end(agent))
+    await asyncio.sleep(0.1 if output_ends else 0)
+    began = time.monotonic()
+    await agent.interrupt()
+    await asyncio.sleep(0.01)
+    await agent.interrupt(0.05)
+    assert end_of(await reading).stop_reason == "cancelled"
+    assert time.monotonic() - began < 20
+    assert gone(agent.pid)
+
+
+async def test_output_that_ends_after_an_interrupt_does_not_lengthen_its_time(open_agent: OpenAgent) -> None:
+    code = "emit('native_session'); read(); emit('agent_token', text='a'); read(); os.close(1); time.sleep(600)"
+    agent = await open_agent(code, Limits(grace=60))
+    await agent.prompt(Prompt("go"))
+    await until(agent, "agent_token")
+    began = time.monotonic()
+    await agent.interrupt(0.1)
+    assert end_of(await to_end(agent)).stop_reason == "cancelled"
+    assert time.monotonic() - began < 20
+    assert gone(agent.pid)
+
+
 async def test_an_interrupt_while_the_run_waits_for_the_client(open_agent: OpenAgent) -> None:
     code = "emit('native_session'); read(); emit('awaiting', calls=[{'id': 'a', 'wants': 'result'}]); read(); time.sleep(600)"
     agent = await open_agent(code, Limits(grace=0.3))
