@@ -258,7 +258,7 @@ class EventLog:
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
 
-        Empty only once the log is closed and nothing more comes.
+        Empty only once the log is closed and nothing more comes, or where the rest was deleted from the store.
         """
         while after >= self._readable:
             if self._closed:
@@ -297,7 +297,7 @@ class EventLog:
         if newest - after <= READ_EVENTS:
             # The common case: a reader that keeps up reads the last few, and a deque is quick from its ends only.
             return [self._recent[-n] for n in range(newest - after, newest - last, -1)]
-        skip = after + 1 - self._recent[0].seq
+        skip = max(after + 1 - self._recent[0].seq, 0)
         end = min(skip + READ_EVENTS, len(self._recent) - (newest - last))
         return [entry for n, entry in enumerate(self._recent) if skip <= n < end]
 
@@ -309,7 +309,8 @@ class EventLog:
             for seq, line in enumerate(body.split(b"\n"), first)
             if seq > after
         ]
-        return found or self._from_memory(after)
+        # Nothing is found where the log was deleted meanwhile.
+        return found or (self._from_memory(after) if self._recent else [])
 
     def close(self) -> None:
         """Nothing more comes: readers that have everything get an empty list."""

@@ -174,6 +174,18 @@ async def test_events_whose_write_was_committed_though_it_failed_are_stored_once
     assert await read_all(EventLog("log", store, 2), 2) == [1, 2]
 
 
+async def test_reader_of_a_deleted_log_gets_what_is_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "KEPT_BYTES", 10_000)
+    log = EventLog("log", store)
+    log.append(tokens(range(1, 5001)))
+    await log.written()
+    loaded = EventLog("log", store, log.last)
+    for one in (log, loaded):
+        await one.delete_stored(lambda: store.sessions.delete("log"))
+    assert (await log.read(0))[-1].seq == 5000
+    assert await loaded.read(0) == []
+
+
 async def test_nothing_is_stored_for_a_deleted_log(store: FaultyStore) -> None:
     log = EventLog("log", store)
 
