@@ -9,13 +9,16 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from tests.faults.campaign import Campaign, Report, run_campaign
 from tests.faults.clock import clock
+from tests.faults.descriptors import descriptors
 from tests.faults.followers import followers
 from tests.faults.kills import kills, start_kills
 from tests.faults.migrations import migrations
 from tests.faults.pauses import pauses
+from tests.faults.process_one import process_one
 from tests.faults.shutdown import shutdown
 from tests.faults.storage import disk, lock
 from tests.faults.store_faults import store
@@ -29,6 +32,8 @@ PROBLEMS, WIDTH = 8, 500
 CAMPAIGNS: dict[str, Campaign] = {
     "store": store,
     "kills": kills,
+    "store-stored-first": partial(store, durability="stored-first"),
+    "kills-stored-first": partial(kills, durability="stored-first"),
     "volume": volume,
     "trees": trees,
     "migrations": migrations,
@@ -39,6 +44,8 @@ CAMPAIGNS: dict[str, Campaign] = {
     "pauses": pauses,
     "shutdown": shutdown,
     "clock": clock,
+    "descriptors": descriptors,
+    "process-one": process_one,
 }
 
 

@@ -13,6 +13,7 @@ given, and `processes.log`, a line `PID KIND` for each process that it starts, w
 | `["end_message"]` | the message is complete |
 | `["ask"]` | a tool call that waits for permission |
 | `["spawn", kind]` | starts a process that sleeps; KINDS has the kinds |
+| `["orphans", count]` | starts so many processes without a parent, which exit at once |
 | `["sleep", seconds]` | sends nothing for so long |
 | `["hang"]` | does nothing until it is ended |
 | `["deaf"]` | does not read its standard input any more, and does nothing |
@@ -174,6 +175,17 @@ class Agent:
     def spawned(self, kind: str) -> int:
         with open(os.path.join(self.folder, "processes.log")) as file:
             return sum(line.split()[1] == kind for line in file if line.endswith("\n"))
+
+    def do_orphans(self, count: int) -> None:
+        for _ in range(count):
+            child = os.fork()
+            if child == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    # Its parent has exited by then.
+                    time.sleep(0.1)
+                os._exit(0)
+            os.waitpid(child, 0)
 
     def do_sleep(self, seconds: float) -> None:
         self.wait(seconds)

@@ -12,9 +12,10 @@ import httpx
 
 from tests.faults import oracles
 from tests.faults.campaign import Run
-from tests.faults.daemon import BOUND, Conversation, Daemon, Turn, prompt
+from tests.faults.daemon import BOUND, Client, Conversation, Daemon, Turn, prompt
 
-REPETITIONS, QUICK_REPETITIONS = 5, 1
+REPETITIONS, STORED_FIRST_REPETITIONS, QUICK_REPETITIONS = 5, 3, 1
+WORKERS = 4
 START_KILLS, QUICK_START_KILLS = 10, 3
 DELAYS = {
     "idle": 0.05,
@@ -28,14 +29,14 @@ DELAYS = {
 """The longest random time, in seconds, between the request of a phase and the kill."""
 
 
-async def kills(run: Run) -> None:
-    """`kill -9` in eleven phases of a session, five times each."""
-    count = QUICK_REPETITIONS if run.quick else REPETITIONS
-    await run.concurrently([partial(_phase, run, phase, count) for phase in PHASES], 3)
+async def kills(run: Run, durability: str = "sent-first") -> None:
+    """`kill -9` in eleven phases of a session, several times each."""
+    count = QUICK_REPETITIONS if run.quick else REPETITIONS if durability == "sent-first" else STORED_FIRST_REPETITIONS
+    await run.concurrently([partial(_phase, run, phase, count, durability) for phase in PHASES], WORKERS)
 
 
-async def _phase(run: Run, phase: str, count: int) -> None:
-    async with run.daemon() as daemon:
+async def _phase(run: Run, phase: str, count: int, durability: str) -> None:
+    async with run.daemon(tables={"store": {"durability": durability}}) as daemon:
         for n in range(count):
             rng = run.random(phase, n)
             await run.case(f"{phase} {n + 1}", partial(_kill_in_phase, daemon, phase, n, rng))
@@ -100,7 +101,7 @@ STEPS: tuple[list[object], ...] = (["text", 20, 0.005], ["end_message"], ["text"
 KEYED = ("starting", "prompted", "streaming", "turn end")
 Requests = list["asyncio.Task[Turn] | asyncio.Task[httpx.Response]"]
 """Requests that are in progress when the daemon is killed."""
-Phase = Callable[[httpx.AsyncClient, Conversation, random.Random], Awaitable[Requests]]
+Phase = Callable[[Client, Conversation, random.Random], Awaitable[Requests]]
 
 
 def _keyed_turn(conversation: Conversation, turn: Turn | None = None) -> asyncio.Task[Turn]:
@@ -116,36 +117,36 @@ async def _text(turn: Turn, count: int) -> None:
             await asyncio.sleep(0.001)
 
 
-async def _idle(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _idle(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     return []
 
 
-async def _creating(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _creating(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     body = {"agent": {"name": "faulty"}, "messages": [prompt(f"created-{conversation.name}")]}
     task = asyncio.create_task(client.put("/session", json=body))
     await asyncio.sleep(rng.uniform(0, 0.1))
     return [task]
 
 
-async def _begun(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _begun(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     return [_keyed_turn(conversation)]
 
 
-async def _streaming(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _streaming(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     turn = Turn()
     task = _keyed_turn(conversation, turn)
     await _text(turn, rng.randint(1, 110))
     return [task]
 
 
-async def _flooding(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _flooding(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     turn = Turn()
     task = asyncio.create_task(conversation.turn(["flood", 20_000, 200], ["end_message"], ["flood", 20_000, 200], turn=turn))
     await _text(turn, rng.randint(1, 2000))
     return [task]
 
 
-async def _turn_end(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _turn_end(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     turn = Turn()
     task = _keyed_turn(conversation, turn)
     await _text(turn, 119)
@@ -160,25 +161,25 @@ async def _ask(conversation: Conversation) -> str:
     return f"{turn.prompt}-call-0"
 
 
-async def _waiting(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _waiting(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     await _ask(conversation)
     await asyncio.sleep(rng.uniform(0, 0.05))
     return []
 
 
-async def _answering(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _answering(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     call = await _ask(conversation)
     return [asyncio.create_task(conversation.answer(call))]
 
 
-async def _cancelling(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _cancelling(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     turn = Turn()
     task = _keyed_turn(conversation, turn)
     await _text(turn, rng.randint(1, 50))
     return [task, asyncio.create_task(client.post(f"/session/{conversation.id}/cancel"))]
 
 
-async def _deleting(client: httpx.AsyncClient, conversation: Conversation, rng: random.Random) -> Requests:
+async def _deleting(client: Client, conversation: Conversation, rng: random.Random) -> Requests:
     turn = Turn()
     task = _keyed_turn(conversation, turn)
     await _text(turn, rng.randint(1, 50))

@@ -16,36 +16,50 @@ OLD = ROOT / "tests" / "gateway" / "store" / "old_databases"
 OLD_SESSION = "sess_a"
 NEW = 0
 """The version of a folder without a database."""
-POINTS, QUICK_POINTS = 6, 1
-"""The most kills of one version."""
+QUICK_POINTS = 1
+"""Kills of one version with `--quick`."""
+WORKERS = 5
 
 
 async def migrations(run: Run) -> None:
     """`kill -9` before and after each write of a migration from each version, and of the creation of a database."""
-    jobs = [partial(_version, run, version) for version in range(NEW, schema.VERSION)]
-    await run.concurrently(jobs, 2)
+    found: dict[int, list[int]] = {}
+    versions = range(NEW, schema.VERSION)
+    await run.concurrently([partial(_find_writes, run, version, found) for version in versions], WORKERS)
+    jobs = []
+    for version in versions:
+        points = _points(found[version])
+        if run.quick:
+            points = run.random(version).sample(points, QUICK_POINTS)
+        for n, when in points:
+            source = f"version {version}" if version else "no database"
+            name = f"{source}: kill {when} write {n} of {len(found[version])}"
+            jobs.append(partial(run.case, name, partial(_kill, run, version, n, when)))
+    await run.concurrently(jobs, WORKERS)
 
 
-async def _version(run: Run, version: int) -> None:
+def _points(transactions: list[int]) -> list[tuple[int, str]]:
+    """Before each write, and after the last one of each transaction: after another one is before the next.
+
+    `transactions` has the number of each write's transaction.
+    """
+    points: list[tuple[int, str]] = []
+    for n, (this, following) in enumerate(zip(transactions, [*transactions[1:], None], strict=True), 1):
+        points.append((n, "before"))
+        if this != following:
+            points.append((n, "after"))
+    return points
+
+
+async def _find_writes(run: Run, version: int, found: dict[int, list[int]]) -> None:
+    """Migrate without a kill, and find the writes until the version is stored: the number of each one's transaction."""
     async with run.daemon(start=False, faults=True) as daemon:
         _create(daemon, version)
         await daemon.start()
-        writes = _migration([what for _, what in daemon.writes(daemon.inject_id)])
+        writes = daemon.writes(daemon.inject_id)
         await daemon.stop()
-    # A kill before a write is one after the write before it.
-    points = [*((n, "before") for n in range(1, writes + 1)), (writes, "after")]
-    limit = QUICK_POINTS if run.quick else POINTS
-    if len(points) > limit:
-        points = sorted(run.random(version).sample(points, limit))
-    for n, when in points:
-        source = f"version {version}" if version else "no database"
-        await run.case(f"{source}: kill {when} write {n} of {writes}", partial(_kill, run, version, n, when))
-
-
-def _migration(writes: list[str]) -> int:
-    """The number of writes until the version is stored."""
-    last = max(n for n, what in enumerate(writes, 1) if what.endswith(" schema_version"))
-    return last
+    last = max(n for n, (_, what) in enumerate(writes, 1) if what.endswith(" schema_version"))
+    found[version] = [transaction for transaction, _ in writes[:last]]
 
 
 async def _kill(run: Run, version: int, n: int, when: str) -> list[str]:

@@ -18,18 +18,23 @@ CANCELLED = "Tool call cancelled"
 MARK = re.compile(r"<([\w-]+):(\d+)>")
 
 
-def seen_in_log(seen: Sequence[Frame], replayed: Sequence[Frame]) -> list[str]:
-    """Every frame that a client received is in the replayed log with the same content, or its number is in a gap."""
+def seen_in_log(seen: Sequence[Frame], replayed: Sequence[Frame], *, gaps: bool = True) -> list[str]:
+    """Every frame that a client received is in the replayed log with the same content, or its number is in a gap.
+
+    Without `gaps`, a number in a gap is a violation too.
+    """
     log = {number: (name, data) for number, name, data in replayed if name != "gap"}
-    gaps = [(data["from"], data["to"]) for _, name, data in replayed if name == "gap"]
+    lost = [(data["from"], data["to"]) for _, name, data in replayed if name == "gap"]
     problems = []
     for number, name, data in seen:
         if name == "gap" or log.get(number) == (name, data):
             continue
         if number in log:
             problems.append(f"frame {number} was {(name, data)!r} and is {log[number]!r} in the log")
-        elif not any(first <= int(number.split(".")[0]) <= last for first, last in gaps):
+        elif not any(first <= int(number.split(".")[0]) <= last for first, last in lost):
             problems.append(f"frame {number} {(name, data)!r} is in neither the log nor a gap")
+        elif not gaps:
+            problems.append(f"frame {number} {(name, data)!r} is in a gap of the log")
     return problems
 
 

@@ -16,7 +16,7 @@ import httpx
 
 from tests.faults import oracles
 from tests.faults.campaign import NotRun, Run
-from tests.faults.daemon import BOUND, STOP_SECONDS, Conversation, Daemon, Turn
+from tests.faults.daemon import BOUND, STOP_SECONDS, Client, Conversation, Daemon, Turn
 
 LOCK_SECONDS, QUICK_LOCK_SECONDS = 23.0, 12.0
 """Longer than the busy timeout of 10 s, once and twice."""
@@ -87,7 +87,7 @@ class _Sessions:
         self.call = ""
 
     @classmethod
-    async def prepare(cls, client: httpx.AsyncClient) -> _Sessions:
+    async def prepare(cls, client: Client) -> _Sessions:
         """Create them."""
         found = cls(*await _streaming(client, "streaming"))
         found.idle = await Conversation(client, name="idle").create()
@@ -99,7 +99,7 @@ class _Sessions:
         found.deleted, found.deleted_turn = await _streaming(client, "deleted")
         return found
 
-    def start_calls(self, client: httpx.AsyncClient) -> list[Call]:
+    def start_calls(self, client: Client) -> list[Call]:
         """Start the operations at the same time, while the store fails: a turn, an answer, a cancel and a delete."""
         return [
             asyncio.create_task(self.idle.turn(["text", 4, 0.01])),
@@ -144,7 +144,7 @@ def _status(answer: Turn | httpx.Response) -> int:
     return answer.status if isinstance(answer, Turn) else answer.status_code
 
 
-async def _streaming(client: httpx.AsyncClient, name: str) -> tuple[Conversation, asyncio.Task[Turn]]:
+async def _streaming(client: Client, name: str) -> tuple[Conversation, asyncio.Task[Turn]]:
     """A session whose agent writes a message every 0.2 s for 100 s."""
     conversation = await Conversation(client, name=name).create()
     turn = Turn(prompt=conversation.next_prompt())
@@ -177,7 +177,7 @@ async def _restart(run: Run, daemon: Daemon, name: str, conversations: list[Conv
     await run.case(name, check)
 
 
-async def _readiness(client: httpx.AsyncClient, expected: int) -> list[str]:
+async def _readiness(client: Client, expected: int) -> list[str]:
     """`/readyz` has this status within the bound."""
     deadline = time.monotonic() + BOUND
     while (answer := await client.get("/readyz")).status_code != expected and time.monotonic() < deadline:

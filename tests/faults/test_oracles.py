@@ -29,6 +29,12 @@ def test_frame_that_the_log_does_not_have_is_reported(frame: Frame) -> None:
     assert f"frame {frame[0]}" in problem
 
 
+def test_frame_in_a_gap_is_reported_where_none_may_be_lost() -> None:
+    assert oracles.seen_in_log([*LOG], LOG, gaps=False) == []
+    (problem,) = oracles.seen_in_log([delta("4", "c")], LOG, gaps=False)
+    assert "frame 4" in problem
+
+
 def test_ids_increase_with_the_parts_of_an_event_before_its_last_frame() -> None:
     assert oracles.numbers_increase([delta("1", ""), delta("2.1", ""), delta("2.2", ""), delta("2", ""), delta("5", "")]) == []
     assert oracles.numbers_increase([delta("1", ""), delta("1", "")])

@@ -16,12 +16,15 @@ class FaultyDriver(CliDriver):
     """The argument `--clean` starts the agent by `exec env -i`: its process has none of the gateway's variables."""
 
     name = "faulty"
+    tools_by_mcp = True
 
     def info(self) -> DriverInfo:
-        return DriverInfo(title="Faulty", description="Fails on request.", version="1.0.0", tools=(TOOL,), steers=True)
+        return DriverInfo(
+            title="Faulty", description="Fails on request.", version="1.0.0", tools=(TOOL,), app_tools=True, steers=True
+        )
 
     def session(self, spec: SessionSpec) -> Launch:
-        return Launch(Command(_argv(spec.args), spec.cwd, spec.env), EventLineCodec(open_request(spec)))
+        return Launch(Command(_argv(spec.args), spec.cwd, spec.env), EventLineCodec(open_request(spec)), spec.tool_server)
 
     def task(self, spec: TaskSpec) -> Launch:
         stdin = request("open", tools=[]) + request("prompt", content=spec.task)
