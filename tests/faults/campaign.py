@@ -6,6 +6,7 @@ import asyncio
 import random
 import tempfile
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -64,13 +65,17 @@ class Run:
     async def case(self, name: str, check: Callable[[], Awaitable[list[str]]]) -> None:
         """Run one case and record its violations; an exception is one too."""
         try:
-            async with asyncio.timeout(CASE_SECONDS):
+            async with asyncio.timeout(CASE_SECONDS) as limit:
                 problems = await check()
         except NotRun as error:
             self.report.remarks.append(f"{name}: not run: {error}")
             return
-        except TimeoutError:
-            problems = [f"not finished after {CASE_SECONDS:g} s"]
+        except TimeoutError as error:
+            problems = [
+                f"not finished after {CASE_SECONDS:g} s"
+                if limit.expired()
+                else f"a time limit was reached in {_functions(error)}"
+            ]
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
         self.record(name, problems)
@@ -93,6 +98,12 @@ class Run:
                 if start:
                     await daemon.start()
                 yield daemon
+
+
+def _functions(error: BaseException) -> str:
+    """The functions of the campaigns that an exception has passed, the outermost first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return ", ".join(f"{frame.name} (line {frame.lineno})" for frame in frames[1:] if "/tests/faults/" in frame.filename)
 
 
 Campaign = Callable[[Run], Awaitable[None]]

@@ -159,7 +159,13 @@ class Daemon:
         """Start the process and wait until it accepts connections. Raises RuntimeError."""
         await self.spawn()
         assert self.process is not None and self.process.stdout is not None
-        line = (await asyncio.wait_for(self.process.stdout.readline(), START_SECONDS)).decode()
+        try:
+            line = (await asyncio.wait_for(self.process.stdout.readline(), START_SECONDS)).decode()
+        except TimeoutError:
+            # It writes what its threads do to its log.
+            self.signal(signal.SIGABRT)
+            await self.process.communicate()
+            raise RuntimeError(f"the daemon was not ready after {START_SECONDS:g} s: {self.log_tail(5000)}") from None
         if not line.startswith("portico listening on "):
             await self.process.wait()
             raise RuntimeError(f"the daemon did not start, exit code {self.process.returncode}: {self.log_tail()}")
@@ -168,6 +174,7 @@ class Daemon:
 
     def _environment(self) -> dict[str, str]:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home / "user"), "LANG": "C.UTF-8", "PYTHONPATH": str(DRIVER)}
+        env["PYTHONFAULTHANDLER"] = "1"
         return {**env, "FAULTS": str(self.home / "faults.json"), "FAULTS_TRACE": str(self.trace)} if self.faults else env
 
     def log_tail(self, size: int = 600) -> str:

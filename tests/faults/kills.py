@@ -206,7 +206,11 @@ async def start_kills(run: Run) -> None:
     async with run.daemon() as daemon:
         for n in range(QUICK_START_KILLS if run.quick else START_KILLS):
             rng = run.random(n)
+            failures = len(run.report.failures)
             await run.case(f"start {n + 1}", partial(_kill_at_start, daemon, n, rng))
+            if len(run.report.failures) > failures and daemon.running:
+                # It may not accept connections.
+                await daemon.kill()
             if not daemon.running:
                 await daemon.start()
 

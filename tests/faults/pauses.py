@@ -65,7 +65,8 @@ async def _agent_short(daemon: Daemon, client: httpx.AsyncClient) -> list[str]:
     conversation, turn, task = await _working(client, ["text", 20, 0.1])
     await _pause(daemon.started("agent")[0], SHORT)
     await task
-    return oracles.answers_only(turn.prompt, turn.text, 21) + await conversation.check()
+    problems = [] if turn.stop and turn.stop["stopReason"] == "end_turn" else [f"the turn ended with {turn.stop}"]
+    return problems + oracles.answers_only(turn.prompt, turn.text, 21) + await conversation.check()
 
 
 async def _daemon_in_turn(daemon: Daemon, client: httpx.AsyncClient) -> list[str]:
