@@ -71,11 +71,8 @@ class Run:
             self.report.remarks.append(f"{name}: not run: {error}")
             return
         except TimeoutError as error:
-            problems = [
-                f"not finished after {CASE_SECONDS:g} s"
-                if limit.expired()
-                else f"a time limit was reached in {_functions(error)}"
-            ]
+            late = f"not finished after {CASE_SECONDS:g} s"
+            problems = [late if limit.expired() else f"a time limit was reached in {_functions(error)}"]
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
         self.record(name, problems)

@@ -45,11 +45,12 @@ async def _limit(run: Run, limit: int, agents: int, kind: str) -> None:
     """One daemon with this limit, and this kind of connections to its ports, one case after the other."""
     shell = ("/bin/sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh")
     combinations = [ports for ports in PORTS if kind != "followers" or "main" in ports]
+    counts = [limit // 4, limit + EXCESS]
     if run.quick:
-        combinations = combinations[-1:]
+        combinations, counts = combinations[-1:], counts[-1:]
     async with run.daemon(command=shell, limits={"live_agents": agents}) as daemon:
         for ports in combinations:
-            for count in (limit // 4, limit + EXCESS):
+            for count in counts:
                 name = f"limit {limit}: {count} {kind} connections on {' and '.join(ports)}"
                 await run.case(name, partial(_case, daemon, kind, ports, count, agents))
                 if not daemon.running:

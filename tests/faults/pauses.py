@@ -14,7 +14,7 @@ from tests.faults import oracles
 from tests.faults.campaign import Run
 from tests.faults.daemon import BOUND, Conversation, Daemon, Turn
 
-LIMITS = {"idle": 2.0, "start": 4.0}
+LIMITS = {"idle": 3.0, "start": 4.0}
 LONG, SHORT = 5.0, 1.0
 """Seconds of a pause, longer and shorter than the limits."""
 
