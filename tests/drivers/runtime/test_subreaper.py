@@ -25,9 +25,10 @@ async def output(command):
 
 async def main():
     async with adopted_orphans(every=0.02):
-        child, short = await output(ORPHAN.format(0.05))
+        child, short = await output(ORPHAN.format(600))
         assert await child.wait() == 0
         assert psutil.Process(short).ppid() == os.getpid()
+        os.kill(short, 9)
         while psutil.pid_exists(short):
             await asyncio.sleep(0.01)
         exits = [await asyncio.create_subprocess_exec("sh", "-c", f"exit {n}") for n in range(20)]

@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from drivers.contract.agent import Prompt
 from drivers.contract.agent_specs import Limits
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import OutputEvent, SessionEnd
 from drivers.runtime.cli_agent import CliAgent
+from tests.drivers.small_programs import gone
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = sorted((ROOT / "tests" / "scenarios").glob("*.json"))
@@ -62,4 +61,4 @@ def end(events: Sequence[OutputEvent]) -> tuple[int, str]:
 
 
 def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return not gone(pid)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.conftest import write_config
@@ -140,6 +139,7 @@ async def test_prompt_is_not_in_the_arguments_of_the_agent_process(play: Callabl
     process = await play({"text": "word"}, {"hang": True}, prompt="private-words", own=True).start()
     assert process.stdout is not None
     await process.stdout.read(4)
-    assert all("private-words" not in " ".join(agent.cmdline()) for agent in psutil.Process(process.pid).children(recursive=True))
+    (agent,) = agent_processes(process.pid)
+    assert "private-words" not in " ".join(agent.cmdline())
     process.send_signal(signal.SIGINT)
     await process.communicate()

@@ -5,6 +5,7 @@ environment.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import pytest
 from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.faulty_store import LOCKED, run_faulty_gateway
 from tests.gateway.requests import (
+    agent_processes,
     create_session,
     execute,
     get_session,
@@ -77,7 +79,7 @@ async def test_orphans_end_when_an_agent_exits_between_two_turns(
     name = write_scenario([ORPHAN, {"text": "up"}])
     await create_session(portico.client, options={"scenario": name})
     async with _orphan(tmp_path):
-        agent = next(child for child in psutil.Process().children() if "scenes" in child.cwd())
+        (agent,) = agent_processes(os.getpid())
         agent.kill()
 
 
@@ -136,7 +138,7 @@ async def test_turns_and_deletion_succeed_after_the_end_of_a_process_could_not_b
 async def test_session_goes_on_after_its_agent_could_not_be_stored(tmp_path: Path) -> None:
     async with run_faulty_gateway(gateway_config(tmp_path)) as (portico, faults):
         session = (await create_session(portico.client, "echo"))["sessionId"]
-        (agent,) = (child for child in psutil.Process().children() if child.cmdline()[-1].endswith("echo/program.py"))
+        (agent,) = agent_processes(os.getpid())
         agent.kill()
         await wait_until(lambda: not psutil.pid_exists(agent.pid))
         faults.fail("processes.*", text=LOCKED)

@@ -21,6 +21,7 @@ from tests.gateway.requests import (
     session_body,
     stream_turn,
     user_message,
+    wait_until,
 )
 
 WriteScenario = Callable[..., str]
@@ -110,7 +111,8 @@ async def test_secrets_are_not_in_files_logs_or_process_lists(
         body = {"messages": [user_message("hang")], "stream": "delta"}
         async with client.stream("POST", f"/session/{session}", json=body) as answer:
             await anext(answer.aiter_bytes())
-            (agent,) = agent_processes(daemon.pid)
+            # The agent of the task may still be exiting.
+            (agent,) = await wait_until(lambda: len(found := agent_processes(daemon.pid)) == 1 and found)
             arguments = " ".join([*agent.cmdline(), *psutil.Process(daemon.pid).cmdline()])
             for secret in ALL:
                 assert secret not in arguments
