@@ -61,6 +61,19 @@ async def test_a_process_that_ignores_end_of_input_is_signalled_and_then_killed(
     assert 0.3 <= took < 20
 
 
+async def test_a_process_that_is_started_at_sigterm_is_ended(start: StartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy machine needs more time for the signal handler and the searches.
+    monkeypatch.setattr(process_module, "TERM_SECONDS", 30.0)
+    monkeypatch.setattr(process_tree, "SEARCH_TIMEOUT", 30.0)
+    # Not `print`, which the signal may interrupt.
+    at_sigterm = "os.write(1, b'%d' % child('import time; time.sleep(600)', start_new_session=True).pid); os._exit(0)"
+    process = await start(f"def end(*_): {at_sigterm}\nsignal.signal(signal.SIGTERM, end); {IGNORES_EOF}", stdin=b"the task")
+    assert await first_line(process) == b"up"
+    await asyncio.wait_for(process.close(30.0), 60)
+    (pid,) = await lines_of(process)
+    assert gone(int(pid))
+
+
 async def test_a_task_whose_input_has_ended_is_not_waited_for(start: StartProcess) -> None:
     process = await start(IGNORES_EOF, stdin=b"the task")
     assert await first_line(process) == b"up"
@@ -151,7 +164,8 @@ async def test_close_ends_the_processes_of_a_process_that_has_exited(start: Star
 
 
 async def test_the_processes_of_a_process_that_has_exited_are_ended_without_close(start: StartProcess) -> None:
-    process = await start(STRAYS["an orphan in its own session"] + "; sys.exit(0)")
+    # It has the marker only, as on systems without tags.
+    process = await start("import resource; resource.setrlimit(10, (-1, -1)); stray(); sys.exit(0)")
     pid = int((await lines_of(process))[0])
     await until_gone(pid)
 
@@ -178,8 +192,12 @@ async def test_an_agent_without_marker_and_tag_is_ended_with_its_descendants(sta
     assert gone(int(pid)) and gone(process.pid)
 
 
-async def test_the_tag_is_there_from_the_first_instruction_on_and_not_in_this_process(start: StartProcess) -> None:
+async def test_the_tag_is_there_from_the_first_instruction_on_and_not_in_this_process(
+    start: StartProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     resource = pytest.importorskip("resource")
+    # It sets the tag of a process that runs already.
+    monkeypatch.setattr(process_module, "tag", lambda pid, marker: None)
     process = await start("import resource; print(*resource.getrlimit(10), flush=True); sys.stdin.read()")
     other = await start("import resource; print(*resource.getrlimit(10), flush=True); sys.stdin.read()")
     assert await first_line(process) != await first_line(other)
@@ -312,15 +330,18 @@ def test_every_gateway_has_an_instance_of_its_own() -> None:
     assert Spawner() is not Spawner()
 
 
-async def test_a_process_is_ended_while_file_accesses_block_all_default_threads(start: StartProcess) -> None:
-    process = await start(IGNORES_EOF)
-    assert await first_line(process) == b"up"
+async def test_a_process_is_ended_while_file_accesses_block_all_default_threads(
+    start: StartProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_tree, "SEARCH_TIMEOUT", 30.0)
+    process = await start(STRAYS["an orphan in its own session"] + "; sys.stdin.read()")
+    pid = int(await first_line(process))
     answered = threading.Event()
     loop = asyncio.get_running_loop()
     accesses = [loop.run_in_executor(None, answered.wait) for _ in range(64)]
     try:
         await asyncio.wait_for(process.close(0.0), 20)
-        assert gone(process.pid)
+        assert gone(pid) and gone(process.pid)
     finally:
         answered.set()
         await asyncio.gather(*accesses)
@@ -338,6 +359,9 @@ async def test_a_process_is_ended_without_its_search_if_that_blocks(
         await asyncio.wait_for(process.close(0.0), 20)
         assert gone(process.pid)
         assert "takes longer" in caplog.text
+        for _ in range(process_tree.SEARCH_THREADS):
+            await find_family("none.00000001")
+        assert "earlier searches are blocked" in caplog.text, "no further search waits for a thread"
     finally:
         answered.set()
     # Later searches work again.

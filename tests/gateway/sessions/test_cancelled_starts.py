@@ -137,6 +137,10 @@ async def test_cancel_that_finds_the_message_behind_the_lock_cancels_it(
     assert session.live is not None and session.live.alive
     assert (await send_turn(portico.client, session.id, "first"))["messages"][-1]["content"] == "one"
     assert not (scenes / "given").exists()
+    cancellations: list[asyncio.Task[bool]] = []
+    await session.submit(Submission(message=HELLO, began=lambda _: cancellations.append(asyncio.create_task(session.cancel()))))
+    assert await cancellations[0]
+    assert session.run is not None and session.run.agent is None, "the message was stored, and not given"
 
 
 async def test_deleted_session_ends_the_start_of_its_agent(

@@ -12,6 +12,7 @@ import pytest
 
 from drivers.contract.agent import ToolReply
 from drivers.contract.messages import UserMessage
+from drivers.runtime.cli_agent import CliAgent
 from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound, ShuttingDown, TooMany
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.client_service_routing import SessionServices
@@ -239,7 +240,7 @@ async def test_rejected_submissions_have_no_effect(
     assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
-async def test_settings_are_unchanged_when_the_run_cannot_be_stored(
+async def test_settings_are_unchanged_when_the_run_cannot_be_stored_or_its_agent_prompted(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = write_scenario([{"text": "here"}])
@@ -250,12 +251,14 @@ async def test_settings_are_unchanged_when_the_run_cannot_be_stored(
     async def failing(*_: Any, **__: Any) -> None:
         raise OSError("disk full")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(portico.gateway.store.runs, "start", failing)
-        with pytest.raises(OSError, match="disk full"):
-            await session.submit(Submission(message=HELLO, settings=faster))
-    record = await portico.gateway.store.sessions.get(session.id)
-    assert session.config == before and record is not None and record.config == before.to_json()
+    for owner, method in ((portico.gateway.store.runs, "start"), (CliAgent, "prompt")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, method, failing)
+            with pytest.raises(OSError, match="disk full"):
+                await session.submit(Submission(message=HELLO, settings=faster))
+        record = await portico.gateway.store.sessions.get(session.id)
+        assert session.config == before and record is not None and record.config == before.to_json()
+    assert session.live is None and session.state == "idle", "the agent may have the prompt"
 
 
 async def test_new_session_does_not_wait_for_calls_of_its_given_history(
