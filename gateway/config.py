@@ -21,7 +21,9 @@ _NAME = r"[A-Za-z0-9._-]+"
 _HOST = re.compile(rf"\*|(\*\.)?{_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+")
 # http and https need a host: `http://*` would allow every website.
 _ORIGIN = re.compile(
-    rf"https?://({_NAME}|\[[0-9A-Fa-f:.]+\])(:(\d+|\*))?|(?!https?:|file:)[A-Za-z][A-Za-z0-9+.-]*://(\*|{_NAME}(:(\d+|\*))?)"
+    rf"https?://({_NAME}|\[[0-9A-Fa-f:.]+\])(:(\d+|\*))?|(?!https?:|file:)[A-Za-z][A-Za-z0-9+.-]*://(\*|{_NAME}(:(\d+|\*))?)",
+    # Origins are compared in lower case.
+    re.IGNORECASE,
 )
 
 

@@ -110,7 +110,7 @@ class ClaudeDriver(CliDriver):
 
     def task(self, spec: TaskSpec) -> Launch:
         model = spec.model or spec.options.get("model")
-        argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *(("--model", model) if model else ())]
+        argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *([f"--model={model}"] if model else [])]
         command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
         return Launch(command, ClaudeCodec(once=True))
 
@@ -154,7 +154,7 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
         *tools.arguments(server_file),
         "--setting-sources",
         "" if settings == "none" else settings,
-        *(("--model", model) if model else ()),
+        *((f"--model={model}",) if model else ()),
     )
 
 

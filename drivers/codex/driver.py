@@ -97,7 +97,7 @@ class CodexDriver(CliDriver):
         argv = [native_program(spec.program), *spec.args, "exec", "--json", "--skip-git-repo-check", *SETTINGS]
         argv += [f"--model={model}"] if model else []
         argv += ["-c", f"model_reasoning_effort={json.dumps(effort)}"] if effort else []
-        argv += ["--sandbox", sandbox] if sandbox and sandbox != "default" else []
+        argv += [f"--sandbox={sandbox}"] if sandbox and sandbox != "default" else []
         # The CLI takes away one byte order mark.
         task = "\ufeff" + spec.task if spec.task.startswith("\ufeff") else spec.task
         key = _api_key(spec)

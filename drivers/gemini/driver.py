@@ -114,7 +114,7 @@ class GeminiDriver(CliDriver):
 
     def task(self, spec: TaskSpec) -> Launch:
         state, model = _state(spec), spec.model or spec.options.get("model")
-        argv = (spec.program, *spec.args, "--output-format", "stream-json", *(("--model", model) if model else ()))
+        argv = (spec.program, *spec.args, "--output-format", "stream-json", *_model_argument(model))
         files = home_files(state, task_settings(spec, user_folder(spec)))
         # Not as `--prompt`: an argument's length is limited, and every user of the machine can read it.
         command = Command(argv, spec.cwd, environment(spec, state), stdin=_task_text(spec).encode(), files=files)
@@ -138,7 +138,7 @@ class GeminiDriver(CliDriver):
         allowed = [server.name for server in spec.mcp_servers] + ([SERVER] if spec.tool_server else [])
         # Without an allowed name the CLI starts all MCP servers of the project's settings; a random name allows none of them.
         servers = [f"--allowed-mcp-server-names={name}" for name in allowed or [uuid.uuid4().hex]]
-        argv = (spec.program, *spec.args, "--acp", *servers, *(("--model", model) if model else ()))
+        argv = (spec.program, *spec.args, "--acp", *servers, *_model_argument(model))
         # For files in its working folder the CLI uses the client's methods, if declared, after it has asked by its own policy.
         methods = spec.services.supported_methods() if spec.services else frozenset()
         request = SessionRequest(
@@ -156,6 +156,11 @@ class GeminiDriver(CliDriver):
         profile = agent_profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
         command = Command(argv, spec.cwd, env, files=files)
         return Launch(command, AcpCodec(request, grants, profile), spec.tool_server)
+
+
+def _model_argument(model: str | None) -> tuple[str, ...]:
+    # As one argument: the CLI takes `--model --yolo` for two flags (0.61.0).
+    return (f"--model={model}",) if model else ()
 
 
 def _state(spec: AgentSpec) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
+from gateway.cli.terminal_text import json_text, one_line
 from gateway.config import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _lines(settings: Settings, session: str | None, limit: int, *, as_json: bool
     if not settings.store.url and not (settings.data_dir / "portico.db").exists():
         return
     for record in asyncio.run(_read(settings, session, limit)):
-        yield json.dumps(asdict(record), ensure_ascii=False) if as_json else _line(record)
+        yield json_text(json.dumps(asdict(record), ensure_ascii=False)) if as_json else _line(record)
 
 
 async def _read(settings: Settings, session: str | None, limit: int) -> list[AuditRecord]:
@@ -57,4 +58,5 @@ def _line(record: AuditRecord) -> str:
     why = f" ({record.reason})" if record.reason else ""
     who = f"{record.outcome} by {record.by}{why}"
     # Line breaks in the fields are replaced: one decision is one line.
-    return " ".join(f"{when} {record.session_id} {record.agent} {record.tool} {record.call_id} {who} {record.arguments}".split())
+    line = f"{when} {record.session_id} {record.agent} {record.tool} {record.call_id} {who} {record.arguments}"
+    return one_line(" ".join(line.split()))

@@ -18,6 +18,7 @@ from drivers.contract.agent_specs import Limits, SessionSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, ToolCall
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
+from gateway.cli.terminal_text import lines, one_line
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
 from gateway.security.redaction import Redactor
@@ -109,11 +110,12 @@ class _Terminal:
         if isinstance(event, AgentToken):
             self._status.stop()
             with suppress(BrokenPipeError):
-                sys.stdout.write(event.text)
+                # A file or a pipe gets the answer as it is.
+                sys.stdout.write(lines(event.text) if sys.stdout.isatty() else event.text)
                 sys.stdout.flush()
             self._at_line_start = event.text.endswith("\n")
         elif isinstance(event, ToolCall) and event.status == "started":
-            self._print_stderr(f"{event.name} {event.detail or ''}", "dim")
+            self._print_stderr(one_line(f"{event.name} {event.detail or ''}"), "dim")
             self._status.start()
         elif isinstance(event, Error):
             self._print_stderr(event.message, "red")
@@ -124,7 +126,7 @@ class _Terminal:
         self._status.stop()
         self._end_line()
         # Without markup: brackets in an agent's output are not styles.
-        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(lines(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _end_line(self) -> None:
         if not self._at_line_start:

@@ -22,7 +22,7 @@ from gateway.embedded_server import BoundedServer, client_connection_limit, list
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
 from gateway.security.api_keys import default_api_keys
-from gateway.security.loopback import check_no_auth
+from gateway.security.loopback import check_key_lengths, check_no_auth
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
 from gateway.server.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
@@ -64,6 +64,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         redactor = Redactor()
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         keys = () if no_auth else default_api_keys(settings)
+        check_key_lengths(settings.server.host, keys)
         gateway = Gateway(settings, keys, redactor)
         config = uvicorn_config(gateway, create_app(gateway), settings.server.host, settings.server.port)
         server = BoundedServer(config, client_connection_limit(settings.limits.live_agents))

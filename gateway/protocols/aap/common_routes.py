@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_route, public_route
 
 AfterQuery = Annotated[str | None, Query(description="The `next` of the previous page.")]
 LimitQuery = Annotated[int, Query(ge=1, le=1000, description="Items per page.")]
@@ -15,5 +15,5 @@ PAGE = 100
 
 
 def version_routers(gateway: Gateway) -> tuple[APIRouter, APIRouter]:
-    """Return a router for public routes and one for routes that need a key."""
-    return APIRouter(), APIRouter(route_class=authenticated_route(gateway.auth))
+    """Return a router for routes that need no key, and one for those that do. Both answer 401 to a wrong key."""
+    return APIRouter(route_class=public_route(gateway.auth)), APIRouter(route_class=authenticated_route(gateway.auth))

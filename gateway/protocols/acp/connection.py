@@ -66,7 +66,7 @@ LOGIN = AuthMethodAgent(
     description="Log in with the agent's own program on the machine of the gateway, then choose this.",
 )
 MAX_CONCURRENT_MESSAGES = 1000
-"""Requests and notifications handled at the same time. Prompts in progress do not count."""
+"""Requests, notifications and invalid messages handled at the same time. Prompts in progress do not count."""
 _LOGIN_REQUIRED = frozenset({"session/new", "session/load", "session/resume", "session/fork", "session/prompt"})
 
 
@@ -95,13 +95,14 @@ class Connection:
         """
         # The type of `message` is not checked by the transports.
         problem = _problem(message)
-        if problem is not None:
-            return self._begin(self._client.respond_error(None, RpcError(INVALID_REQUEST, problem)))
-        if "method" not in message:
+        if problem is None and "method" not in message:
+            # Not limited: messages at work may wait for this answer.
             return self._client.resolve(message)
-        method, params = message["method"], message.get("params")
         while len(self._tasks) >= MAX_CONCURRENT_MESSAGES:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        if problem is not None:
+            return self._begin(self._client.respond_error(None, RpcError(INVALID_REQUEST, problem)))
+        method, params = message["method"], message.get("params")
         if "id" in message:
             self._begin(self._request(message["id"], method, params))
         else:

@@ -229,7 +229,7 @@ def test_the_authentication_type_is_set(tmp_path: Path, user: Path) -> None:
 def test_no_prompt_or_secret_is_in_the_arguments(tmp_path: Path) -> None:
     driver, options = GeminiDriver(), {"api_key": "s3cret", "model": "m"}
     task = driver.task(TaskSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", task="/do")).command
-    assert task.argv == ("gemini", "--output-format", "stream-json", "--model", "m")
+    assert task.argv == ("gemini", "--output-format", "stream-json", "--model=m")
     assert task.stdin == b"\n/do"
     session = driver.session(SessionSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", system="be kind")).command
     assert "s3cret" not in str(session.argv)

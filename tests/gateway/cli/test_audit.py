@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import Store
+from gateway.store import AuditRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway
 from tests.gateway.portico_command import PorticoCommand
@@ -37,6 +37,22 @@ async def test_audit_prints_the_decisions_of_sessions(
     assert (record["session_id"], record["outcome"], record["by"]) == (sessions[0], "trusted", "trust")
     _, out, _ = await PorticoCommand(tmp_path, "audit", "--limit", "1").run()
     assert out.splitlines() == [line]
+
+
+async def test_audit_prints_no_control_characters(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    store = await Store.open(sqlite_url(tmp_path / "data"))
+    hidden = "a\x1b[2K\x1b]52;c;aGk=\x07\x08\x9b31m\u202eb\u2028\x7f"
+    await store.audit.append(
+        [AuditRecord(1.0, "sess_1", "run_1", hidden, hidden, hidden, hidden, hidden, hidden, f'{{"x": "{hidden}"}}')]
+    )
+    await store.close()
+    _, text, _ = await PorticoCommand(tmp_path, "audit").run()
+    _, as_json, _ = await PorticoCommand(tmp_path, "audit", "--json").run()
+    for out in (text, as_json):
+        assert out.endswith("\n") and out.removesuffix("\n").isprintable()
+    assert r"a\x1b[2K\x1b]52;c;aGk=\x07\x08\x9b31m\u202eb" in text
+    assert json.loads(as_json)["call_id"] == hidden
 
 
 async def test_audit_without_data_prints_nothing_and_creates_no_data(tmp_path: Path) -> None:

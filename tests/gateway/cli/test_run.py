@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.cli.terminal_text import lines
 from tests.conftest import write_config
 from tests.daemon import gateway_config
 from tests.gateway.portico_command import PorticoCommand
@@ -58,6 +59,22 @@ async def test_tool_calls_and_errors_are_on_standard_error(play: Callable[..., P
     assert "own [bold]a[/bold] file" in err
     assert "the model failed [/no] to ***" in err
     assert "tok-1234" not in err
+
+
+async def test_control_characters_are_not_printed(play: Callable[..., PorticoCommand]) -> None:
+    hidden = "\x1b[2K\x1b]0;t\x07\x9b31m"
+    call = {"tool_call": {"name": f"own{hidden}", "detail": f"a{hidden}\nb"}}
+    end = {"stop": {"reason": "error", "message": f"failed{hidden}\nagain"}}
+    _, out, err = await play({"text": f"a{hidden}"}, call, {"stderr": f"e{hidden}"}, end).run()
+    assert out == f"a{hidden}\n", "not a terminal"
+    shown = r"\x1b[2K\x1b]0;t\x07\x9b31m"
+    assert f"own{shown} a{shown}\\nb\n" in err
+    assert f"failed{shown}\nagain\n" in err
+    assert err.replace("\n", "").isprintable()
+
+
+def test_text_for_a_terminal_keeps_line_breaks_and_tabs() -> None:
+    assert lines("ä\tb\r\nc\rd\u200be\n") == "ä\tb\r\nc\\rd\\u200be\n"
 
 
 async def test_crash_prints_standard_error_of_the_agent(play: Callable[..., PorticoCommand]) -> None:

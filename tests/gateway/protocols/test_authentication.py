@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.aap_client import BASE_URLS
 from tests.gateway.requests import expect_error, session_body
@@ -59,6 +61,17 @@ async def test_every_endpoint_refuses_a_missing_or_wrong_key(portico: RunningGat
         assert answer.headers["www-authenticate"] == "Bearer"
         assert "portico key" in answer.json()["error"]
         assert KEY not in answer.text
+
+
+@pytest.mark.parametrize("base", ["", "/aap/v1", "/aap/v2", "/aap/v3"])
+async def test_meta_needs_no_key_and_refuses_a_wrong_one(portico: RunningGateway, base: str) -> None:
+    assert (await portico.client.get(f"{base}/meta")).status_code == 200
+    del portico.client.headers["Authorization"]
+    assert (await portico.client.get(f"{base}/meta")).status_code == 200
+    for authorization in filter(None, WRONG):
+        answer = await portico.client.get(f"{base}/meta", headers={"Authorization": authorization})
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "agents" not in answer.json()
 
 
 async def test_every_documented_endpoint_is_covered(portico: RunningGateway) -> None:

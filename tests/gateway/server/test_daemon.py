@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.security.loopback import check_no_auth
+from gateway.security.loopback import check_key_lengths, check_no_auth
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
 from tests.gateway.portico_command import PorticoCommand
@@ -149,6 +149,21 @@ def test_check_no_auth_rejects_hosts_that_are_not_loopback(host: str) -> None:
     check_no_auth(host, no_auth=False)
     with pytest.raises(ConfigError, match="--no-auth"):
         check_no_auth(host, no_auth=True)
+
+
+async def test_short_key_on_a_public_address_is_rejected(tmp_path: Path) -> None:
+    command = PorticoCommand(tmp_path, "serve", "--port", "0", "--host", "0.0.0.0", env={"PORTICO_API_KEY": "x" * 15})
+    code, out, err = await command.run()
+    assert (code != 0, out) == (True, "")
+    assert "PORTICO_API_KEY" in err and "16 characters" in err and "x" * 15 not in err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_key_lengths_are_checked_for_hosts_that_are_not_loopback(host: str) -> None:
+    check_key_lengths("127.0.0.1", ["short"])
+    check_key_lengths(host, ["x" * 16])
+    with pytest.raises(ConfigError, match="16 characters"):
+        check_key_lengths(host, ["x" * 16, "y" * 15])
 
 
 async def test_no_auth_with_a_configured_public_address_is_rejected(tmp_path: Path) -> None:

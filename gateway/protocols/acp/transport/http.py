@@ -146,6 +146,8 @@ def _message(body: bytes) -> dict[str, Any]:
         raise _BatchNotSupported()
     if not isinstance(message, dict):
         raise BadRequest("the body must be one JSON-RPC message, an object")
+    if "method" in message and not isinstance(message["method"], str):
+        raise BadRequest("method: must be a string")
     return message
 
 

@@ -12,7 +12,9 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from gateway.protocols.acp import connection
 from gateway.protocols.acp.transport import http, http_streams, websocket
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
 
@@ -35,7 +37,7 @@ async def test_invalid_json_is_refused_and_the_connection_stays_open(portico: Ru
         assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 202
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "null", '{"id": 1.5, "method": "x"}', '{"method": 3}', "{}"])
+@pytest.mark.parametrize("text", ["[]", "3", "null", '{"id": 1.5, "method": "x"}', '{"method": 3}', '{"method": {}}', "{}"])
 async def test_json_that_is_not_a_message_is_refused_and_the_connection_stays_open(portico: RunningGateway, text: str) -> None:
     async with socket_to(portico) as socket:
         await socket.send(text)
@@ -205,3 +207,24 @@ async def test_every_request_of_a_burst_is_answered(portico: RunningGateway) -> 
                 answered.add(json.loads(await socket.recv())["id"])
         await sending
         assert answered == set(range(1, 3001))
+
+
+@pytest.mark.parametrize("message", [[], 3, {}, {"id": [], "method": "x"}, {"jsonrpc": "2.0", "id": 1, "method": {}}])
+async def test_invalid_messages_count_against_the_limit_of_messages_at_work(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, message: Any
+) -> None:
+    monkeypatch.setattr(connection, "MAX_CONCURRENT_MESSAGES", 5)
+    reads = asyncio.Event()
+
+    async def send(_: dict[str, Any]) -> None:
+        await reads.wait()
+
+    client = connection.Connection(portico.gateway, "echo", ADMINISTRATOR, send)
+    for _ in range(5):
+        await client.receive(message)
+    sixth = asyncio.create_task(client.receive(message))
+    assert await asyncio.wait([sixth], timeout=0.02) == (set(), {sixth})
+    reads.set()
+    await sixth
+    await client.drain(10)
+    await client.close()

@@ -29,6 +29,7 @@ JSON = {**BEARER, "Content-Type": "application/json"}
         (b"{", {}, 400, "not JSON"),
         (b"[]", {}, 501, "no batches"),
         (b'"x"', {}, 400, "object"),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": {}}', {}, 400, "method: must be a string"),
         (json.dumps(rpc("session/new", {})).encode(), {}, 400, "initialize first"),
         (json.dumps({"method": "initialize", "params": {}}).encode(), {}, 400, "id"),
         (json.dumps(rpc("session/new", {})).encode(), {"Acp-Connection-Id": "gone"}, 404, "no such connection"),
@@ -54,6 +55,10 @@ async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -
         assert (missing.status_code, "Acp-Session-Id: missing" in missing.text) == (400, True)
         other = await client.post(url, json=prompt, headers={**connection_header, "Acp-Session-Id": "b"})
         assert (other.status_code, "params.sessionId" in other.text) == (400, True)
+        for method in ({}, [], 3, None):
+            invalid = {"jsonrpc": "2.0", "id": 3, "method": method, "params": {"sessionId": "a"}}
+            refused = await client.post(url, json=invalid, headers=connection_header)
+            assert (refused.status_code, refused.json()) == (400, {"error": "method: must be a string"})
         unknown = await client.post(url, json=prompt, headers={**connection_header, "Acp-Session-Id": "a"})
         assert unknown.status_code == 202
         assert (await client.get(url, headers={**connection_header, "Accept": "application/json"})).status_code == 406
