@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from drivers.contract.client_services import (
     CREATE,
@@ -31,7 +31,10 @@ from drivers.contract.client_services import (
 )
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Process, Spawner
+
+Result = TypeVar("Result")
 
 MAX_PENDING, MAX_PENDING_BYTES = 1000, 64 * 1024 * 1024
 """Requests of an agent that may be pending, and the bytes of text in them; a single one may be larger."""
@@ -39,6 +42,8 @@ LARGE_RESPONSES, MAX_AT_ONCE = frozenset({READ, "terminal/output"}), 4
 """Methods with long responses, and how many of their requests are handled at a time; the others wait."""
 MAX_TERMINALS = 32
 """Terminals of an agent that it has not released."""
+MAX_ACCESSES = 4
+"""File accesses of an agent at a time; the others wait."""
 MAX_FILE = 32 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of a terminal's output that are kept; older output is dropped."""
@@ -121,7 +126,7 @@ class ClientRequests:
         self._forwarded: dict[asyncio.Task[ClientResponse], ClientRequest] = {}
         self._closed = False
         self._wait_until_writable = wait_until_writable
-        self._large = asyncio.Semaphore(MAX_AT_ONCE)
+        self._large, self._accessing = asyncio.Semaphore(MAX_AT_ONCE), asyncio.Semaphore(MAX_ACCESSES)
         self._pending_bytes = self._creating = self._runs = 0
 
     @property
@@ -203,7 +208,9 @@ class ClientRequests:
                 raise RequestError(f"{request.method}: the session's client does not support it", METHOD_NOT_FOUND)
             params = _validated(request)
             if client is not None:
-                return await self._forward(client, self._confined(request))
+                run, request = self._runs, await self._confined(request)
+                over = (run != self._runs and request.method != WAIT) or self._closed
+                return _run_over(request) if over else await self._forward(client, request)
             return ClientResponse(await handler(self, params))
         except RequestError as error:
             return ClientResponse(error=str(error), code=error.code)
@@ -226,7 +233,11 @@ class ClientRequests:
         terminals, self._terminals = list(self._terminals.values()), {}
         await asyncio.gather(*(terminal.end() for terminal in terminals))
 
-    def _confined(self, request: ClientRequest) -> ClientRequest:
+    async def _in_thread(self, access: Callable[[], Result]) -> Result:
+        async with self._accessing:
+            return await in_thread(access)
+
+    async def _confined(self, request: ClientRequest) -> ClientRequest:
         """The request as it is sent to the client, with a path that is allowed here too. Raises RequestError."""
         name = "cwd" if request.method == CREATE else "path"
         path = request.params.get(name)
@@ -234,10 +245,13 @@ class ClientRequests:
             path = path or str(self._folder)
         if path is None:
             return request
+        return replace(request, params={**request.params, name: await self._in_thread(lambda: self._normalized(path))})
+
+    def _normalized(self, path: str) -> str:
         # Without `..`: many clients remove it before they follow links, and would open another file than `_inside` has checked.
         path = os.path.normpath(path)
         self._inside(path)
-        return replace(request, params={**request.params, name: path})
+        return path
 
     async def _forward(self, client: ClientServices, request: ClientRequest) -> ClientResponse:
         """The client's response. Clients have various errors for a file that does not exist: they get one code."""
@@ -251,12 +265,16 @@ class ClientRequests:
         if task.cancelled():
             return _run_over(request)
         answer = task.result()
-        if answer.error is None or request.method != READ or await asyncio.to_thread(os.path.exists, request.params["path"]):
+        if (
+            answer.error is None
+            or request.method != READ
+            or await self._in_thread(lambda: os.path.exists(request.params["path"]))
+        ):
             return answer
         return replace(answer, code=RESOURCE_NOT_FOUND)
 
     async def _read_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        text = await asyncio.to_thread(_read, self._inside(params["path"]))
+        text = await self._in_thread(lambda: _read(self._inside(params["path"])))
         line, limit = params.get("line"), params.get("limit")
         if line is not None or limit is not None:
             start = max((line or 1) - 1, 0)
@@ -264,11 +282,11 @@ class ClientRequests:
         return {"content": text}
 
     async def _write_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        await asyncio.to_thread(_write, self._inside(params["path"]), params["content"])
+        await self._in_thread(lambda: _write(self._inside(params["path"]), params["content"]))
         return {}
 
     async def _create(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        folder = self._inside(params["cwd"]) if params.get("cwd") else self._folder
+        folder = await self._in_thread(lambda: self._inside(params["cwd"])) if params.get("cwd") else self._folder
         given = {variable["name"]: variable["value"] for variable in params.get("env") or ()}
         argv = _shell(params["command"], params.get("args") or ())
         limit = params.get("outputByteLimit")

@@ -18,6 +18,7 @@ import psutil
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.file_threads import in_thread
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import (
     KILL_SECONDS,
@@ -255,7 +256,10 @@ class Spawner:
             lines: Whether `read_lines` returns whole lines. If not, it returns the chunks of output as they are.
         """
         marker = new_marker(self._instance)
-        await asyncio.to_thread(_prepare, command)
+        try:
+            await in_thread(_prepare, command)
+        except OSError as error:
+            raise AgentUnavailable(f"{command.cwd} cannot be used: {error.strerror or error}") from error
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
         starting = asyncio.ensure_future(self._start(command, marker, None if lines else Unsplit()))
         try:

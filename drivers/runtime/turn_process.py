@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, Re
 from drivers.contract.events import Error, OutputEvent, SessionEnd
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import Driver, with_tool_server
+from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Spawner
 
 
@@ -87,11 +89,11 @@ class TurnProcessDriver(Driver):
 
     async def _check_start(self, spec: SessionSpec) -> None:
         """Raises AgentUnavailable for what would fail the first turn's start."""
-        if not spec.cwd.is_dir():
+        if not await in_thread(spec.cwd.is_dir):
             raise AgentUnavailable(f"the working folder {spec.cwd} is not there; make it, or set the agent's cwd to one that is")
         if self.info().program is None:
             return
-        if await asyncio.to_thread(shutil.which, spec.program, path=spec.env.get("PATH")) is None:
+        if await in_thread(shutil.which, spec.program, os.F_OK | os.X_OK, spec.env.get("PATH")) is None:
             raise AgentUnavailable(f"the program {spec.program!r} is not there or not executable")
 
 

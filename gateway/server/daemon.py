@@ -16,6 +16,7 @@ from contextlib import suppress
 import uvicorn
 from starlette.types import ASGIApp
 
+from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.config import Settings
 from gateway.embedded_server import BoundedServer, client_connection_limit, listening_address
@@ -165,11 +166,12 @@ class _Daemon:
 
 
 async def _threads_end(threads: ThreadPoolExecutor, seconds: float) -> bool:
-    """Let the threads end their work. Return whether they have ended after so many seconds at most."""
+    """Let these threads and file accesses end. Return whether they have ended after so many seconds at most."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def wait() -> None:
         threads.shutdown()
+        wait_for_threads()
         # The loop is closed if the threads have taken longer.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(ended.set)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,21 @@ async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
         assert shown.result["output"] == f"{tmp_path / 'work'}\n"
     finally:
         await host.close()
+
+
+async def test_file_accesses_do_not_wait_for_the_default_threads(host: ClientRequests, tmp_path: Path) -> None:
+    path, blocked = str(tmp_path / "work" / "file"), threading.Event()
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    threads.submit(blocked.wait)
+    try:
+        async with asyncio.timeout(30):
+            assert (await ask(host, "fs/write_text_file", path=path, content="x")).error is None
+            assert (await ask(host, "fs/read_text_file", path=path)).result == {"content": "x"}
+            created = await ask(host, "terminal/create", command="true", cwd=str(tmp_path / "work"))
+            assert (await ask(host, "terminal/release", terminalId=created.result["terminalId"])).error is None
+    finally:
+        blocked.set()
 
 
 async def test_invalid_requests_are_errors(host: ClientRequests, tmp_path: Path) -> None:

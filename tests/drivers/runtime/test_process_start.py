@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -12,6 +13,7 @@ import pytest
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import MARKER
 from tests.drivers.small_programs import StartProcess, lines_of, python
@@ -111,3 +113,22 @@ async def test_the_program_is_searched_on_the_path_of_its_environment(tmp_path: 
     process = await Spawner().spawn(Command((program.name,), tmp_path, {"PATH": f"{program.parent}:/usr/bin:/bin"}))
     assert await lines_of(process) == [b"hello"]
     await process.close(0.0)
+
+
+async def test_starts_that_a_file_system_blocks_do_not_delay_others(tmp_path: Path, start: StartProcess) -> None:
+    os.mkfifo(tmp_path / "blocked")
+    command = Command(python("pass"), tmp_path, {}, files={tmp_path / "blocked": b""})
+    # More than the default threads of the event loop.
+    blocked = [asyncio.create_task(Spawner("test").spawn(command)) for _ in range(33)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(30):
+            assert await lines_of(await start("print('begun')")) == [b"begun"]
+        assert not any(task.done() for task in blocked)
+    finally:
+        for task in blocked:
+            task.cancel()
+        await asyncio.wait(blocked)
+        reader = os.open(tmp_path / "blocked", os.O_RDONLY | os.O_NONBLOCK)
+        await asyncio.to_thread(wait_for_threads)
+        os.close(reader)

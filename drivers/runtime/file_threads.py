@@ -1,0 +1,62 @@
+"""Runs file accesses in a thread each, so that those that a file system does not answer block no others."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+MAX_THREADS = 256
+"""File accesses that may be under way at the same time, blocked ones included."""
+
+_running = set[threading.Thread]()
+
+
+async def in_thread(access: Callable[..., Result], *args: object) -> Result:
+    """Call a function in a new thread and return its result. Raises what it raises, and OSError while MAX_THREADS are running.
+
+    Cancelling does not end the thread.
+    """
+    if len(_running) >= MAX_THREADS:
+        raise OSError(errno.EAGAIN, f"{MAX_THREADS} file accesses are under way or blocked already")
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def set_result(result: Result | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = access(*args)
+        except BaseException as raised:
+            error = raised
+        _running.discard(thread)
+        # The loop may be closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(set_result, result, error)
+
+    thread = threading.Thread(target=run, name="file-access")
+    _running.add(thread)
+    try:
+        thread.start()
+    except BaseException:
+        _running.discard(thread)
+        raise
+    return await done
+
+
+def wait_for_threads() -> None:
+    """Block until all file accesses that are under way have ended."""
+    for thread in list(_running):
+        thread.join()
