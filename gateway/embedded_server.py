@@ -16,7 +16,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import socket
 import time
 from collections import deque
@@ -29,19 +28,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = logging.getLogger(__name__)
 
-WATCH_DISCONNECT = "portico.watch_disconnect"
-"""The key in `scope["extensions"]` of a function without parameters. An application calls it before it waits for
-`http.disconnect` without having begun its response: otherwise a client may be gone without notice until then."""
-CLOSE_AT_EOF = "portico.close_at_eof"
-"""The key in `scope["extensions"]` that an application sets if a client that has closed its side of the connection is gone."""
-EVENT_STREAM = "portico.event_stream"
-"""The key in `scope["extensions"]` that an application sets if its response is an event stream."""
-BASE_DESCRIPTORS = 64
-"""File descriptors for the store, the log, the sockets and the files that are open for a moment (13 of an idle daemon)."""
-AGENT_DESCRIPTORS = 8
-"""File descriptors for an agent: three pipes, and while it starts twice as many; its transcript."""
-MAX_DESCRIPTORS = 65536
-"""What is assumed where the number of open files is not limited."""
 ACCEPT_BATCH = 64
 """Connections that are accepted before other events are handled."""
 ACCEPT_RETRY = 1.0
@@ -59,23 +45,6 @@ REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %d\r\nretry-after: 5\r\n"
     b"connection: close\r\n\r\n%b" % (len(_BODY), _BODY)
 )
-
-
-def agent_connection_limit(live_agents: int) -> int:
-    """The most connections of agents to the gateway's MCP server."""
-    return min(16 + 4 * live_agents, _descriptors() // 8)
-
-
-def client_connection_limit(live_agents: int) -> int:
-    """The most connections of clients, so that `live_agents` agents can always start: a part of the limit of open files."""
-    descriptors = _descriptors()
-    reserved = BASE_DESCRIPTORS + AGENT_DESCRIPTORS * live_agents + agent_connection_limit(live_agents)
-    return max(descriptors - reserved, descriptors // 4)
-
-
-def _descriptors() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 
 
 class BoundedServer(uvicorn.Server):

@@ -13,7 +13,7 @@ from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
-from gateway.embedded_server import agent_connection_limit
+from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.listener import McpHost
 from gateway.observability.audit import AuditLog
 from gateway.observability.health import ReadinessCheck

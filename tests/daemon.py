@@ -15,7 +15,8 @@ from typing import IO, Any
 import httpx
 
 from gateway.config import parse
-from gateway.embedded_server import EmbeddedServer, client_connection_limit, listening_address
+from gateway.embedded_server import EmbeddedServer, listening_address
+from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config

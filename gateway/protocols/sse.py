@@ -14,7 +14,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
-from gateway.embedded_server import CLOSE_AT_EOF, EVENT_STREAM
+from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM
 from gateway.errors import Unauthorized
 
 # Streams end when their runs end. sse-starlette would end them at the first signal, before the last event.

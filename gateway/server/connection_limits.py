@@ -30,7 +30,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway.embedded_server import CLOSE_AT_EOF, EVENT_STREAM, WATCH_DISCONNECT
+from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM, WATCH_DISCONNECT
 
 MAX_HEAD_BYTES = 64 * 1024
 """Size limit of a request line with its headers."""

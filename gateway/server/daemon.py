@@ -19,7 +19,8 @@ from starlette.types import ASGIApp
 from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.config import Settings
-from gateway.embedded_server import BoundedServer, client_connection_limit, listening_address
+from gateway.embedded_server import BoundedServer, listening_address
+from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
 from gateway.security.api_keys import default_api_keys

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE
-from gateway.embedded_server import WATCH_DISCONNECT
+from gateway.asgi_extensions import WATCH_DISCONNECT
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel

@@ -14,13 +14,8 @@ import httpx
 import pytest
 import uvicorn
 
-from gateway.embedded_server import (
-    BASE_DESCRIPTORS,
-    EmbeddedServer,
-    agent_connection_limit,
-    client_connection_limit,
-    listening_address,
-)
+from gateway.embedded_server import EmbeddedServer, listening_address
+from gateway.file_descriptors import BASE_DESCRIPTORS, agent_connection_limit, client_connection_limit
 from gateway.mcp.listener import Listener
 from gateway.server.connection_limits import HeaderLimitProtocol
 from tests.gateway.requests import wait_until

@@ -1,0 +1,11 @@
+"""Keys in `scope["extensions"]` by which applications and the HTTP server notify each other about the client's connection."""
+
+from __future__ import annotations
+
+WATCH_DISCONNECT = "portico.watch_disconnect"
+"""The key in `scope["extensions"]` of a function without parameters. An application calls it before it waits for
+`http.disconnect` without having begun its response: otherwise a client may be gone without notice until then."""
+CLOSE_AT_EOF = "portico.close_at_eof"
+"""The key in `scope["extensions"]` that an application sets if a client that has closed its side of the connection is gone."""
+EVENT_STREAM = "portico.event_stream"
+"""The key in `scope["extensions"]` that an application sets if its response is an event stream."""
