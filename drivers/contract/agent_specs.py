@@ -17,6 +17,7 @@ from drivers.contract.tool_server import ToolHost, ToolServer
 class AgentSpec:
     """Where and as what an agent runs: program and arguments, working folder, and its whole environment.
 
+    `cwd` is a real path: a symbolic link in it has been created since it was checked, and the process is not started there.
     `state` is a folder of its own, for what the CLI keeps of this session or task; it is removed with it. The driver makes
     it if it needs one; None where nothing is to be kept.
     """

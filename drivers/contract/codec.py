@@ -19,7 +19,10 @@ from drivers.contract.tool_server import ToolServer
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start. `files` are written first (mode 0600). `stdin` is written and closed; None leaves it open."""
+    """A process to start. `files` are written first (mode 0600). `stdin` is written and closed; None leaves it open.
+
+    `cwd` is a real path: the process is not started where one of its components is a symbolic link.
+    """
 
     argv: tuple[str, ...]
     cwd: Path

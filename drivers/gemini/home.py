@@ -213,4 +213,5 @@ def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 def temporary_state() -> Path:
     """A state folder for an agent that was given none. The caller removes it."""
-    return Path(tempfile.mkdtemp(prefix="portico-gemini-", dir=os.environ.get("TMPDIR")))
+    # Real, as the working folder of a probe must be.
+    return Path(tempfile.mkdtemp(prefix="portico-gemini-", dir=os.environ.get("TMPDIR"))).resolve()

@@ -31,6 +31,7 @@ from drivers.contract.client_services import (
 )
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Process, Spawner
 
@@ -102,9 +103,9 @@ class ClientRequests:
     """The requests of one agent. `close` ends every terminal and cancels the requests that wait for the client.
 
     Parameters:
-        folder: The working folder.
+        folder: The working folder, as a real path.
         env: The environment of terminals.
-        others: Folders besides the working folder that requests may use.
+        others: Folders besides the working folder that requests may use, as real paths.
         client: Handles the requests that the session's client supports.
         wait_until_writable: Returns once the CLI can get a large response, because it has read those before.
     """
@@ -119,7 +120,7 @@ class ClientRequests:
         wait_until_writable: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._folder, self._env, self._spawner, self._client = folder, env, spawner, client
-        self._folders = (folder, *others)
+        self._files = ConfinedFolders((folder, *others))
         self._terminals: dict[str, Terminal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_run: set[asyncio.Task[None]] = set()
@@ -214,6 +215,8 @@ class ClientRequests:
             return ClientResponse(await handler(self, params))
         except RequestError as error:
             return ClientResponse(error=str(error), code=error.code)
+        except OutsideFolders as error:
+            return ClientResponse(error=str(error), code=INVALID_PARAMS)
         except FileNotFoundError as error:
             return ClientResponse(error=f"{error.filename!r} does not exist", code=RESOURCE_NOT_FOUND)
         except (OSError, AgentUnavailable) as error:
@@ -238,7 +241,10 @@ class ClientRequests:
             return await in_thread(access)
 
     async def _confined(self, request: ClientRequest) -> ClientRequest:
-        """The request as it is sent to the client, with a path that is allowed here too. Raises RequestError."""
+        """The request as it is sent to the client, with a path that is allowed here too.
+
+        Raises OutsideFolders, OSError, ValueError.
+        """
         name = "cwd" if request.method == CREATE else "path"
         path = request.params.get(name)
         if request.method == CREATE:
@@ -248,9 +254,9 @@ class ClientRequests:
         return replace(request, params={**request.params, name: await self._in_thread(lambda: self._normalized(path))})
 
     def _normalized(self, path: str) -> str:
-        # Without `..`: many clients remove it before they follow links, and would open another file than `_inside` has checked.
+        # Without `..`: many clients remove it before they follow links, and would open another file than is checked here.
         path = os.path.normpath(path)
-        self._inside(path)
+        self._files.exists(path)
         return path
 
     async def _forward(self, client: ClientServices, request: ClientRequest) -> ClientResponse:
@@ -268,13 +274,13 @@ class ClientRequests:
         if (
             answer.error is None
             or request.method != READ
-            or await self._in_thread(lambda: os.path.exists(request.params["path"]))
+            or await self._in_thread(lambda: self._files.exists(request.params["path"]))
         ):
             return answer
         return replace(answer, code=RESOURCE_NOT_FOUND)
 
     async def _read_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        text = await self._in_thread(lambda: _read(self._inside(params["path"])))
+        text = await self._in_thread(lambda: _read(self._files, params["path"]))
         line, limit = params.get("line"), params.get("limit")
         if line is not None or limit is not None:
             start = max((line or 1) - 1, 0)
@@ -282,11 +288,12 @@ class ClientRequests:
         return {"content": text}
 
     async def _write_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        await self._in_thread(lambda: _write(self._inside(params["path"]), params["content"]))
+        await self._in_thread(lambda: _write(self._files, params["path"], params["content"]))
         return {}
 
     async def _create(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        folder = await self._in_thread(lambda: self._inside(params["cwd"])) if params.get("cwd") else self._folder
+        # The spawner opens it without following a link that has been created since.
+        folder = await self._in_thread(lambda: self._files.real_path(params["cwd"])) if params.get("cwd") else self._folder
         given = {variable["name"]: variable["value"] for variable in params.get("env") or ()}
         argv = _shell(params["command"], params.get("args") or ())
         limit = params.get("outputByteLimit")
@@ -330,19 +337,6 @@ class ClientRequests:
             raise RequestError(f"there is no terminal {params['terminalId']!r}", RESOURCE_NOT_FOUND)
         return self._terminals[params["terminalId"]]
 
-    def _inside(self, path: str) -> Path:
-        """The real path. Raises RequestError for one that is not absolute or not inside the folders."""
-        if not os.path.isabs(path):
-            raise RequestError(f"{path!r} is not an absolute path")
-        try:
-            real = Path(path).resolve()
-        except RuntimeError:
-            raise RequestError(f"{path!r} contains a symbolic link to itself") from None
-        if not any(real.is_relative_to(folder.resolve()) for folder in self._folders):
-            others = f" or in {', '.join(map(str, self._folders[1:]))}" if self._folders[1:] else ""
-            raise RequestError(f"{path!r} is not in the working folder {self._folder}{others}")
-        return real
-
 
 def _validated(request: ClientRequest) -> dict[str, Any]:
     from drivers.runtime.client_request_params import validated
@@ -366,23 +360,21 @@ def _shell(command: str, args: Any) -> tuple[str, ...]:
     return "/bin/sh", "-c", f"exec 2>&1\n{command}"
 
 
-def _read(path: Path) -> str:
-    # Neither a FIFO, which would block, nor a link that was created since the path was resolved.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+def _read(files: ConfinedFolders, path: str) -> str:
+    # O_NONBLOCK: a FIFO would block.
+    with open(files.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise RequestError(f"{str(path)!r} is not a regular file")
+            raise RequestError(f"{path!r} is not a regular file")
         if found.st_size > MAX_FILE:
-            raise RequestError(f"{str(path)!r} has more than {MAX_FILE // 1024 // 1024} MiB")
+            raise RequestError(f"{path!r} has more than {MAX_FILE // 1024 // 1024} MiB")
         return file.read().decode("utf-8", "replace")
 
 
-def _write(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
-    with open(os.open(path, flags, 0o666), "wb") as file:
+def _write(files: ConfinedFolders, path: str, content: str) -> None:
+    with open(files.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, parents=True), "wb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RequestError(f"{str(path)!r} is not a regular file")
+            raise RequestError(f"{path!r} is not a regular file")
         file.truncate()
         file.write(content.encode())
 

@@ -6,18 +6,21 @@ Codecs interpret the lines (drivers/contract/codec.py); the agent enforces time 
 from __future__ import annotations
 
 import asyncio
+import errno
+import functools
 import logging
 import os
 import signal
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.confined_files import open_folder
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import (
@@ -252,16 +255,19 @@ class Spawner:
     async def spawn(self, command: Command, *, lines: bool = True) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started.
 
+        Its working folder is opened without following symbolic links, and the process starts in the folder that was opened: a
+        link that another process creates in the path leads it nowhere.
+
         Parameters:
             lines: Whether `read_lines` returns whole lines. If not, it returns the chunks of output as they are.
         """
         marker = new_marker(self._instance)
         try:
-            await in_thread(_prepare, command)
+            folder = await _prepared(command)
         except OSError as error:
             raise AgentUnavailable(f"{command.cwd} cannot be used: {error.strerror or error}") from error
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
-        starting = asyncio.ensure_future(self._start(command, marker, None if lines else Unsplit()))
+        starting = asyncio.ensure_future(self._start(command, folder, marker, None if lines else Unsplit()))
         try:
             process = await asyncio.shield(starting)
             await process.enter_in_ledger()
@@ -270,7 +276,7 @@ class Spawner:
             raise
         return process
 
-    async def _start(self, command: Command, marker: str, splitter: Splitter | None) -> Process:
+    async def _start(self, command: Command, folder: int, marker: str, splitter: Splitter | None) -> Process:
         loop = asyncio.get_running_loop()
         env = {**command.env, MARKER: marker}
 
@@ -281,10 +287,13 @@ class Spawner:
 
         try:
             transport, pipes = await loop.subprocess_exec(
-                pipes_of_tagged_child, *command.argv, cwd=command.cwd, env=env, start_new_session=True
+                pipes_of_tagged_child, *command.argv, env=env, start_new_session=True, **_working_folder(folder)
             )
         except (OSError, ValueError) as error:
-            raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {error}") from error
+            reason = str(error).replace(f"/proc/self/fd/{folder}", str(command.cwd))
+            raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {reason}") from error
+        finally:
+            os.close(folder)
         process = Process(transport, pipes, marker, self._ledger, self._recorder)
         tag(process.pid, marker)
         if self._recorder:
@@ -300,16 +309,52 @@ async def _undo(starting: asyncio.Future[Process]) -> None:
         await (await starting).close(0.0)
 
 
-def _prepare(command: Command) -> None:
-    if not command.cwd.is_dir():
+async def _prepared(command: Command) -> int:
+    """Run `_prepare` in a thread. The descriptor that it returns is closed if the caller is cancelled meanwhile."""
+    preparing = asyncio.ensure_future(in_thread(_prepare, command))
+    try:
+        return await asyncio.shield(preparing)
+    except asyncio.CancelledError:
+        preparing.add_done_callback(_close_result)
+        raise
+
+
+def _close_result(preparing: asyncio.Future[int]) -> None:
+    if not preparing.cancelled() and preparing.exception() is None:
+        os.close(preparing.result())
+
+
+def _prepare(command: Command) -> int:
+    """Write the files of a command, and return the descriptor of its working folder. Raises AgentUnavailable."""
+    try:
+        folder = open_folder(command.cwd)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         raise AgentUnavailable(
             f"the working folder {command.cwd} does not exist; create it, or set the agent's cwd to one that does"
-        )
+        ) from None
+    except OSError as error:
+        reason = "its path contains a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise AgentUnavailable(f"the working folder {command.cwd} cannot be opened: {reason}") from error
     for path, content in command.files.items():
         try:
             _write_private(path, content)
         except OSError as error:
+            os.close(folder)
             raise AgentUnavailable(f"cannot write {path}: {error.strerror or error}") from error
+    return folder
+
+
+def _working_folder(descriptor: int) -> dict[str, Any]:
+    """The arguments of `Popen` that start a process in an open folder."""
+    if has_descriptor_paths():
+        return {"cwd": f"/proc/self/fd/{descriptor}"}
+    return {"preexec_fn": functools.partial(os.fchdir, descriptor)}
+
+
+@functools.cache
+def has_descriptor_paths() -> bool:
+    """Whether an open folder has a path by its descriptor. Linux has it where /proc is mounted; macOS does not have it."""
+    return os.path.isdir("/proc/self/fd")
 
 
 def _write_private(path: Path, content: bytes) -> None:

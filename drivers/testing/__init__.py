@@ -38,7 +38,7 @@ async def examine(setup: Setup, selects: Callable[[Check], bool] = lambda check:
 def check_driver(driver: Driver, *, folder: Path | None = None, **setup: Any) -> list[Outcome]:
     """Check a driver; the keyword arguments are fields of `Setup`. Raises DriverCheckFailed. Call it outside of an event loop."""
     with tempfile.TemporaryDirectory(prefix="portico-check-") as temporary:
-        outcomes = asyncio.run(_all(Setup(driver, folder or Path(temporary), **setup)))
+        outcomes = asyncio.run(_all(Setup(driver, folder or Path(temporary).resolve(), **setup)))
     failed = [f"{outcome.check}: {outcome.text}" for outcome in outcomes if outcome.status == "failed"]
     if failed:
         raise DriverCheckFailed(f"driver {driver.name!r}: {len(failed)} checks failed\n" + "\n".join(failed))

@@ -49,9 +49,8 @@ def main(
     cases = ToolCases(dict(_pair("--tool-prompt", tool) for tool in tools), app_tool_prompt, not never_asks)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="portico-check-") as folder:
-        setup = Setup(
-            _load(driver), Path(folder), program, tuple(args), options=given, prompt=prompt, tools=cases, seconds=seconds
-        )  # fmt: skip
+        work = Path(folder).resolve()
+        setup = Setup(_load(driver), work, program, tuple(args), options=given, prompt=prompt, tools=cases, seconds=seconds)
         failed = asyncio.run(_show(setup, only))
     sys.exit(failed)
 

@@ -113,14 +113,15 @@ class ConfiguredAgent:
         self.working_directory(given.get("cwd"))
 
     def working_directory(self, chosen: str | None) -> Path:
-        """Return the working directory of a session.
+        """Return the working directory of a session, as a real path.
 
         `chosen` is the session's option `cwd`, absolute or relative to the agent's directory. Raises BadRequest.
         """
         chosen = chosen or self.settings.options.get("cwd")
         base = self._base()
         try:
-            return self._below(base, chosen) if chosen else base
+            # Of a path that cannot be resolved, such as a link to itself, the start of the agent reports the error.
+            return self._below(base, chosen) if chosen else Path(os.path.realpath(base))
         except BadRequest as error:
             raise BadRequest(f"option 'cwd': {error}") from error
 
@@ -154,7 +155,8 @@ class ConfiguredAgent:
     def _below(self, base: Path, chosen: str) -> Path:
         """Return the resolved path. Raises BadRequest unless it is an existing directory that the session may use."""
         try:
-            # Resolved, so that neither `..` nor a symbolic link leads out of the base.
+            # Resolved, so that neither `..` nor a symbolic link leads out of the base. The process runtime does not follow a link
+            # that has been created in the path since.
             path = (base / Path(chosen).expanduser()).resolve()
             exists = path.is_dir()
         except (OSError, ValueError, RuntimeError) as error:

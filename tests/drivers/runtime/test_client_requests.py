@@ -67,6 +67,40 @@ async def test_paths_outside_of_the_folder_are_rejected(host: ClientRequests, tm
     assert not (tmp_path / "work-two").exists()
 
 
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("fs/read_text_file", {"path": "work/sub/file"}),
+        ("fs/write_text_file", {"path": "work/sub/file", "content": "overwritten"}),
+        ("fs/write_text_file", {"path": "work/sub/new/file", "content": "created"}),
+        ("terminal/create", {"cwd": "work/sub", "command": "pwd; touch created"}),
+    ],
+)
+async def test_a_folder_replaced_by_a_link_after_the_check_of_its_path(
+    host: ClientRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, params: dict[str, str]
+) -> None:
+    sub, outside, resolve = tmp_path / "work" / "sub", tmp_path / "outside", os.path.realpath
+    for folder in (sub, outside):
+        folder.mkdir()
+        (folder / "file").write_text(folder.name)
+
+    def resolve_and_replace(path: str, **options: bool) -> str:
+        found = resolve(path, **options)
+        if str(path).startswith(str(sub)) and not sub.is_symlink():
+            sub.rename(tmp_path / "work" / "moved")
+            sub.symlink_to(outside)
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", resolve_and_replace)
+    answer = await ask(host, method, **{name: str(tmp_path / text) if "/" in text else text for name, text in params.items()})
+    assert sub.is_symlink()
+    if method == "terminal/create" and answer.error is None:
+        await ask(host, "terminal/wait_for_exit", terminalId=answer.result["terminalId"])
+    assert answer.error is not None
+    assert [path.name for path in outside.iterdir()] == ["file"]
+    assert (outside / "file").read_text() == "outside"
+
+
 async def test_the_other_folders_of_a_session(tmp_path: Path) -> None:
     for name in ("work", "more", "more-of"):
         (tmp_path / name).mkdir()

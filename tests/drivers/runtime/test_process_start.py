@@ -13,6 +13,8 @@ import pytest
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime import process as runtime_process
+from drivers.runtime.confined_files import open_folder
 from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import MARKER
@@ -79,6 +81,54 @@ async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 async def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "does not exist" in await start_error(Command(python(""), tmp_path / "file", {}))
+
+
+async def test_a_folder_behind_a_symbolic_link_is_an_error(tmp_path: Path) -> None:
+    """A working folder is a real path when it is checked: a link in it has been created since."""
+    (tmp_path / "outside" / "sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("outside")
+    for folder in (tmp_path / "link", tmp_path / "link" / "sub"):
+        message = await start_error(Command(python("open('created', 'w')"), folder, {}))
+        assert message == f"the working folder {folder} cannot be opened: its path contains a symbolic link"
+    assert not list((tmp_path / "outside").rglob("created"))
+
+
+@pytest.mark.parametrize("descriptor_paths", [True, False])
+async def test_a_folder_replaced_by_a_link_during_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptor_paths: bool
+) -> None:
+    """Also where an open folder has no path, as on macOS."""
+    if not descriptor_paths:
+        monkeypatch.setattr(runtime_process, "has_descriptor_paths", lambda: False)
+    work = tmp_path / "work"
+    for folder in (work, tmp_path / "outside"):
+        folder.mkdir()
+
+    def open_and_replace(path: Path) -> int:
+        descriptor = open_folder(path)
+        work.rename(tmp_path / "moved")
+        work.symlink_to("outside")
+        return descriptor
+
+    monkeypatch.setattr(runtime_process, "open_folder", open_and_replace)
+    process = await Spawner().spawn(Command(python("import os; print(os.getcwd())"), work, {}))
+    assert await lines_of(process) == [str(tmp_path / "moved").encode()]
+    await process.close(0.0)
+
+
+async def test_no_descriptor_of_a_working_folder_is_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/dev/fd"))
+    for command in (Command(("no-such-program",), tmp_path, {}), Command(python(""), tmp_path, {}, files={tmp_path: b""})):
+        await start_error(command)
+    cancelled = asyncio.create_task(Spawner().spawn(Command(python(""), tmp_path, {})))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    async with asyncio.timeout(10):
+        # The thread that opens the folder may not have ended.
+        while len(os.listdir("/dev/fd")) != before:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def test_a_program_that_is_not_executable_is_an_error(tmp_path: Path) -> None:

@@ -151,6 +151,43 @@ async def test_cwd_that_was_replaced_by_a_link_to_the_outside_is_rejected(portic
     assert "'cwd'" in await expect_error(portico.client.post(f"/session/{answer['sessionId']}", json=options), 400)
 
 
+async def test_agent_does_not_start_in_a_folder_that_becomes_a_link_after_its_check(
+    portico: RunningGateway, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, below, moved = os.path.realpath, folders / "below", folders / "moved"
+    (folders.parent / "outside" / "scene.json").write_text((folders / "scene.json").read_text())
+
+    def resolve_and_replace(path: str, **options: bool) -> str:
+        """Each check finds a folder, and a link afterwards."""
+        if not str(path).endswith("below"):
+            return resolve(path, **options)
+        if below.is_symlink():
+            below.unlink()
+            moved.rename(below)
+        found = resolve(path, **options)
+        below.rename(moved)
+        below.symlink_to("../outside")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os.path, "realpath", resolve_and_replace)
+        # Path.is_dir of the check follows the link to another folder: the check passes.
+        request = portico.client.put("/session", json=session_body(options={"scenario": "scene.json", "cwd": "below"}))
+        text = await expect_error(request, 503)
+    assert below.is_symlink()
+    assert f"the working folder {below} cannot be opened: its path contains a symbolic link" in text
+
+
+async def test_agent_folder_may_be_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "work" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("work")
+    settings = parse({"agents": {"demo": {"driver": "script", "cwd": str(tmp_path / "link")}}})
+    agent = Agents(settings, {}, tmp_path).get("demo")
+    assert agent.spec({}).cwd == tmp_path / "work"
+    for chosen in ("below", str(tmp_path / "link" / "below"), str(tmp_path / "work" / "below")):
+        assert agent.spec({"cwd": chosen}).cwd == tmp_path / "work" / "below"
+
+
 async def test_agent_without_cwd_gets_a_workspace_in_the_data_directory(tmp_path: Path) -> None:
     async with run_gateway(gateway_config(tmp_path, agents={"demo": {"driver": "script"}})) as portico:
         await create_session(portico.client, "demo", options={"pace": "fast"})

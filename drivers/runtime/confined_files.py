@@ -1,0 +1,227 @@
+"""Opens files and folders inside given folders only, also while another process replaces folders by symbolic links.
+
+A path is resolved by name first, which gives the error of a path that leads outside. Then the real path is opened without
+following symbolic links: by `openat2` where the kernel has it (Linux 5.6), else component by component.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ATTEMPTS = 20
+"""How often a path is resolved again because it contained a symbolic link when it was opened."""
+
+SEARCH: int = getattr(os, "O_PATH", getattr(os, "O_SEARCH", os.O_RDONLY))
+"""The flag that opens a folder for access to its entries. It does not need the permission to list them."""
+FOLDER = SEARCH | os.O_DIRECTORY | os.O_CLOEXEC
+
+# <linux/openat2.h>; the number of the system call is that of every architecture but alpha.
+OPENAT2 = 437
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
+AT_FDCWD = -100
+
+
+class OutsideFolders(Exception):
+    """The path is not absolute, leads outside of the folders, or never was without a symbolic link while it was opened."""
+
+
+class ConfinedFolders:
+    """The folders in which paths of a client or of an agent may be.
+
+    Parameters:
+        folders: Absolute real paths. Where one of their components is a symbolic link by now, nothing in that folder is opened.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [str(folder) for folder in folders]
+
+    def real_path(self, path: str) -> Path:
+        """Return the path with symbolic links resolved. Raises OutsideFolders; ValueError for a path that cannot exist.
+
+        The result may be replaced by a symbolic link at any time: open it without following one.
+        """
+        folder, relative = self._locate(path)
+        return Path(folder, relative)
+
+    def open(self, path: str, flags: int, mode: int = 0o666, *, parents: bool = False) -> int:
+        """Open a file as `os.open` does and return its descriptor. Raises OutsideFolders, OSError, ValueError.
+
+        Parameters:
+            parents: Whether to create the folders that the path needs.
+        """
+
+        def opened(folder: int, relative: str) -> int:
+            if parents:
+                _make_parents(folder, relative)
+            return _open_beneath(folder, relative, flags, mode)
+
+        return self._in_folder(path, opened)
+
+    def open_folder(self, path: str) -> int:
+        """Open a folder and return its descriptor, for `fchdir` and `dir_fd` only. Raises as `open` does."""
+        return self._in_folder(path, lambda folder, relative: _open_beneath(folder, relative, FOLDER, 0))
+
+    def exists(self, path: str) -> bool:
+        """Whether the path exists. Raises OutsideFolders, unless it is inside at this moment, OSError, ValueError."""
+        return self._in_folder(path, _exists_beneath)
+
+    def _in_folder(self, path: str, use: Callable[[int, str], T]) -> T:
+        for _ in range(ATTEMPTS):
+            folder, relative = self._locate(path)
+            try:
+                with _opened(folder) as descriptor:
+                    return use(descriptor, relative)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.EXDEV, errno.EAGAIN):
+                    raise OSError(error.errno, error.strerror, path) from None
+        raise OutsideFolders(f"{path!r} contains a symbolic link to itself, or one that was created while it was opened")
+
+    def _locate(self, path: str) -> tuple[str, str]:
+        """Return the folder that a path leads to, and the real path relative to it."""
+        if not os.path.isabs(path):
+            raise OutsideFolders(f"{path!r} is not an absolute path")
+        real = os.path.realpath(path)
+        for folder in self._folders:
+            if real == folder:
+                return folder, "."
+            if real.startswith(folder.rstrip("/") + "/"):
+                return folder, os.path.relpath(real, folder)
+        others = f" or in {', '.join(self._folders[1:])}" if self._folders[1:] else ""
+        raise OutsideFolders(f"{path!r} is not in the working folder {self._folders[0]}{others}")
+
+
+def open_folder(path: Path) -> int:
+    """Open a folder by its real path and return its descriptor, for `fchdir` and `dir_fd` only.
+
+    Raises OSError, with ELOOP where a component of the path is a symbolic link; ValueError for a path that cannot exist.
+    """
+    if has_openat2():
+        return _openat2(AT_FDCWD, str(path), FOLDER, 0, RESOLVE_NO_SYMLINKS)
+    start = os.open("/" if path.is_absolute() else ".", FOLDER)
+    try:
+        return _walk(start, str(path).strip("/") or ".", FOLDER, 0)
+    finally:
+        os.close(start)
+
+
+@functools.cache
+def has_openat2() -> bool:
+    """Whether the kernel has `openat2` and permits it: kernels before 5.6 do not have it, some containers forbid it."""
+    if not hasattr(os, "O_PATH"):
+        return False
+    try:
+        os.close(_openat2(AT_FDCWD, "/", FOLDER, 0, RESOLVE_NO_SYMLINKS))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    descriptor = open_folder(Path(folder))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_beneath(folder: int, relative: str, flags: int, mode: int) -> int:
+    if has_openat2():
+        resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+        return _openat2(folder, relative, flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, resolve)
+    return _walk(folder, relative, flags, mode)
+
+
+def _walk(folder: int, relative: str, flags: int, mode: int) -> int:
+    """Open a path component by component. Raises OSError with ELOOP for a symbolic link."""
+    *parents, name = relative.split("/")
+    with _parent(folder, parents) as parent:
+        return _open_entry(parent, name, flags, mode)
+
+
+def _open_entry(folder: int, name: str, flags: int, mode: int = 0) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+    except NotADirectoryError:
+        # Linux has this error for a symbolic link where O_DIRECTORY is set.
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise _link_error(name) from None
+        raise
+
+
+@contextmanager
+def _parent(folder: int, names: Sequence[str], *, create: bool = False) -> Iterator[int]:
+    """The descriptor of a folder beneath another."""
+    descriptor = os.dup(folder)
+    try:
+        for name in names:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=descriptor)
+            descriptor, previous = _open_entry(descriptor, name, FOLDER), descriptor
+            os.close(previous)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _make_parents(folder: int, relative: str) -> None:
+    with _parent(folder, relative.split("/")[:-1], create=True):
+        pass
+
+
+def _exists_beneath(folder: int, relative: str) -> bool:
+    *parents, name = relative.split("/")
+    try:
+        with _parent(folder, parents) as parent:
+            if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise _link_error(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _link_error(name: str) -> OSError:
+    return OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
+
+
+@functools.cache
+def _syscall() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    return function
+
+
+def _openat2(folder: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    name = os.fsencode(path)
+    if b"\0" in name:
+        # The system call would take the part before it.
+        raise ValueError("embedded null byte")
+    how = _OpenHow(flags, mode, resolve)
+    while True:
+        descriptor: int = _syscall()(
+            ctypes.c_long(OPENAT2),
+            ctypes.c_long(folder),
+            ctypes.c_char_p(name),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        if descriptor >= 0:
+            return descriptor
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number), path)

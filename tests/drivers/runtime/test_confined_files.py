@@ -1,0 +1,207 @@
+"""Files and folders are opened inside given folders only, also while a folder is swapped with a symbolic link."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from drivers.runtime import confined_files
+from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, has_openat2, open_folder
+from tests.swapped_folders import swapped
+
+RACE_SECONDS = 0.15
+
+
+@pytest.fixture(params=["openat2", "walk"], autouse=True)
+def mechanism(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "walk":
+        monkeypatch.setattr(confined_files, "has_openat2", lambda: False)
+    elif not has_openat2():
+        pytest.skip("the kernel does not have openat2, or does not permit it")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> ConfinedFolders:
+    """`work` and `more`; `work/sub` has a file, and so has `outside`."""
+    for folder, text in (("work/sub", "inside"), ("more", "more"), ("outside", "outside")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "file").write_text(text)
+    return ConfinedFolders((tmp_path / "work", tmp_path / "more"))
+
+
+def read(folders: ConfinedFolders, path: Path) -> str:
+    with open(folders.open(str(path), os.O_RDONLY)) as file:
+        return file.read()
+
+
+def write(folders: ConfinedFolders, path: Path, text: str) -> None:
+    with open(folders.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, parents=True), "w") as file:
+        file.write(text)
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "text"),
+    [
+        ("work/link", "sub", "inside"),
+        ("work/link", "{base}/work/sub", "inside"),
+        ("work/link", "../more", "more"),
+        ("work/sub/link", "../../work/sub", "inside"),
+        ("link", "work/sub", "inside"),
+    ],
+)
+def test_a_link_that_leads_into_the_folders_is_followed(
+    folders: ConfinedFolders, tmp_path: Path, link: str, target: str, text: str
+) -> None:
+    (tmp_path / link).symlink_to(target.format(base=tmp_path))
+    assert read(folders, tmp_path / link / "file") == text
+    write(folders, tmp_path / link / "new" / "deep" / "file", "new")
+    assert read(folders, tmp_path / link / "new" / ".." / "new" / "deep" / "file") == "new"
+    assert folders.exists(str(tmp_path / link / "new"))
+    assert not folders.exists(str(tmp_path / link / "none" / "none"))
+
+
+def test_a_link_to_a_file_is_followed(folders: ConfinedFolders, tmp_path: Path) -> None:
+    (tmp_path / "work" / "link").symlink_to("sub/file")
+    assert read(folders, tmp_path / "work" / "link") == "inside"
+    write(folders, tmp_path / "work" / "link", "new")
+    assert (tmp_path / "work" / "sub" / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("path", ["outside/file", "work/link/file", "work/../outside/file", "work-two/file", ".", "work/loop/x"])
+def test_a_path_outside_is_rejected(folders: ConfinedFolders, tmp_path: Path, path: str) -> None:
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "work" / "loop").symlink_to("loop")
+    uses: list[Callable[[Path], object]] = [
+        lambda found: read(folders, found),
+        lambda found: write(folders, found, "overwritten"),
+        lambda found: folders.open_folder(str(found.parent / "none")),
+        lambda found: folders.exists(str(found)),
+    ]
+    for use in uses:
+        with pytest.raises(OutsideFolders):
+            use(tmp_path / path)
+    assert (tmp_path / "outside" / "file").read_text() == "outside"
+    assert not (tmp_path / "work-two").exists()
+
+
+def test_errors_have_the_path_that_was_given(folders: ConfinedFolders, tmp_path: Path) -> None:
+    (tmp_path / "work" / "link").symlink_to("none")
+    path = tmp_path / "work" / "link"
+    with pytest.raises(FileNotFoundError) as missing:
+        read(folders, path)
+    assert missing.value.filename == str(path)
+    for use in (lambda: read(folders, tmp_path / "work/sub/file/x"), lambda: folders.open_folder(f"{tmp_path}/work/sub/file")):
+        with pytest.raises(NotADirectoryError):
+            use()
+    with pytest.raises(OutsideFolders, match="not an absolute path"):
+        folders.open("work/sub/file", os.O_RDONLY)
+
+
+def test_a_path_with_a_null_byte_is_rejected(folders: ConfinedFolders, tmp_path: Path) -> None:
+    for use in (lambda: folders.open(f"{tmp_path}/work/sub/file\0x", os.O_RDONLY), lambda: open_folder(tmp_path / "work\0x")):
+        with pytest.raises(ValueError, match="null byte"):
+            use()
+
+
+def test_a_folder_that_can_only_be_searched(folders: ConfinedFolders, tmp_path: Path) -> None:
+    (tmp_path / "work").chmod(0o100)
+    assert read(folders, tmp_path / "work" / "sub" / "file") == "inside"
+
+
+def test_no_descriptor_is_left_open(folders: ConfinedFolders, tmp_path: Path) -> None:
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "work" / "loop").symlink_to("loop")
+    before = os.listdir("/dev/fd")
+    write(folders, tmp_path / "work" / "new" / "deep" / "file", "new")
+    for path in ("work/sub/none", "work/sub/file/x", "work/link/file", "work/loop/file"):
+        with pytest.raises((OSError, OutsideFolders)):
+            read(folders, tmp_path / path)
+        with pytest.raises((OSError, OutsideFolders)):
+            open_folder(tmp_path / path)
+    assert os.listdir("/dev/fd") == before
+
+
+# -- paths that change while they are opened --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def swapped_after_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whenever a path is resolved, `work/sub` is then replaced by a symbolic link to `outside`."""
+    resolve, sub = os.path.realpath, tmp_path / "work" / "sub"
+
+    def resolve_and_swap(path: str) -> str:
+        if sub.is_symlink():
+            sub.unlink()
+            (tmp_path / "work" / "moved").rename(sub)
+        found = resolve(path)
+        sub.rename(tmp_path / "work" / "moved")
+        sub.symlink_to(tmp_path / "outside")
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", resolve_and_swap)
+    yield
+    assert sub.is_symlink()
+
+
+@pytest.mark.usefixtures("swapped_after_resolution")
+def test_a_folder_replaced_by_a_link_after_its_path_is_resolved(folders: ConfinedFolders, tmp_path: Path) -> None:
+    sub = tmp_path / "work" / "sub"
+    uses: list[Callable[[], object]] = [
+        lambda: read(folders, sub / "file"),
+        lambda: write(folders, sub / "file", "overwritten"),
+        lambda: write(folders, sub / "new" / "file", "created"),
+        lambda: folders.open_folder(str(sub)),
+        lambda: folders.exists(str(sub / "file")),
+        lambda: folders.exists(str(sub / "none")),
+    ]
+    for use in uses:
+        with pytest.raises(OutsideFolders, match="symbolic link"):
+            use()
+    assert sorted(path.name for path in (tmp_path / "outside").iterdir()) == ["file"]
+    assert (tmp_path / "outside" / "file").read_text() == "outside"
+
+
+def test_a_folder_of_the_session_replaced_by_a_link(folders: ConfinedFolders, tmp_path: Path) -> None:
+    (tmp_path / "work").rename(tmp_path / "moved")
+    (tmp_path / "work").symlink_to("outside")
+    for use in (lambda: read(folders, tmp_path / "work" / "file"), lambda: write(folders, tmp_path / "work" / "new", "new")):
+        with pytest.raises(OutsideFolders):
+            use()
+    with pytest.raises(OSError, match="symbolic links"):
+        open_folder(tmp_path / "work")
+    assert not (tmp_path / "outside" / "new").exists()
+
+
+def test_a_folder_that_is_swapped_with_a_link_all_the_time(folders: ConfinedFolders, tmp_path: Path) -> None:
+    sub, outside = tmp_path / "work" / "sub", tmp_path / "outside"
+    inside = os.stat(sub).st_ino
+    uses: list[Callable[[], bool]] = [
+        lambda: read(folders, sub / "file") == "inside",
+        lambda: write(folders, sub / "new", "new") is None,
+        lambda: _inode(folders.open_folder(str(sub))) == inside,
+        lambda: _inode(open_folder(sub)) == inside,
+    ]
+    results = {True: 0, False: 0}
+    with swapped(sub, outside):
+        end = time.monotonic() + RACE_SECONDS
+        # A busy machine may give the other process no time: then the race goes on.
+        while time.monotonic() < end or (not all(results.values()) and time.monotonic() < end + 10):
+            for use in uses:
+                try:
+                    assert use(), "opened outside of the folders"
+                    results[True] += 1
+                except (OutsideFolders, OSError):
+                    results[False] += 1
+    assert not (outside / "new").exists()
+    assert all(results.values()), "each use succeeds and is rejected at times"
+
+
+def _inode(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
