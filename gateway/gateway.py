@@ -19,6 +19,7 @@ from gateway.observability.audit import AuditLog
 from gateway.observability.health import ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
+from gateway.private_files import private_data_directory
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
 from gateway.runs.idempotency import Idempotency
@@ -73,12 +74,12 @@ class Gateway:
     async def open(self) -> None:
         """Open the store, end the processes and runs that a killed daemon left, and be ready for requests. Idempotent.
 
-        Raises ConfigError if the store cannot be used.
+        Raises ConfigError if the data directory or the store cannot be used.
         """
         if self._opened:
             return
         settings, data_dir = self.settings, self.settings.data_dir
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        corrected = private_data_directory(data_dir)
         # Another database than that of the data directory may be a new one.
         in_use = () if settings.store.url else _folders_of_sessions(data_dir)
         self.store = await Store.open(settings.store.url or sqlite_url(data_dir), in_use)
@@ -88,6 +89,8 @@ class Gateway:
         except BaseException:
             await self.store.close()
             raise
+        for change in corrected:
+            log.warning("%s", change)
         self._opened = True
 
     async def _open(self, settings: Settings, data_dir: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs a module as `python -m MODULE ARGUMENTS`, in a process that `tests/fork_server.py` forks: `fork_launcher.py SOCKET PID_FD
-MODULE ARGUMENTS`. It passes its standard streams, folder, environment and signals to that process, and exits with its status.
+MODULE ARGUMENTS`. It passes its standard streams, folder, umask, environment and signals to that process, and exits with
+its status.
 
 It is run with `-I -S` and imports only what is built in, to start in 20 ms.
 """
@@ -15,7 +16,8 @@ def main(address: str, pid_fd: str, *argv: str) -> None:
     """Start the module, write its process id to PID_FD unless that is empty, and exit with its status."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     connection.connect(address)
-    fields = (str(len(argv)), *argv, os.getcwd(), *(f"{name}={value}" for name, value in os.environ.items()))
+    umask = os.umask(0o077)
+    fields = (str(len(argv)), *argv, os.getcwd(), str(umask), *(f"{name}={value}" for name, value in os.environ.items()))
     streams = array.array("i", (0, 1, 2))
     request = "\0".join(fields).encode("utf-8", "surrogateescape")
     connection.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])

@@ -1,8 +1,8 @@
 """A process that has imported the gateway and the packages of the small ACP agent, and forks at each request: importing them
 takes up to a second, for each daemon and each agent. `forked_command` returns the command that runs a module in a fork.
 
-A forked process has the standard streams, folder, environment and exit status of the command, but it is a child of the server.
-Tests of the start itself, of the process's command line or of its children run `python -m` instead.
+A forked process has the standard streams, folder, umask, environment and exit status of the command, but it is a child of the
+server. Tests of the start itself, of the process's command line or of its children run `python -m` instead.
 """
 
 from __future__ import annotations
@@ -194,8 +194,9 @@ def _run(request: bytes, streams: list[int]) -> NoReturn:
             os.dup2(stream, number)
             os.close(stream)
         count, *fields = request.decode("utf-8", "surrogateescape").split("\0")
-        argv, folder, environment = fields[: int(count)], fields[int(count)], fields[int(count) + 1 :]
+        argv, (folder, umask, *environment) = fields[: int(count)], fields[int(count) :]
         os.chdir(folder)
+        os.umask(int(umask))
         os.environ.clear()
         os.environ.update(variable.split("=", 1) for variable in environment)
         sys.argv = argv

@@ -18,6 +18,7 @@ from gateway.agents.environment import process_environment, secret_values
 from gateway.config import AgentSettings, Settings
 from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
 from gateway.policy.rules import Policy, glob
+from gateway.private_files import private_directory
 
 log = logging.getLogger(__name__)
 
@@ -148,8 +149,8 @@ class ConfiguredAgent:
 
     def _base(self) -> Path:
         """Return the agent's own directory. One in the data directory is created."""
-        if not self._has_own_cwd:
-            self._cwd.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self._has_own_cwd and not self._cwd.is_dir():
+            private_directory(self._cwd)
         return self._cwd
 
     def _below(self, base: Path, chosen: str) -> Path:

@@ -21,6 +21,7 @@ from drivers.contract.events import SlashCommand
 from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import GatewayError
+from gateway.private_files import private_file
 from gateway.security.redaction import Redactor
 
 log = logging.getLogger(__name__)
@@ -178,5 +179,6 @@ def _write_cache(file: Path, known: dict[str, Probe]) -> None:
         # Problems are probed again at the next start, and the output of a failing program may contain a secret.
         probes = dict(known).items()
         well = {key: asdict(probe) for key, probe in probes if probe.problem is None and probe.logged_in is not False}
-        temporary.write_text(json.dumps(well, default=SlashCommand.model_dump))
+        with open(private_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as opened:
+            json.dump(well, opened, default=SlashCommand.model_dump)
         temporary.replace(file)

@@ -102,8 +102,11 @@ def _own_data_dir(settings: Settings) -> Iterator[Path]:
 
     Sessions are stored there. Raises ConfigError if MAX_PROCESSES directories are locked, or one cannot be used.
     """
+    from gateway.private_files import private_data_directory, private_directory
     from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
 
+    private_data_directory(settings.data_dir)
+    private_directory(settings.data_dir / "acp")
     with ExitStack() as stack:
         for n in range(1, MAX_PROCESSES + 1):
             data_dir = settings.data_dir / "acp" / str(n)

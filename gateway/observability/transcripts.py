@@ -13,6 +13,7 @@ from pathlib import Path
 
 from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.private_files import private_directory, private_file
 from gateway.security.redaction import SHORTEST, Redactor, redact_patterns
 
 log = logging.getLogger(__name__)
@@ -87,11 +88,12 @@ class Transcript:
             log.warning("the transcript %s cannot be written, and ends here: %s", self._file, error.strerror)
 
     def _append(self, text: str) -> None:
-        self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        if not self._file.parent.is_dir():
+            private_directory(self._file.parent)
         with suppress(FileNotFoundError):
             if self._file.stat().st_size + len(text) > FILE_BYTES:
                 os.replace(self._file, _both(self._file)[1])
-        with open(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        with open(private_file(self._file, os.O_WRONLY | os.O_APPEND), "a") as file:
             file.write(text)
 
     def _clean(self, line: str) -> str:

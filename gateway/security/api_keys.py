@@ -21,6 +21,7 @@ from pathlib import Path
 
 from gateway.config import Settings
 from gateway.errors import ConfigError
+from gateway.private_files import FILE_MODE, private_directory
 from gateway.security.secret_files import read_or_create
 
 log = logging.getLogger(__name__)
@@ -57,13 +58,15 @@ class NamedKeys:
 
     def add(self, name: str) -> str:
         """Create a key and return it; only its hash is stored. Raises ConfigError if the name is in use."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(self._folder.parent)
+        private_directory(self._folder)
         key = "pk-" + secrets.token_urlsafe(32)
         with self._lock():
             if any(known.name == name for _, known in self._files()):
                 raise ConfigError(f"there is a key {name!r} already; take another name, or `portico key remove {name}` first")
             # Written to a temporary file of mode 0600 and renamed: another process never reads half of it.
             descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
+            os.fchmod(descriptor, FILE_MODE)
             with open(descriptor, "w") as file:
                 json.dump({"name": name, "created_at": time.time()}, file)
             os.utime(temporary, (0, 0))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from gateway.errors import ConfigError
+from gateway.private_files import private_directory, private_file
 
 
 class DataDirLocked(ConfigError):
@@ -22,8 +24,10 @@ def data_dir_lock(data_dir: Path) -> Iterator[IO[str]]:
     Raises DataDirLocked, or ConfigError if the directory cannot be used.
     """
     try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = open(data_dir / "lock", "w")  # noqa: SIM115 - the errors of the block below are not those of opening it
+        if not data_dir.is_dir():
+            private_directory(data_dir)
+        # Not in a `with` here: the errors of the block below are not those of opening it.
+        lock = os.fdopen(private_file(data_dir / "lock", os.O_WRONLY | os.O_TRUNC), "w")
     except OSError as error:
         raise ConfigError(
             f"the data directory {data_dir} cannot be used ({error.strerror}): make it writable for this user, or choose another "

@@ -17,7 +17,15 @@ from sqlalchemy.pool import StaticPool
 from gateway.errors import ConfigError, StoreAbandoned, StoreUnavailable
 from gateway.store import schema
 from gateway.store.migrations import migrate
-from gateway.store.sqlite import begin_immediately, checkpoint, commit_counter, configure_sqlite, explain_sqlite_error, is_damage
+from gateway.store.sqlite import (
+    begin_immediately,
+    checkpoint,
+    commit_counter,
+    configure_sqlite,
+    explain_sqlite_error,
+    is_damage,
+    make_private,
+)
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +111,7 @@ class Database:
             self._explains = False
 
     def _prepare(self, in_use: Sequence[Path]) -> None:
+        make_private(self._engine)
         with self._engine.connect() as connection:
             found = _version(connection)
             recorded = self._commits.recorded if self._commits else None

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 from sqlalchemy import Connection, Engine, event
 
+from gateway.private_files import correct_file, private_file
+
 log = logging.getLogger(__name__)
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000")
@@ -26,6 +28,20 @@ The busy timeout is in milliseconds: another process (`portico audit`) may hold 
 def sqlite_url(data_dir: Path) -> str:
     """Returns the URL of the SQLite file in a data directory."""
     return f"sqlite:///{data_dir / 'portico.db'}"
+
+
+def make_private(engine: Engine) -> None:
+    """Creates the file of an SQLite database with mode 0600, if it is missing, and sets that mode for it and the files beside it.
+
+    SQLite gives the write-ahead log and the shared memory file the mode of the database. Raises ConfigError if other users keep
+    access to one of them. SQLite reports a file that cannot be created.
+    """
+    file = database_file(engine)
+    if file is not None:
+        with suppress(OSError):
+            os.close(private_file(file, os.O_RDWR))
+        for beside in ("", "-wal", "-shm", "-journal"):
+            correct_file(Path(f"{file}{beside}"))
 
 
 def configure_sqlite(engine: Engine) -> None:
@@ -113,7 +129,7 @@ class CommitCounter:
         """Begins to count. Returns what to report if commits are missing, which is logged too; None if there are all."""
         recorded, boot = self._read()
         found = _user_version(connection)
-        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
+        self._descriptor = private_file(self._file, os.O_RDWR)
         os.pwrite(self._descriptor, f"{found:010d} {_boot_id()}\n".encode(), 0)
         missing = (recorded - found) % _MODULUS
         if not 0 < missing < _MODULUS // 2:
@@ -166,10 +182,16 @@ _MODULUS = 2**31
 
 def commit_counter(engine: Engine) -> CommitCounter | None:
     """Returns the counter for the database of an engine; None if it is not an SQLite file."""
+    file = database_file(engine)
+    return None if file is None else CommitCounter(file)
+
+
+def database_file(engine: Engine) -> Path | None:
+    """Returns the file of an SQLite database; None if the database is not a file."""
     file = engine.url.database
     if engine.dialect.name != "sqlite" or file in (None, "", ":memory:") or file.startswith("file:"):
         return None
-    return CommitCounter(Path(file))
+    return Path(file)
 
 
 def _user_version(connection: Connection) -> int:
