@@ -20,6 +20,7 @@ import click
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
+from gateway.security.process_inspection import deny_process_inspection
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
@@ -41,6 +42,7 @@ MAX_PROCESSES = 32
 def acp(config: Path | None, data_dir: Path | None, connect: str | None, key_file: Path | None, agent: str) -> None:
     """Serve AGENT over the Agent Client Protocol on standard input and output, for editors that start an agent."""
     with config_errors():
+        deny_process_inspection()
         settings = load_settings(config, data_dir)
         if connect is None:
             _run_standalone(settings, agent)

@@ -21,6 +21,7 @@ from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.terminal_text import lines, one_line
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
+from gateway.security.process_inspection import deny_process_inspection
 from gateway.security.redaction import Redactor
 
 INTERRUPTED = 130
@@ -36,6 +37,7 @@ INTERRUPTED = 130
 def run(config: Path | None, data_dir: Path | None, model: str | None, agent: str, prompt: str) -> None:
     """Run one turn with AGENT in the terminal; Ctrl-C interrupts it. PROMPT `-` reads standard input."""
     with config_errors():
+        deny_process_inspection()
         text = sys.stdin.read() if prompt == "-" else prompt
         sys.exit(_run_turn(load_settings(config, data_dir), agent, text, model))
 

@@ -25,6 +25,7 @@ from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
 from gateway.security.api_keys import default_api_keys
 from gateway.security.loopback import check_key_lengths, check_no_auth
+from gateway.security.process_inspection import deny_process_inspection
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
 from gateway.server.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
@@ -61,6 +62,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
     Raises ConfigError if the settings do not allow the start, if another process uses the data directory, or if the directory or
     the store cannot be used.
     """
+    deny_process_inspection()
     check_no_auth(settings.server.host, no_auth)
     with data_dir_lock(settings.data_dir):
         redactor = Redactor()

@@ -1,0 +1,25 @@
+"""Denies other processes of the same user to read this process's environment and memory, which hold API keys. On Linux only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+log = logging.getLogger(__name__)
+
+PR_SET_DUMPABLE = 4
+
+
+def deny_process_inspection() -> None:
+    """Make this process not dumpable: `/proc/PID/environ`, `mem`, `fd` and `maps`, ptrace(2) and core dumps need root.
+
+    Processes that it starts are dumpable again from their execve(2) on, which sets the attribute (PR_SET_DUMPABLE in prctl(2)).
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes  # 5 ms
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        log.warning("other processes of this user can read the memory of this one: %s", os.strerror(ctypes.get_errno()))

@@ -1,0 +1,132 @@
+"""Processes of the same user cannot read the environment of a process that serves agents, which holds the API key."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.security.process_inspection import PR_SET_DUMPABLE, deny_process_inspection
+from tests.conftest import write_config
+from tests.daemon import gateway_config
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_DUMPABLE is of Linux")
+NOBODY = 65534
+"""A user without capabilities. The superuser can inspect every process, and user ids cannot be changed without being it."""
+
+
+def _environment_of(pid: int) -> bytes:
+    """Return what a program of the user of the inspected process reads of its environment."""
+    ids = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    return subprocess.run(["cat", f"/proc/{pid}/environ"], capture_output=True, check=False, **ids).stdout  # type: ignore[call-overload, no-any-return]
+
+
+@contextmanager
+def forked(command: Callable[[], None], until: bytes) -> Iterator[int]:
+    """Run a function in a forked process of a user without capabilities, and yield its pid when it has printed a text."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(writing, 1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout = os.fdopen(1, "w")
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        # A change of the user id has set it to 0.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        try:
+            command()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb", buffering=0) as printed:
+            found = b""
+            while until not in found:
+                data = printed.read(1000)
+                assert data, found
+                found += data
+            yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that the user without capabilities can use; pytest's own are not readable for others."""
+    path = Path(tempfile.mkdtemp(prefix="portico-inspection-"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def _print_and_wait() -> None:
+    os.write(1, b"ready\n")
+    signal.pause()
+
+
+def test_process_is_inspected_without_the_protection() -> None:
+    with forked(_print_and_wait, b"ready") as pid:
+        assert b"PATH=" in _environment_of(pid)
+
+
+def test_protected_process_is_not_inspected() -> None:
+    def run() -> None:
+        deny_process_inspection()
+        _print_and_wait()
+
+    with forked(run, b"ready") as pid:
+        assert _environment_of(pid) == b""
+
+
+def test_programs_that_it_starts_are_dumpable() -> None:
+    """They need /proc of their own, and the gateway finds processes of agents by their environment."""
+
+    def run() -> None:
+        deny_process_inspection()
+        # Only a process that is dumpable owns this file.
+        subprocess.run(["cat", "/proc/self/environ"], check=True)
+        _print_and_wait()
+
+    with forked(run, b"PATH="):
+        pass
+
+
+def test_environment_of_the_daemon_is_not_read_by_a_process_of_its_user(folder: Path) -> None:
+    config = gateway_config(folder)
+    write_config(folder, config)
+
+    def serve() -> None:
+        (folder / "data").chmod(0o700)
+        main(["serve", "--config", str(folder / "config.toml")])
+
+    (folder / "data").mkdir()
+    if os.getuid() == 0:
+        os.chown(folder / "data", NOBODY, NOBODY)
+    with forked(serve, b"portico listening on") as pid:
+        assert _environment_of(pid) == b""
+
+
+@pytest.mark.parametrize("command", [["acp", "no-such-agent"], ["run", "no-such-agent", "hello"]])
+def test_other_commands_that_start_agents_are_protected(
+    folder: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(folder, gateway_config(folder))
+    calls: list[int] = []
+    monkeypatch.setattr(f"gateway.cli.{command[0]}.deny_process_inspection", lambda: calls.append(1))
+    with pytest.raises(SystemExit):
+        main([command[0], "--config", str(folder / "config.toml"), *command[1:]])
+    assert calls == [1]
