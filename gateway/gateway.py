@@ -119,7 +119,7 @@ class Gateway:
             states,
             self.metrics,
             self._mcp.open,
-            AuditLog(self.store, self.redactor),
+            AuditLog(self.redactor),
             transcripts,
             chosen.answer,
             settings.store.durability == "stored-first",

@@ -1,16 +1,16 @@
-"""The audit log: every decision about a tool call as a line of the log and a row of the store."""
+"""The audit log: every decision about a tool call as a line of the log and a row of the store. It does not store the rows."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gateway.policy.decision_record import CLIENT, Decision
 from gateway.security.authentication import current_key_name
 from gateway.security.redaction import Redactor
-from gateway.store import AuditRecord, Store
+from gateway.store import AuditRecord
 
 log = logging.getLogger(__name__)
 
@@ -21,15 +21,15 @@ MAX_NAME = 255
 
 
 class AuditLog:
-    """Logs and stores decisions."""
+    """Makes the rows of decisions. Runs store and log them."""
 
-    def __init__(self, store: Store, redactor: Redactor) -> None:
-        self._store, self._redactor = store, redactor
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
 
-    async def write(self, session_id: str, run_id: str, agent: str, decisions: Sequence[Decision]) -> None:
-        """Log and store decisions of a run. They are committed when this returns."""
+    def records(self, session_id: str, run_id: str, agent: str, decisions: Sequence[Decision]) -> list[AuditRecord]:
+        """Return the rows of decisions of a run."""
         now = time.time()
-        records = [
+        return [
             AuditRecord(
                 now,
                 session_id,
@@ -44,12 +44,6 @@ class AuditLog:
             )
             for decision in decisions
         ]
-        for record in records:
-            log.info(
-                "%s %s of %s (call %s, session %s, run %s) by %s%s: %s", record.outcome, record.tool, agent, record.call_id,
-                session_id, run_id, record.by, f" because {record.reason!r}" if record.reason else "", record.arguments,
-            )  # fmt: skip
-        await self._store.audit.append(records)
 
     def _text(self, text: str, limit: int) -> str:
         # Redacted before it is cut: a part of a secret would not be found.
@@ -61,3 +55,12 @@ def _decided_by(by: str) -> str:
     """Return who decided; for a client with a named key, with the name of the key."""
     name = current_key_name.get() if by == CLIENT else None
     return by if name is None else f"{by} {name}"
+
+
+def log_decisions(records: Iterable[AuditRecord]) -> None:
+    """Log decisions that are stored."""
+    for record in records:
+        log.info(
+            "%s %s of %s (call %s, session %s, run %s) by %s%s: %s", record.outcome, record.tool, record.agent, record.call_id,
+            record.session_id, record.run_id, record.by, f" because {record.reason!r}" if record.reason else "", record.arguments,
+        )  # fmt: skip

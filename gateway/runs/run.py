@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -24,6 +24,7 @@ from gateway.errors import GatewayError, StoreUnavailable
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import LAST
+from gateway.observability.audit import log_decisions
 from gateway.observability.metrics import RunMetrics
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import RELEVANT, PolicyEnforcer
@@ -34,7 +35,7 @@ from gateway.runs.pending_calls import PendingCalls, Resolution, client_results
 from gateway.runs.session_metadata import METADATA_EVENTS
 from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
-from gateway.store import MessageRow, RunRecord, SettingsRecord, Store
+from gateway.store import AuditRecord, MessageRow, RunRecord, SettingsRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +46,13 @@ MAX_STEERED = 16 * 1024 * 1024
 CLOSE_TIMEOUT = 10.0
 """Seconds until a run whose agent does not end is cancelled."""
 
-Record = Callable[[Sequence[Decision]], Awaitable[None]]
+Audit = Callable[[Sequence[Decision]], list[AuditRecord]]
+"""Returns the rows of decisions."""
 
 
-async def record_nothing(decisions: Sequence[Decision]) -> None:
+def audit_nothing(decisions: Sequence[Decision]) -> list[AuditRecord]:
     """For runs whose agent decides about its calls itself."""
+    return []
 
 
 class RunState(Enum):
@@ -62,7 +65,7 @@ class Run:
     """Call `start` once; then it works by itself until `session_end` is in the log.
 
     `has_history`: its messages are stored. `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls
-    before the client is asked, `audit` records its decisions, `pending` are the calls that wait for the client.
+    before the client is asked, `audit` makes the rows of its decisions, `pending` are the calls that wait for the client.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Run:
         has_history: bool = False,
         suspendable: bool = False,
         enforcer: PolicyEnforcer | None = None,
-        audit: Record = record_nothing,
+        audit: Audit = audit_nothing,
         pending: PendingCalls | None = None,
     ) -> None:
         self.id, self.first_seq, self.agent, self.log = record.id, record.first_seq, agent, log
@@ -163,10 +166,9 @@ class Run:
 
         Returns the number of the turn's first event, which is `start`.
         """
-        await self._record_answers(replies, by)
         results = client_results(replies)
         closed = [result.tool_call_id for result in results]
-        seq = await self._store_answers(replies, results, closed, [start], key, settings)
+        seq = await self._store_answers(replies, by, results, closed, [start], key, settings)
         await self._reply([*self._enforcer.release(replies), *replies])
         return seq
 
@@ -186,29 +188,26 @@ class Run:
         event.
         """
         await self.wait()
-        await self._record_answers(replies, CLIENT)
         results = [*client_results(replies), *resolution.results]
         events = [start, *resolution.events]
-        seq = await self._store_answers(replies, results, self._output.unanswered, events, key, settings)
+        seq = await self._store_answers(replies, CLIENT, results, self._output.unanswered, events, key, settings)
         self.agent, self._suspending, self.agent_failed, self._closing = agent, False, False, None
         self._enforcer.begin(grants, resolution.approved)
         return seq
 
     async def end_unanswered(self, replies: Sequence[Reply], resolution: Resolution) -> None:
         """End a suspended run whose calls were not answered in time: they are denied, and no agent is started for it."""
-        await self._record_answers(replies, TIME_LIMIT)
-        await self._store_answers(replies, resolution.results, self._output.unanswered, resolution.events)
+        await self._store_answers(replies, TIME_LIMIT, resolution.results, self._output.unanswered, resolution.events)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
-    async def _record_answers(self, replies: Sequence[Reply], by: str) -> None:
-        self._enforcer.answered(replies, by)
-        # A request is refused at the first failure, and can be repeated.
-        await self._record_decisions(timeout=0.0)
-
-    async def _record_decisions(self, timeout: float | None = None) -> None:
+    def _audit_rows(self) -> list[AuditRecord]:
         decisions, self._enforcer.decisions = self._enforcer.decisions, []
-        if decisions:
-            await retried(partial(self._audit, decisions), self._stop_requested, timeout)
+        return self._audit(decisions)
+
+    async def _record_decisions(self) -> None:
+        if rows := self._audit_rows():
+            await retried(partial(self._store.audit.append, rows), self._stop_requested)
+            log_decisions(rows)
 
     async def _record_cancelled(self) -> None:
         try:
@@ -220,18 +219,25 @@ class Run:
     async def _store_answers(
         self,
         replies: Sequence[Reply],
+        by: str,
         results: Sequence[Message],
         closed: Iterable[str],
         events: Sequence[LogEvent],
         key: IdempotencyKey | None = None,
         settings: SettingsRecord | None = None,
     ) -> int:
-        """Store the results in one transaction with the events that report them. Returns the number of the first event."""
+        """Store the results in one transaction with the events that report them, and with the audit.
+
+        Returns the number of the first event.
+        """
         log_id = self.log.log_id
         async with self.log.reserved(*events) as entries:
             seq = entries[0].seq
             rows, row, key_record = _rows(results, seq), self.log.row(entries), key.record(log_id, seq) if key else None
-            await self._store.runs.resume(self.id, log_id, rows, row, key_record, settings)
+            self._enforcer.answered(replies, by)
+            decisions = self._audit_rows()
+            await self._store.runs.resume(self.id, log_id, rows, row, key_record, settings, decisions)
+            log_decisions(decisions)
             self._answers_stored(replies, closed)
         return seq
 

@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-async def retried(write: Callable[[], Awaitable[Result]], stop: asyncio.Event, timeout: float | None = None) -> Result:
+async def retried(write: Callable[[], Awaitable[Result]], stop: asyncio.Event) -> Result:
     """Repeat a write until it succeeds.
 
-    Raises its last error after `timeout` seconds, by default STORE_TIMEOUT. Once `stop` is set, it raises its next error, or
+    Raises its last error after STORE_TIMEOUT. Once `stop` is set, it raises its next error, or
     StoreUnavailable if the write takes longer than STOP_TIMEOUT.
     """
-    deadline = time.monotonic() + (STORE_TIMEOUT if timeout is None else timeout)
+    deadline = time.monotonic() + STORE_TIMEOUT
     while True:
         writing = asyncio.ensure_future(write())
         await _wait(writing, stop)

@@ -25,7 +25,7 @@ from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, Shuttin
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import Turn
-from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
+from gateway.policy.decision_record import CLIENT, TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import completed
@@ -592,7 +592,7 @@ class Session:
             has_history=True,
             suspendable=True,
             enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or ()),
-            audit=partial(self._audit, record.id),
+            audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
             pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),
         )
 
@@ -612,9 +612,6 @@ class Session:
             self._agent.record_native_id()
         self._changed(self)
         self.queue.advance()
-
-    async def _audit(self, run_id: str, decisions: Sequence[Decision]) -> None:
-        await self._shared.audit.write(self.id, run_id, self.agent.name, decisions)
 
     # -- the agent --------------------------------------------------------------------------------------------------------
 

@@ -22,8 +22,7 @@ class AuditRepository:
 
     async def append(self, records: Sequence[AuditRecord]) -> None:
         """Stores decisions."""
-        rows = [asdict(record) for record in records]
-        await self._database.write(lambda connection: connection.execute(_INSERT, rows).close())
+        await self._database.write(lambda connection: insert_decisions(connection, records))
 
     async def newest(self, limit: int, session_id: str | None = None) -> list[AuditRecord]:
         """Returns the newest decisions, of one session or of all, oldest first."""
@@ -41,3 +40,9 @@ class AuditRepository:
         """Deletes decisions that were made before a time (seconds since the epoch)."""
         statement = delete(schema.audit).where(schema.audit.c.at < made)
         await self._database.write(lambda connection: connection.execute(statement).close())
+
+
+def insert_decisions(connection: Connection, records: Sequence[AuditRecord]) -> None:
+    """Stores decisions within a transaction."""
+    if records:
+        connection.execute(_INSERT, [asdict(record) for record in records]).close()

@@ -11,11 +11,12 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, tuple_, update
 
 from gateway.store import schema
+from gateway.store.audit import insert_decisions
 from gateway.store.database import Database
 from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
-from gateway.store.rows import EXECUTION_PREFIX, EventRow, KeyRecord, MessageRow, RunRecord, SettingsRecord
+from gateway.store.rows import EXECUTION_PREFIX, AuditRecord, EventRow, KeyRecord, MessageRow, RunRecord, SettingsRecord
 
 # Statements that a turn executes are built once: that costs more than executing them.
 _INSERT = insert(schema.runs)
@@ -104,13 +105,16 @@ class RunRepository:
         event: EventRow | None = None,
         key: KeyRecord | None = None,
         settings: SettingsRecord | None = None,
+        decisions: Sequence[AuditRecord] = (),
     ) -> None:
-        """Stores that a waiting run is running: with the tool results, the first event of the turn, its key, and new settings."""
+        """Stores that a waiting run is running: with the tool results, the first event of the turn, its key, new settings, and
+        the audit of the answers."""
 
         def transaction(connection: Connection) -> None:
             _update_settings(connection, log_id, settings)
             insert_messages(connection, log_id, results)
             connection.execute(_RESUME, {"of_run": run_id})
+            insert_decisions(connection, decisions)
             _insert_turn(connection, event, key)
 
         await self._database.write(transaction)

@@ -468,6 +468,15 @@ async def test_settings_are_stored_in_the_transaction_of_their_turn(
     assert faults.operations["sessions.update"] == updates
 
 
+async def test_answer_that_is_repeated_is_audited_once(faulty: FaultyGateway, write_scenario: WriteScenario) -> None:
+    portico, faults = faulty
+    session = await create_waiting_session(portico, write_scenario)
+    faults.fail("runs.resume", times=1)
+    await expect_error(portico.client.post(f"/session/{session}", json={"messages": [ANSWER]}), 503)
+    await send_turn(portico.client, session, ANSWER)
+    assert [found.outcome for found in await portico.gateway.store.audit.newest(10, session)] == ["asked", "answered"]
+
+
 async def test_calls_that_are_not_answered_in_time_are_denied_when_the_store_works_again(
     tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
