@@ -39,12 +39,6 @@ class MessageRepository:
         """Stores messages at the end of a session's history."""
         await self._database.write(lambda connection: insert_messages(connection, session_id, rows))
 
-    async def bodies(self, session_id: str) -> list[str]:
-        """Returns a session's whole history as JSON texts, in order."""
-        table = schema.messages
-        query = select(table.c.body).where(table.c.session_id == session_id).order_by(table.c.position)
-        return await self._database.read(lambda connection: list(connection.execute(query).scalars()))
-
     async def count(self, session_id: str) -> int:
         """Returns the number of messages of a session. Their positions are 0 to before that number."""
         table = schema.messages

@@ -38,6 +38,7 @@ from tests.gateway.requests import (
     user_message,
     wait_until,
 )
+from tests.gateway.stored_messages import message_bodies
 
 WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))
@@ -200,7 +201,7 @@ async def test_messages_that_were_not_stored_are_appended(store: Store, stored: 
     for number, event in enumerate([TurnStart(messages=(UserMessage(content="go"),)), *TEXT_THEN_CALL], 3):
         await store.events.append(EventRow("s", number, number, event.encode()))
     assert await close_open_runs(store) == 1
-    history = await store.messages.bodies("s")
+    history = await message_bodies(store, "s")
     assert history == ['{"role":"assistant","content":"old"}', '{"role":"user","content":"go"}', *MESSAGES]
     last = await store.runs.last("s")
     assert last is not None
@@ -214,7 +215,7 @@ async def test_calls_without_a_result_get_the_result_cancelled(store: Store) -> 
     await store.runs.start(RunRecord("r", "s", "waiting", None, 1), [GO])
     await store.events.append(EventRow("s", 1, 2, b"\n".join(event.encode() for event in (CALL, Awaiting(calls=())))))
     await close_open_runs(store)
-    assert await store.messages.bodies("s") == [
+    assert await message_bodies(store, "s") == [
         '{"role":"user","content":"go"}',
         '{"role":"assistant","content":[{"type":"tool_use","toolCallId":"c","name":"lookup","input":{}}]}',
         '{"role":"tool","toolCallId":"c","content":"Tool call cancelled"}',
@@ -225,7 +226,7 @@ async def test_run_without_stored_events_keeps_its_prompt(store: Store) -> None:
     await store.sessions.create(SessionRecord("s", "script"), [])
     await store.runs.start(RunRecord("r", "s", "running", None, 1), [GO])
     assert await close_open_runs(store) == 1
-    assert await store.messages.bodies("s") == ['{"role":"user","content":"go"}']
+    assert await message_bodies(store, "s") == ['{"role":"user","content":"go"}']
 
 
 async def store_run(store: Store, name: str, prompt: str, output: Sequence[LogEvent], *, messages: bool = True) -> None:
@@ -247,7 +248,7 @@ async def test_run_whose_end_is_stored_gets_no_second_end(store: Store) -> None:
     end = SessionEnd(exit_code=0, stop_reason="max_tokens")
     await store_run(store, "r", "one", [AgentToken(text="words"), end], messages=False)
     assert await close_open_runs(store) == 1
-    assert await store.messages.bodies("s") == ['{"role":"user","content":"one"}', '{"role":"assistant","content":"words"}']
+    assert await message_bodies(store, "s") == ['{"role":"user","content":"one"}', '{"role":"assistant","content":"words"}']
     assert await store.runs.last("s") == RunRecord("r", "s", "ended", "max_tokens", 1)
     assert await store.events.last_seq("s") == 3
 
@@ -260,9 +261,9 @@ async def test_output_of_later_runs_is_not_taken_for_that_of_an_unfinished_run(s
     for number in ("two", "three"):
         await store_run(store, number, number, [AgentToken(text=number), MessageEnd(), AgentToken(text="."), *end])
         await store.runs.end((await store.runs.unfinished())[-1], "end_turn")
-    history, last = await store.messages.bodies("s"), await store.events.last_seq("s")
+    history, last = await message_bodies(store, "s"), await store.events.last_seq("s")
     assert await close_open_runs(store) == 1
-    assert await store.messages.bodies("s") == history
+    assert await message_bodies(store, "s") == history
     assert await store.events.last_seq("s") == last
     assert await store.runs.unfinished() == []
 
@@ -500,7 +501,7 @@ async def test_recovery_after_several_kills(store: Store) -> None:
         assert await close_open_runs(store) == 1
     answers = [AssistantMessage(content=f"words {number}").model_dump_json() for number in range(2, 5)]
     later = [body for answer in answers for body in (PROMPT.model_dump_json(), answer)]
-    assert (await store.messages.bodies("s"))[2:] == [*first, *later]
+    assert (await message_bodies(store, "s"))[2:] == [*first, *later]
     assert [run.state for run in (await store.runs.last_of_each(["s"])).values()] == ["ended"]
 
 

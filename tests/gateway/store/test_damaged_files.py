@@ -23,6 +23,7 @@ from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon, gateway_config, run_gateway
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import create_session
+from tests.gateway.stored_messages import message_bodies
 
 MESSAGES = 20
 
@@ -75,7 +76,7 @@ async def test_missing_commits_are_reported(
     data = await killed_store(tmp_path)
     damage(data / "portico.db-wal")
     store = await Store.open(sqlite_url(data))
-    left = len(await store.messages.bodies("s"))
+    left = len(await message_bodies(store, "s"))
     # One more commit has created the session, and one the tables.
     missing = MESSAGES - left + (await store.sessions.get("s") is None)
     assert missing > 0
@@ -93,7 +94,7 @@ async def test_intact_files_are_not_reported(tmp_path: Path, caplog: pytest.LogC
     for _ in range(3):
         store = await Store.open(sqlite_url(data))
         assert store.problem is None
-        assert len(await store.messages.bodies("s")) == MESSAGES
+        assert len(await message_bodies(store, "s")) == MESSAGES
         await store.close()
     # A database that an older gateway has used has no count.
     (data / "portico.db-commits").unlink()
@@ -111,7 +112,7 @@ async def test_another_program_may_move_the_log_into_the_database(tmp_path: Path
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert not (data / "portico.db-wal").exists()
     store = await Store.open(sqlite_url(data))
-    assert (store.problem, len(await store.messages.bodies("s"))) == (None, MESSAGES)
+    assert (store.problem, len(await message_bodies(store, "s"))) == (None, MESSAGES)
     await store.close()
 
 
@@ -260,7 +261,7 @@ async def test_damage_that_is_found_later_is_reported(tmp_path: Path, caplog: py
     assert store.problem is None
     for _ in range(2):
         with pytest.raises(Exception, match="malformed"):
-            await store.messages.bodies("s")
+            await message_bodies(store, "s")
     assert store.problem == "the database is damaged: stop the gateway and restore a backup; the log has details"
     assert caplog.text.count("portico.db cannot be used (database disk image is malformed): restore a backup") == 1
     await store.close()
@@ -273,7 +274,7 @@ async def test_text_that_is_not_utf_8_is_damage_and_is_not_logged(tmp_path: Path
         connection.execute("UPDATE messages SET body = CAST(x'6d7920776f726473ff' AS TEXT)")
         connection.commit()
     with pytest.raises(Exception, match="UTF-8"):
-        await store.messages.bodies("s")
+        await message_bodies(store, "s")
     assert store.problem is not None and "damaged" in store.problem
     assert "cannot be used (Could not decode to UTF-8 column 'body'): restore a backup" in caplog.text
     assert "my words" not in caplog.text

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, event
 
 from gateway.store import RunRecord, SessionRecord, Store, schema
 from gateway.store.sqlite import sqlite_url
+from tests.gateway.stored_messages import message_bodies
 
 OLD = Path(__file__).parent / "old_databases"
 VERSIONS = range(1, schema.VERSION)
@@ -63,7 +64,7 @@ async def check_migrated(folder: Path, times: int = 2) -> None:
         session = await store.sessions.get("sess_a")
         assert session is not None
         assert (session.agent, session.native_id, session.config) == ("echo", "native", {"options": {}})
-        assert len(await store.messages.bodies("sess_a")) == 3
+        assert len(await message_bodies(store, "sess_a")) == 3
         assert {row.seq for row in await store.messages.rows("sess_a")} == {-1}, "recovery numbers those of unfinished runs"
         assert [run.id for run in await store.runs.unfinished()] == ["run_1", "run_2"]
         [waiting] = [run for run in await store.runs.unfinished() if run.state == "waiting"]

@@ -15,6 +15,7 @@ from gateway.errors import ConfigError
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
+from tests.gateway.stored_messages import message_bodies
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ async def test_database_of_version_1_is_migrated(tmp_path: Path) -> None:
         store = await Store.open(sqlite_url(tmp_path))
         found = await store.sessions.get("s")
         assert found == SessionRecord("s", "echo", {"options": {}}, owner=None)
-        assert await store.messages.bodies("s") == ["1"]
+        assert await message_bodies(store, "s") == ["1"]
         assert await store.runs.unfinished() == []
         await store.close()
 
@@ -99,7 +100,7 @@ async def test_store_works_after_writes_are_cancelled_at_any_point(store: Store)
         with suppress(asyncio.CancelledError):
             await writing
         await store.messages.append("s", [MessageRow("after")])
-    messages = await store.messages.bodies("s")
+    messages = await message_bodies(store, "s")
     runs = {int(run.id[1:]) for run in await store.runs.unfinished()}
     assert messages.count("after") == 40
     # The run and its message are stored together or not at all.
@@ -112,7 +113,7 @@ async def test_run_and_its_messages_are_stored_in_one_transaction(store: Store) 
     await store.runs.start(run, [MessageRow("2", 1)])
     with pytest.raises(Exception, match="UNIQUE"):
         await store.runs.start(run, [MessageRow("3", 1)])
-    assert await store.messages.bodies("s") == ["1", "2"]
+    assert await message_bodies(store, "s") == ["1", "2"]
     assert await store.runs.unfinished() == [run]
     await store.runs.stop("r", "ended", "end_turn", EventRow("s", 1, 1, b"{}"))
     assert await store.runs.unfinished() == []

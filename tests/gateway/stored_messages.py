@@ -1,0 +1,10 @@
+"""The messages of a session as they are in the store."""
+
+from __future__ import annotations
+
+from gateway.store import Store
+
+
+async def message_bodies(store: Store, session: str) -> list[str]:
+    """Return a session's whole history as JSON texts, in order."""
+    return [row.body for row in await store.messages.rows(session)]
