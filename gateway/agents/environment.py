@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping
 
 ALLOWED_ENV = (
@@ -20,12 +21,8 @@ def process_environment(environ: Mapping[str, str], driver_patterns: Iterable[st
     `environ` is the gateway's own, `driver_patterns` are the variables that the driver needs (patterns of fnmatch), `entry` is
     `env` of the agent's entry in the configuration, which has precedence. Variables of the gateway (`PORTICO_*`) are left out.
     """
-    patterns = (*ALLOWED_ENV, *driver_patterns)
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith("PORTICO_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
+    allowed = re.compile("|".join(fnmatch.translate(pattern) for pattern in (*ALLOWED_ENV, *driver_patterns)))
+    kept = {name: value for name, value in environ.items() if not name.startswith("PORTICO_") and allowed.match(name)}
     return {**kept, **entry}
 
 
