@@ -243,6 +243,22 @@ class SmallAgent:
         await self._update(session, sessionUpdate="tool_call_update", toolCallId="x1", status=status)
         await self._send_text(session, "agent_message_chunk", f"exit code {ended.exit_code}")
 
+    async def do_switch(self, session: str, command: str) -> None:
+        """Reports `git status`, asks for another command as the same call, and then runs a third one besides."""
+        call = {"toolCallId": "s1", "title": "git status", "kind": "execute", "rawInput": {"command": "git status"}}
+        await self._update(session, sessionUpdate="tool_call", status="in_progress", **call)
+        await self._update(session, sessionUpdate="tool_call_update", toolCallId="s1", rawInput={"command": command})
+        if not await self._permitted(session, {"toolCallId": "s1", "rawInput": {"command": command}}):
+            return await self._send_text(session, "agent_message_chunk", "not run")
+        for line in (command, "touch besides.txt"):
+            try:
+                terminal = await self.client.create_terminal(session_id=session, command=line)
+            except RequestError as error:
+                return await self._send_text(session, "agent_message_chunk", f"refused: {error}")
+            await self.client.wait_for_terminal_exit(session_id=session, terminal_id=terminal.terminal_id)
+            await self.client.release_terminal(session_id=session, terminal_id=terminal.terminal_id)
+        await self._send_text(session, "agent_message_chunk", "both ran")
+
     async def do_both(self, session: str, _: str) -> None:
         """Two permission requests at the same time."""
         calls = [{"toolCallId": f"b{n}", "title": f"call {n}", "kind": "execute", "rawInput": {"n": n}} for n in (1, 2)]

@@ -3,6 +3,8 @@
 An agent calls these tools over MCP, and reports the same calls with `tool_call` updates. The protocol does not link the two, so
 they are matched by the agent's call id where the MCP request has it, else by name and input, else by name and order. The client
 is sent each call once, under the id that the agent reports.
+
+What an agent reports permits nothing: only a call whose MCP request is pending needs no permission of the client.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from drivers.acp.content import tool_output
 from drivers.acp.mcp_servers import SERVER
-from drivers.acp.tool_calls import ToolCallState
+from drivers.acp.tool_calls import CHANGED, ToolCallState
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
 from drivers.contract.tool_denials import CANCELLED, NO_RESULT, denied
@@ -38,15 +40,16 @@ def by_title(names: Iterable[str]) -> AppToolName:
     """Recognizes the calls of these tools by the names of server and tool, in the call's title or its input.
 
     The whole title must be these names. A title that merely contains them, such as a command's text, may be the model's words.
+    Calls of AGENT_KINDS are never recognized, since the model may write anything into their titles and inputs.
     """
     known = {_normalized(name): name for name in names}
 
     def app_tool(call: ToolCallState) -> str | None:
+        if call.kind in AGENT_KINDS:
+            return None
         given = call.raw_input
         if isinstance(given, dict) and given.get("server") == SERVER and given.get("tool") in known.values():
             return str(given["tool"])
-        if call.kind in AGENT_KINDS:
-            return None
         found = re.fullmatch(rf"(?:tool_)?(?:mcp_)?{SERVER}_(.+)|(.+)_{SERVER}_mcp_server", _normalized(call.title))
         return known.get(found[1] or found[2]) if found else None
 
@@ -59,7 +62,8 @@ def _normalized(title: str) -> str:
 
 @dataclass
 class AppToolCall:
-    """One call. `native_id` is the agent's id of it, `request_id` that of its MCP request; `input` is None until it is known.
+    """One call. `native_id` is the agent's id of it, `request_id` that of its MCP request, which has the `request_input` and may
+    have the `request_call_id`; `input` is None until it is known.
 
     `sent`: the client has its start. `announced`: the client was asked for its result. `finished`: it has a result or was
     cancelled.
@@ -70,6 +74,8 @@ class AppToolCall:
     input: Any = None
     native_id: str | None = None
     request_id: str | None = None
+    request_input: dict[str, Any] | None = None
+    request_call_id: str | None = None
     reply: Reply | None = None
     sent: bool = False
     announced: bool = False
@@ -99,7 +105,7 @@ class AppToolCalls:
         if call is None:
             call = AppToolCall(request.call_id or request.id, request.name, native_id=request.call_id)
             self._calls.append(call)
-        call.request_id = request.id
+        call.request_id, call.request_input, call.request_call_id = request.id, given, request.call_id
         call.input = given if call.input is None else call.input
         events = self._start(call) if call.native_id is not None else []
         return [*events, *self._resolve(call)]
@@ -111,6 +117,28 @@ class AppToolCalls:
             return []
         call.finished = True
         return [] if call.announced or not call.sent else self._fail(call, CANCELLED)
+
+    def is_requested(self, native: ToolCallState, name: str) -> bool:
+        """Whether the MCP request of a reported call is pending. It has the call's id, or the same input and no other call."""
+        given = {} if native.raw_input == {} else _input(native)
+        pending = [call for call in self._calls if call.request_id is not None and call.name == name and not call.finished]
+        return any(
+            call.request_call_id == native.id
+            or (call.request_call_id is None and call.native_id in (None, native.id) and call.request_input == given)
+            for call in pending
+        )
+
+    def remove_report(self, native_id: str) -> tuple[list[OutputEvent], bool]:
+        """A reported call is not an application-side call. Returns the events that end it, and whether the client was sent it."""
+        call = _first(self._calls, lambda call: call.native_id == native_id)
+        if call is None:
+            return [], False
+        if call.request_id is not None:
+            # The MCP request is matched anew.
+            call.native_id = None
+            return [], call.sent
+        self._calls.remove(call)
+        return (self._fail(call, CHANGED) if call.sent and not call.finished else []), call.sent
 
     def report(self, native: ToolCallState, name: str) -> list[OutputEvent]:
         """The agent has reported a call: before, while or after it makes the MCP request."""
@@ -211,6 +239,6 @@ def _input(native: ToolCallState) -> dict[str, Any] | None:
     given = native.raw_input
     if not isinstance(given, dict) or not given:
         return None
-    if "tool" in given and isinstance(given.get("arguments"), dict):
+    if "tool" in given and given.keys() <= {"server", "tool", "arguments"} and isinstance(given.get("arguments"), dict):
         return dict(given["arguments"])
     return given

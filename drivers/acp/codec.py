@@ -6,6 +6,7 @@ Every request of the agent gets a response; an agent waits for it without a time
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from acp.schema import (
@@ -13,6 +14,7 @@ from acp.schema import (
     PromptResponse,
     RequestPermissionRequest,
     SessionNotification,
+    TerminalToolCallContent,
     ToolCallProgress,
     ToolCallStart,
 )
@@ -26,6 +28,7 @@ from drivers.acp.permissions import (
     CLIENT_METHODS,
     DENIED,
     NOT_ENABLED,
+    RUN_CANCELLED,
     Grants,
     PendingApproval,
     permission_request,
@@ -45,6 +48,8 @@ from drivers.contract.client_services import (
     METHOD_NOT_FOUND,
     READ,
     RESOURCE_NOT_FOUND,
+    TERMINAL_METHODS,
+    WRITE,
     ClientRequest,
     ClientResponse,
 )
@@ -53,6 +58,8 @@ from drivers.contract.events import AwaitedCall, Awaiting, Error, NativeSession,
 from drivers.contract.messages import text_of
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
+STREAMED_INPUT_DELAY = 0.5
+"""Seconds without output after which a pending call is reported; until then the agent may be streaming its input."""
 NO_RUN = "No run is active; the client cannot be asked."
 
 RUN_RESULTS = {
@@ -81,11 +88,15 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._profile = profile or AgentProfile()
         self.title = self._profile.title
         self._grants, self._task = grants, task
+        self._cwd = request.cwd
+        self._methods = _declared_methods(request)
         self._calls = self._new_calls()
         self._app_calls = AppToolCalls(self.tool_responses)
         self._approvals: list[PendingApproval] = []
         self._awaited: set[str] = set()
         self._held = HeldEvents()
+        self._streaming: ToolCallState | None = None
+        self._released: list[OutputEvent] = []
         self._service_calls = 0
         self._approved_services: dict[int | str, ToolCallState] = {}
         self._interrupted = self._task_done = False
@@ -103,6 +114,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._calls, self._run_updates, self._interrupted = self._new_calls(), RunUpdates(), False
         self._app_calls = AppToolCalls(self.tool_responses, self._app_calls.reported)
         self._approved_services.clear()
+        self._streaming = None
         self.pending += self._deduplicator.changed(NativeSession(native_id=self.native_id, model=self.session.model))
         if has_image(prompt.content) and not self.session.images:
             self.phase, self._task_done = "ready", self._task is not None
@@ -118,7 +130,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if self._approvals and self._approvals[0].call.id == reply.call_id:
             granted = isinstance(reply, PermissionReply) and reply.granted
             reason = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
-            self.pending += self._resolve(self._approvals.pop(0), granted=granted, reason=reason or DENIED)
+            self.pending += self._answered(self._approvals.pop(0), granted, reason or DENIED)
         else:
             self.pending += self._app_calls.reply(reply)
         if not self._awaited:
@@ -130,25 +142,33 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
     def tool_requested(self, request: ToolRequest) -> None:
         if self.phase not in ("running", "waiting") or self._interrupted:
             self.tool_responses.append(ToolResponse(request.id, NO_RUN, is_error=True))
-        else:
-            self.pending += self.deliver(self._app_calls.requested(request))
+            return
+        self._released += self._release()
+        if self._calls.is_own(request.call_id):
+            # The client was asked about that call under its id.
+            request = replace(request, call_id=None)
+        self.pending += self.deliver(self._app_calls.requested(request))
 
     def tool_cancelled(self, request_id: str) -> None:
         self.pending += self.deliver(self._app_calls.request_cancelled(request_id))
 
     def debounce_seconds(self) -> float | None:
-        return self._app_calls.announce_after() if self.phase == "running" and not self._interrupted else None
+        if self.phase != "running" or self._interrupted:
+            return None
+        return STREAMED_INPUT_DELAY if self._streaming is not None else self._app_calls.announce_after()
 
     def debounced_events(self) -> list[OutputEvent]:
-        return self._await_client()
+        return self._release() if self._streaming is not None else self._await_client()
 
     def interrupt(self) -> bool:
         self._interrupted = True
         for approval in self._approvals:
+            if approval.request_id is None:
+                continue
             if approval.service is None:
                 self._rpc.respond(approval.request_id, CANCELLED_OUTCOME)
             else:
-                self._rpc.respond_error(approval.request_id, INVALID_PARAMS, "the run was cancelled")
+                self._rpc.respond_error(approval.request_id, INVALID_PARAMS, RUN_CANCELLED)
         self._approvals.clear()
         self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
         if self.phase == "waiting":
@@ -182,7 +202,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self._task_done:
             return []
-        return [*self._held.release(), *super().exited(exit_code, stderr)]
+        return [*self._held.release(), *self._release(), *super().exited(exit_code, stderr)]
 
     def required(self, message: dict[str, Any]) -> str | None:
         return "a malformed response" if self.phase != "ready" and is_response(message) else None
@@ -192,12 +212,16 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             self._rpc.respond_error(message["id"], INVALID_PARAMS, f"{message['method']}: bad parameters")
 
     def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        if self._released:
+            events, self._released = [*self._released, *events], []
         # The events that end the turn, or the run, are not held.
         ends = any(isinstance(event, Awaiting | SessionEnd) for event in events)
         return self._held.pass_on(events, waiting=self.phase == "waiting" and not ends)
 
     def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         method = message.get("method")
+        if self._streaming is not None and _call_id(message) != self._streaming.native_id:
+            self._released += self._release()
         if method is None:
             return self._response(message)
         if "id" in message:
@@ -228,12 +252,29 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             return None
         parsed = SessionNotification.model_validate(params).update
         if isinstance(parsed, ToolCallStart | ToolCallProgress):
-            return self._tool_call(self._calls.update(parsed))
+            return self._tool_call(parsed)
         return self._run_updates.read(parsed)
 
-    def _tool_call(self, call: ToolCallState) -> list[OutputEvent]:
-        name = self._profile.app_tool(call)
+    def _tool_call(self, update: ToolCallStart | ToolCallProgress) -> list[OutputEvent]:
+        call = self._calls.update(update)
+        self._streaming = None
+        if call.granted and call.status not in ("completed", "failed") and self._calls.runs_something_else(call):
+            # Not what the client has granted: it is asked again. The agent does not wait for the answer.
+            call, events = self._calls.supersede(call)
+            return [*events, *self._authorize(PendingApproval(call, None))]
+        if call.status == "pending" and not call.started and call.raw_input not in (None, {}) and not _has_terminal(call):
+            self._streaming = call
+            return []
+        return self._call_progress(call)
+
+    def _call_progress(self, call: ToolCallState) -> list[OutputEvent]:
+        name = None if call.own else self._profile.app_tool(call)
         return self._calls.progress(call) if name is None else self._app_calls.report(call, name)
+
+    def _release(self) -> list[OutputEvent]:
+        """The start of the pending call whose input the agent might still have been streaming."""
+        call, self._streaming = self._streaming, None
+        return [] if call is None else self._call_progress(call)
 
     def _prompt_ended(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         self.phase, self._task_done = "ready", self._task is not None
@@ -273,37 +314,86 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             self._rpc.respond(request_id, CANCELLED_OUTCOME)
             return []
         call = self._calls.update(request.tool_call)
-        if (name := self._profile.app_tool(call)) is not None:
+        self._streaming = None
+        name = None if call.own else self._profile.app_tool(call)
+        if name is not None and self._app_calls.is_requested(call, name):
             # The client itself runs the call, so it needs no permission.
             self._rpc.respond(request_id, permission_response(request.options, granted=True))
             return self._app_calls.report(call, name)
-        return self._authorize(PendingApproval(call, request_id, tuple(request.options)))
+        events = [] if name is None else self._not_requested(call)
+        asked, changed = self._calls.asked(request.tool_call)
+        if asked is not call:
+            self._deny_obsolete(call)
+        approval = PendingApproval(asked, request_id, tuple(request.options))
+        return [*events, *changed, *self._authorize(approval, always_ask=name is not None)]
+
+    def _not_requested(self, call: ToolCallState) -> list[OutputEvent]:
+        """The agent asks about a call of an application-side tool that it has not requested over MCP: it may be any call of the
+        agent's own. The MCP request, if it comes, is another call."""
+        events, sent = self._app_calls.remove_report(call.id)
+        # The agent reports no second call for the MCP request.
+        self._app_calls.reported = False
+        call.started, call.own = False, True
+        if sent:
+            self._calls.successor(call)
+        return events
+
+    def _deny_obsolete(self, call: ToolCallState) -> None:
+        """Deny the requests about a call that has become another one, which the agent asks about too."""
+        for approval in [approval for approval in self._approvals if approval.call is call]:
+            self._approvals.remove(approval)
+            if approval.request_id is not None:
+                self._rpc.respond(approval.request_id, permission_response(approval.options, granted=False))
 
     def _service(self, request: ClientRequest) -> list[OutputEvent]:
-        kind, permitting_kinds = CLIENT_METHODS.get(request.method, ("", frozenset()))
-        running = self.phase in ("running", "waiting")
-        permitted = running and self._calls.any_granted(permitting_kinds)
-        if not kind or self._grants.agent_asks or permitted or self._grants.verdict(kind) == "allow":
+        kind, kinds = CLIENT_METHODS.get(request.method, ("", frozenset()))
+        declared = request.method in self._methods
+        if not kind and not declared:
+            self._rpc.respond_error(request.id, METHOD_NOT_FOUND, f"{request.method}: not a method of this client")
+            return []
+        if not kind or (declared and request.method == READ and self._grants.agent_asks):
             self.client_requests.append(request)
             return []
-        if not running:
-            self._rpc.respond_error(request.id, INVALID_PARAMS, NO_RUN)
+        if self.phase not in ("running", "waiting"):
+            if declared and self._grants.verdict(kind) == "allow":
+                self.client_requests.append(request)
+            else:
+                self._rpc.respond_error(request.id, INVALID_PARAMS, NO_RUN)
             return []
-        # The request belongs to no granted call: the client is asked about it as a call of its own.
+        if declared and self._calls.covering(request, kinds, self._is_permitted) is not None:
+            self.client_requests.append(request)
+            return []
+        # The request belongs to no permitted call: it is a call of its own.
         self._service_calls += 1
-        given = {name: value for name, value in request.params.items() if name != "sessionId"}
-        call = self._calls.add(f"service_{self._service_calls}", kind, given)
-        return self._authorize(PendingApproval(call, request.id, service=request))
+        call = self._calls.add(f"service_{self._service_calls}", kind, request)
+        approval = PendingApproval(call, request.id, service=request)
+        if not declared:
+            return self._deny(approval, NOT_ENABLED)
+        return self._authorize(approval, always_ask=self._grants.agent_asks)
 
-    def _authorize(self, approval: PendingApproval) -> list[OutputEvent]:
-        """Allow or deny a call by the grants, or ask the client; one approval at a time."""
+    def _is_permitted(self, call: ToolCallState) -> bool:
+        return call.granted or self._grants.verdict(self._calls.name(call)) == "allow"
+
+    def _authorize(self, approval: PendingApproval, *, always_ask: bool = False) -> list[OutputEvent]:
+        """Allow or deny a call by the grants, or ask the client; one approval at a time. `always_ask`: instead of a denial."""
         verdict = self._grants.verdict(self._calls.name(approval.call))
-        if self._interrupted or verdict == "deny":
-            return [*self._calls.start(approval.call), *self._resolve(approval, granted=False, reason=NOT_ENABLED)]
+        if self._interrupted or (verdict == "deny" and not always_ask):
+            return self._deny(approval, RUN_CANCELLED if self._interrupted else NOT_ENABLED)
         if verdict == "allow":
             return [*self._calls.start(approval.call), *self._resolve(approval, granted=True)]
         self._approvals.append(approval)
         return self._await_client() if len(self._approvals) == 1 and self.phase != "waiting" else []
+
+    def _deny(self, approval: PendingApproval, reason: str) -> list[OutputEvent]:
+        """Deny a call about which the client is not asked."""
+        return [*self._calls.start(approval.call), *self._resolve(approval, granted=False, reason=reason, asked=False)]
+
+    def _answered(self, approval: PendingApproval, granted: bool, reason: str) -> list[OutputEvent]:
+        """The client has answered. A call that the agent has changed meanwhile is asked about anew."""
+        if granted and approval.service is None and not approval.call.finished and self._calls.is_changed(approval.call):
+            call, events = self._calls.supersede(approval.call)
+            return [*events, *self._authorize(replace(approval, call=call))]
+        return self._resolve(approval, granted=granted, reason=reason)
 
     def _await_client(self) -> list[OutputEvent]:
         """Ask the client for the first pending approval and for the results of all pending application-side calls."""
@@ -315,17 +405,24 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._awaited = {call.id for call in calls}
         return [*(event for call in approvals for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
 
-    def _resolve(self, approval: PendingApproval, *, granted: bool, reason: str = "") -> list[OutputEvent]:
-        """Respond to the agent. A denied call is finished here: many agents send no further update of it."""
+    def _resolve(self, approval: PendingApproval, *, granted: bool, reason: str = "", asked: bool = True) -> list[OutputEvent]:
+        """Respond to the agent. A denied call is finished here: many agents send no further update of it. `asked`: whether the
+        client was."""
         approval.call.granted = granted
-        if approval.service is None:
+        if approval.request_id is None:
+            if not granted:
+                # The agent runs what was not granted, and there is no request to reject.
+                self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
+        elif approval.service is None:
             self._rpc.respond(approval.request_id, permission_response(approval.options, granted=granted))
         elif granted:
             self._approved_services[approval.request_id] = approval.call
             self.client_requests.append(approval.service)
         else:
             self._rpc.respond_error(approval.request_id, INVALID_PARAMS, reason)
-        return [] if granted else self._calls.finish(approval.call, reason, failed=True)
+        if granted or approval.call.finished:
+            return []
+        return self._calls.finish(approval.call, reason, failed=True, denied=not asked)
 
     # -- the session --------------------------------------------------------------------------------------------------
 
@@ -339,7 +436,24 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self.start_error = type(error)(f"{self.title}: {error}")
 
     def _new_calls(self) -> ToolCalls:
-        return ToolCalls(self._profile.tool_name, self._profile.tool_input)
+        return ToolCalls(self._profile.tool_name, self._profile.tool_input, self._cwd)
+
+
+def _declared_methods(request: SessionRequest) -> frozenset[str]:
+    """The client methods that the agent may request, as `initialize` declares them."""
+    files = [method for method, declared in ((READ, request.read_files), (WRITE, request.write_files)) if declared]
+    return frozenset([*files, *(TERMINAL_METHODS if request.terminals else ())])
+
+
+def _call_id(message: dict[str, Any]) -> Any:
+    """The id of the tool call that a message is about."""
+    params = message.get("params")
+    about = params.get("toolCall") or params.get("update") if isinstance(params, dict) else None
+    return about.get("toolCallId") if isinstance(about, dict) else None
+
+
+def _has_terminal(call: ToolCallState) -> bool:
+    return any(isinstance(item, TerminalToolCallContent) for item in call.content)
 
 
 def _usage(result: dict[str, Any]) -> list[OutputEvent]:

@@ -33,17 +33,19 @@ CLIENT_METHODS: dict[str, tuple[str, frozenset[str]]] = {
     "fs/write_text_file": ("edit", WRITE_KINDS),
     "terminal/create": ("execute", frozenset({"execute"})),
 }
-"""Client methods that need permission: the kind of each, and the kinds of granted calls that permit it too."""
+"""Client methods that need permission: the kind of each, and the kinds of the calls that it may belong to."""
 DENIED, NOT_ENABLED = "The user did not permit this tool call.", "This tool is not enabled in this session."
+RUN_CANCELLED = "The run was cancelled."
 CANCELLED_OUTCOME: dict[str, Any] = {"outcome": {"outcome": "cancelled"}}
 
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
-    """A call that waits for the client's approval: of a permission request (`options`) or of a client method (`service`)."""
+    """A call that waits for the client's approval: of a permission request (`options`), of a client method (`service`), or of a
+    change of a granted call, for which the agent has made no request (`request_id` is None)."""
 
     call: ToolCallState
-    request_id: int | str
+    request_id: int | str | None
     options: tuple[PermissionOption, ...] = ()
     service: ClientRequest | None = None
 
@@ -54,7 +56,7 @@ class Grants:
     grants: the listed tools; a trusted one runs without asking.
     allow_all: every tool runs; for tasks, where no client can be asked.
     ask_prefixes: tools whose names begin so are not listed one by one, and ask.
-    agent_asks: the agent itself requests permission before it uses client methods, so they need no further permission.
+    agent_asks: the agent reads files before it requests permission to change them, so reading needs no further permission.
     """
 
     def __init__(

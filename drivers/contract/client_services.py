@@ -9,6 +9,7 @@ from typing import Any
 
 READ, WRITE = "fs/read_text_file", "fs/write_text_file"
 CREATE, WAIT = "terminal/create", "terminal/wait_for_exit"
+TERMINAL_METHODS = frozenset({CREATE, WAIT, "terminal/output", "terminal/kill", "terminal/release"})
 INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND, REQUEST_CANCELLED = -32602, -32603, -32002, -32601, -32800
 
 

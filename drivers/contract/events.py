@@ -72,6 +72,11 @@ class ToolResult(Event):
     parent_id: str | None = Field(default=None, exclude_if=_absent)
 
 
+class DeniedResult(ToolResult):
+    """The result of a call that a driver has denied without asking the client. Policy enforcement records the denial in the audit
+    and passes it on as a ToolResult."""
+
+
 class Subagent(Event):
     """A nested agent: `started`, then `completed` or `failed`, under the id of the call that made it."""
 

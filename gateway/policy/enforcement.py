@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from drivers.contract.agent import PermissionReply, Reply
 from drivers.contract.driver_info import ToolGrant
-from drivers.contract.events import AwaitedCall, Awaiting, Event, OutputEvent, ToolCall, ToolResult
+from drivers.contract.events import AwaitedCall, Awaiting, DeniedResult, Event, OutputEvent, ToolCall, ToolResult
 from drivers.contract.messages import ToolUseBlock
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision, Outcome, denial
 from gateway.policy.rules import NO_RULE, Evaluation, Policy
 
-RELEVANT: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, Awaiting))
+RELEVANT: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, DeniedResult, Awaiting))
 """The kinds of events that enforcement reads or changes; batches without them need not pass through it."""
 
 
@@ -71,6 +71,9 @@ class PolicyEnforcer:
         for event in events:
             if isinstance(event, ToolCall):
                 self._call(event, enforced)
+            elif isinstance(event, DeniedResult):
+                self._record(event.tool_call_id, "denied", "default", str(event.output))
+                enforced.events.append(ToolResult(tool_call_id=event.tool_call_id, output=event.output, is_error=event.is_error))
             elif isinstance(event, ToolResult):
                 enforced.events += [event] if event.tool_call_id not in self._reported else []
             elif isinstance(event, Awaiting):

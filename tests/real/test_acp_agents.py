@@ -44,7 +44,7 @@ async def test_gemini_by_its_command_line(gemini: Gemini) -> None:
 
 
 async def test_application_tools_with_any_agent(gemini: Gemini) -> None:
-    """The agent requests permission for an application-side tool; the gateway grants it without the client."""
+    """The agent requests permission for an application-side tool before it requests the call over MCP, so the client is asked."""
     async with gemini.gateway(agents={"any": by_command_line(gemini)}) as running:
         answer = await running.client.put(
             "/session",
@@ -52,10 +52,13 @@ async def test_application_tools_with_any_agent(gemini: Gemini) -> None:
         )
         assert answer.status_code == 201, answer.text
         aap = AapSession(running.client, answer.json()["sessionId"], answer.json())
+        assert aap.pending_call()["name"] == "other"
+        await aap.permit(True)
         assert (aap.pending_call()["name"], aap.pending_call()["input"]) == ("get_weather", {"location": "Tokyo"})
         await aap.post({"role": "tool", "toolCallId": aap.pending_call()["toolCallId"], "content": "18 degrees"})
         assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
-        assert [message["role"] for message in aap.last["messages"]] == ["assistant"]
+        # The result of the call that was asked about; the application's own result is not repeated.
+        assert [message["role"] for message in aap.last["messages"]] == ["tool", "assistant"]
 
 
 async def test_a_small_agent_behind_a_daemon_that_is_killed(gemini: Gemini) -> None:

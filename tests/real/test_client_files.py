@@ -49,6 +49,8 @@ async def editor_on(running: RunningGateway) -> AsyncIterator[tuple[Client, Buff
     serving = asyncio.create_task(buffers.serve())
     yield client, buffers
     serving.cancel()
+    # The CLI writes files of its calls only, so the editor is not asked about writing.
+    assert not [update for update in client.updates() if str(update.get("toolCallId")).startswith("service_")]
     await connection.close()
 
 

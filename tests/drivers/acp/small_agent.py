@@ -81,7 +81,8 @@ class Agent:
     """Plays the agent to a codec."""
 
     def __init__(self, profile: AgentProfile | None = None, mode: str = "", grants: Grants | None = None) -> None:
-        self.codec = AcpCodec(SessionRequest("/work", mode=mode), grants or Grants(), profile)
+        request = SessionRequest("/work", mode=mode, read_files=True, write_files=True, terminals=True)
+        self.codec = AcpCodec(request, grants or Grants(), profile)
         self.answer(protocolVersion=1)
 
     def answer(self, **result: Any) -> list[OutputEvent]:

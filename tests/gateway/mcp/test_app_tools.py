@@ -123,12 +123,19 @@ async def test_call_without_tool_call_update_is_answered(running: RunningGateway
     assert await session.roles() == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_permission_requests_for_application_tools_are_granted_by_the_gateway(running: RunningGateway) -> None:
+async def test_permission_request_before_the_call_is_decided_by_the_client(running: RunningGateway) -> None:
+    """The agent could run anything under the name of an application-side tool: only a request over MCP is a call of the tool."""
     session = await SessionClient.create(running, "ask look_up")
+    (asked,) = session.pending_calls
+    assert (asked["name"], asked["input"]) == ("other", {"a": 1})
+    await session.post(permission(asked, True))
     (call,) = session.pending_calls
     assert (call["name"], call["input"]) == ("look_up", {"a": 1})
     await session.post(result(call, "asked"))
     assert session.text == "asked"
+    await session.send_turn("ask look_up")
+    await session.post(permission(session.pending_calls[0], False))
+    assert session.text == "not called"
     # The permission request for an unknown tool is rejected.
     assert await session.send_turn("ask no_such_tool") == "not called"
 
