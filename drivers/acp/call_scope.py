@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shlex
@@ -69,17 +70,22 @@ def terminal_scope(params: Mapping[str, Any], cwd: str) -> CallScope:
 
 
 def with_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's input whose `command` is the whole command line, where `args` and `env` stand beside a command."""
-    command = given.get("command")
+    """A call's input whose `command` or `cmd` is the whole command line, where `args` and `env` stand beside it."""
     args, env = given.get("args"), given.get("env")
-    if not isinstance(command, str) or not (_is_words(args) or env):
+    name = next((name for name in ("command", "cmd") if isinstance(given.get(name), str)), None)
+    if name is None or not (args or env):
         return dict(given)
+    if isinstance(args, str):
+        line = f"{given[name]} {args}"
+    else:
+        words = [word if isinstance(word, str) else json.dumps(word) for word in args] if isinstance(args, list) else []
+        line = _line([given[name], *words], whole=True, unwrap=False)
     try:
-        line = _with_surroundings(_line([command, *_args(args)], whole=True, unwrap=False), _env(env), None, "")
+        line = _with_surroundings(line, _env(env), None, "")
     except (TypeError, ValueError):
-        # Not parameters of a program.
-        return dict(given)
-    return {**given, "command": line}
+        # Not an environment, or one of a form that is not known.
+        line = f"export {shlex.quote(str(env))}; {line}"
+    return {**given, name: line}
 
 
 def _words_of(params: Mapping[str, Any]) -> list[str]:

@@ -100,6 +100,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._service_calls = 0
         self._approved_services: dict[int | str, ToolCallState] = {}
         self._interrupted = self._task_done = False
+        self._held_end: tuple[dict[str, Any] | None, RpcError | None] | None = None
         self._run_updates = RunUpdates()
         self._deduplicator = Deduplicator()
         self._rpc = JsonRpcPeer(self.outbox)
@@ -114,7 +115,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._calls, self._run_updates, self._interrupted = self._new_calls(), RunUpdates(), False
         self._app_calls = AppToolCalls(self.tool_responses, self._app_calls.reported)
         self._approved_services.clear()
-        self._streaming = None
+        self._streaming = self._held_end = None
         self.pending += self._deduplicator.changed(NativeSession(native_id=self.native_id, model=self.session.model))
         if has_image(prompt.content) and not self.session.images:
             self.phase, self._task_done = "ready", self._task is not None
@@ -138,6 +139,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             self.pending += self._held.release()
             if self._approvals:
                 self.pending += self._await_client()
+            elif self._held_end is not None:
+                self.pending += self._prompt_ended(*self._held_end)
 
     def tool_requested(self, request: ToolRequest) -> None:
         if self.phase not in ("running", "waiting") or self._interrupted:
@@ -174,6 +177,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if self.phase == "waiting":
             self.phase = "running"
         self.pending += [*self._held.release(), *self._app_calls.cancel_all()]
+        if self._held_end is not None:
+            self.pending += self._prompt_ended(*self._held_end)
         return True
 
     def closing(self) -> None:
@@ -277,6 +282,11 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         return [] if call is None else self._call_progress(call)
 
     def _prompt_ended(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if any(approval.request_id is None for approval in self._approvals):
+            # The client is asked about what the agent has run unasked: the run ends with its answer.
+            self._held_end = (result, error)
+            return []
+        self._held_end = None
         self.phase, self._task_done = "ready", self._task is not None
         self._approvals.clear()
         events = [*self._held.release(), *self._app_calls.cancel_all(), *self._calls.start_pending()]
@@ -360,7 +370,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             else:
                 self._rpc.respond_error(request.id, INVALID_PARAMS, NO_RUN)
             return []
-        if declared and self._calls.covering(request, kinds, self._is_permitted) is not None:
+        trusted = self._grants.verdict(kind) == "allow"
+        if declared and self._calls.covering(request, kinds, lambda call: trusted or self._is_permitted(call)) is not None:
             self.client_requests.append(request)
             return []
         # The request belongs to no permitted call: it is a call of its own.
@@ -372,7 +383,9 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         return self._authorize(approval, always_ask=self._grants.agent_asks)
 
     def _is_permitted(self, call: ToolCallState) -> bool:
-        return call.granted or self._grants.verdict(self._calls.name(call)) == "allow"
+        """Whether the client has granted the call, or the agent's own policy allows it. Other agents' reports permit nothing."""
+        allowed = self._grants.agent_asks and call.sent is not None and self._grants.verdict(call.sent.name) == "allow"
+        return call.granted or allowed
 
     def _authorize(self, approval: PendingApproval, *, always_ask: bool = False) -> list[OutputEvent]:
         """Allow or deny a call by the grants, or ask the client; one approval at a time. `always_ask`: instead of a denial."""

@@ -56,7 +56,8 @@ class Grants:
     grants: the listed tools; a trusted one runs without asking.
     allow_all: every tool runs; for tasks, where no client can be asked.
     ask_prefixes: tools whose names begin so are not listed one by one, and ask.
-    agent_asks: the agent reads files before it requests permission to change them, so reading needs no further permission.
+    agent_asks: the agent has a policy by these grants, and requests permission by it. It reads files before that, so reading
+        needs no further permission.
     """
 
     def __init__(

@@ -80,8 +80,10 @@ def result(events: list[OutputEvent]) -> ToolResult:
 class Agent:
     """Plays the agent to a codec."""
 
-    def __init__(self, profile: AgentProfile | None = None, mode: str = "", grants: Grants | None = None) -> None:
-        request = SessionRequest("/work", mode=mode, read_files=True, write_files=True, terminals=True)
+    def __init__(
+        self, profile: AgentProfile | None = None, mode: str = "", grants: Grants | None = None, *, terminals: bool = True
+    ) -> None:
+        request = SessionRequest("/work", mode=mode, read_files=True, write_files=True, terminals=terminals)
         self.codec = AcpCodec(request, grants or Grants(), profile)
         self.answer(protocolVersion=1)
 

@@ -18,6 +18,7 @@ from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolCall, ToolResult
 from drivers.contract.tool_server import ToolRequest
+from drivers.gemini.acp_profile import agent_profile
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.rules import Policy, Rule
 from tests.daemon import gateway_config, run_gateway
@@ -43,11 +44,19 @@ OPTIONS = [
 class Session:
     """A session between an agent, which the test plays, and a client. `seen` are the events that the client gets."""
 
-    def __init__(self, *grants: ToolGrant, policy: Policy | None = None, tools: tuple[str, ...] = (), asks: bool = False) -> None:
+    def __init__(
+        self,
+        *grants: ToolGrant,
+        policy: Policy | None = None,
+        tools: tuple[str, ...] = (),
+        profile: AgentProfile | None = None,
+        asks: bool = False,
+        terminals: bool = True,
+    ) -> None:
         policy = policy or Policy()
-        profile = AgentProfile(app_tool=by_title(tools)) if tools else AgentProfile()
+        profile = profile or (AgentProfile(app_tool=by_title(tools)) if tools else AgentProfile())
         allowed = Grants(policy.effective_grants(grants), agent_asks=asks)
-        self.agent = Agent(profile, grants=allowed)
+        self.agent = Agent(profile, grants=allowed, terminals=terminals)
         self.agent.open()
         self.enforcer = PolicyEnforcer(policy, grants)
         self.seen: list[OutputEvent] = []
@@ -263,6 +272,24 @@ def test_change_after_an_answer_asks_again_and_a_denial_cancels_the_run(granted:
     assert session.cancelled is not granted
 
 
+@pytest.mark.parametrize("how", ["grant", "deny", "interrupt"])
+def test_run_ends_after_the_answer_about_a_change(how: str) -> None:
+    session = executing()
+    session.ask(1, "c1", kind="execute", title="Run", rawInput=STATUS)
+    session.answer(True)
+    session.update("c1", rawInput=REMOVE)
+    session.end()
+    assert session.question == ("execute", REMOVE)
+    assert not isinstance(session.seen[-1], SessionEnd)
+    if how == "interrupt":
+        session.agent.codec.interrupt()
+        session.pass_on([])
+    else:
+        session.answer(how == "grant")
+    assert [type(event) for event in session.seen].count(SessionEnd) == 1
+    assert (type(session.seen[-1]), session.agent.codec.phase) == (SessionEnd, "ready")
+
+
 def test_rule_that_denies_a_change_after_an_answer_cancels_the_run() -> None:
     session = executing(trust=True, policy=RULES)
     session.ask(1, "c1", kind="execute", title="Run", rawInput=STATUS)
@@ -283,7 +310,12 @@ def test_call_that_ends_with_another_input_is_reported_with_it() -> None:
 
 
 def test_arguments_and_environment_beside_a_command_are_part_of_it() -> None:
-    for given in ({"command": "rm", "args": ["-rf", "x y"]}, {"command": "rm -rf 'x y'", "env": {"A": "b"}}):
+    for given in (
+        {"command": "rm", "args": ["-rf", "x y", 5]},
+        {"command": "rm", "args": "-rf x"},
+        {"command": "rm -rf 'x y'", "env": {"A": "b"}},
+        {"command": "rm -rf x", "env": "A=b"},
+    ):
         session = executing(trust=True, policy=RULES)
         session.ask(1, "c1", kind="execute", title="Run", rawInput=given)
         assert session.granted(1) is False
@@ -485,6 +517,63 @@ def test_client_method_of_a_trusted_kind_is_reported_and_audited() -> None:
     session.request(3, "terminal/create", {"command": "git status"})
     assert session.served == [2, 3]
     assert [event.id for event in session.seen if isinstance(event, ToolCall)] == ["service_1", "c1"]
+
+
+def test_report_of_a_trusted_kind_permits_no_other_kind() -> None:
+    session = Session(ToolGrant("edit"), ToolGrant("delete", True))
+    session.call("d1", kind="delete", status="in_progress", rawInput={"path": "/work/a.txt"})
+    session.update("d1", kind="edit")
+    session.request(2, "fs/write_text_file", {"path": "/work/a.txt", "content": ""})
+    assert (session.served, session.pending) == ([], ("service_1",))
+
+
+def test_undeclared_method_is_rejected() -> None:
+    session = executing(asks=True, terminals=False)
+    session.ask(1, "c1", kind="execute", title="Run", rawInput=STATUS)
+    session.answer(True)
+    for n, (method, params) in enumerate([("terminal/create", STATUS), ("terminal/output", {"terminalId": "t"})], 2):
+        response = session.request(n, method, params)
+        assert response is not None and "error" in response
+    assert not session.served
+    assert session.audit[-1] == ("denied", "default", "git status")
+
+
+def gemini(trust: bool) -> Session:
+    return Session(ToolGrant("write_file", trust), profile=agent_profile(verbatim=True), asks=True, terminals=False)
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_gemini_writes_the_files_of_its_calls_only(trust: bool) -> None:
+    session, call_id = gemini(trust), "write_file__write_file_1_0"
+    # It reads a file before it asks about the change.
+    session.request(1, "fs/read_text_file", {"path": "/work/a.txt"})
+    edit = {"kind": "edit", "title": "Writing to a.txt", "locations": [{"path": "/work/a.txt"}]}
+    if trust:
+        session.call(call_id, status="in_progress", **edit)
+    else:
+        session.request(2, "fs/write_text_file", {"path": "/work/a.txt", "content": "early"})
+        assert session.question[1]["content"] == "early"
+        session.answer(False)
+        session.ask(3, call_id, **edit, content=[{"type": "diff", "path": "/work/a.txt", "oldText": "", "newText": "new"}])
+        session.answer(True)
+    session.request(4, "fs/write_text_file", {"path": "/work/a.txt", "content": "new"})
+    session.request(5, "fs/write_text_file", {"path": "/work/b.txt", "content": "new"})
+    assert session.served == [1, 4]
+    assert session.question[1]["path"] == "/work/b.txt"
+    session.answer(False)
+    session.update(call_id, status="completed")
+    session.request(6, "fs/write_text_file", {"path": "/work/a.txt", "content": "late"})
+    assert session.question[1]["content"] == "late"
+
+
+@pytest.mark.parametrize("status", ["pending", "in_progress"])
+def test_gemini_is_permitted_the_command_of_its_question(status: str) -> None:
+    rules = Policy([Rule(tool="run_shell_command", when={"command": "rm *"}, decide="deny")])
+    session = Session(ToolGrant("run_shell_command", True), policy=rules, profile=agent_profile(verbatim=True), asks=True)
+    call_id = "run_shell_command__run_shell_command_1_0"
+    session.call(call_id, kind="execute", status=status, title="git status")
+    session.ask(1, call_id, kind="execute", title="rm -rf x")
+    assert (session.granted(1), session.audit[-1]) == (False, ("denied", "policy[0]", "rm -rf x"))
 
 
 @pytest.mark.parametrize("params", [{"command": 7}, {"command": "id", "args": "-a"}, {"command": "id", "env": [{"name": "A"}]}])

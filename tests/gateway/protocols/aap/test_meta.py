@@ -105,7 +105,9 @@ async def test_the_configuration_sets_names_and_defaults(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong-key", "Basic dGVzdDp0ZXN0"])
-async def test_meta_and_healthz_need_no_key_and_meta_refuses_a_wrong_one(portico: RunningGateway, authorization: str | None) -> None:
+async def test_meta_and_healthz_need_no_key_and_meta_refuses_a_wrong_one(
+    portico: RunningGateway, authorization: str | None
+) -> None:
     del portico.client.headers["Authorization"]
     headers = {"Authorization": authorization} if authorization else {}
     assert (await portico.client.get("/healthz", headers=headers)).status_code == 200
