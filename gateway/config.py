@@ -108,6 +108,7 @@ class AgentSettings(_Table):
     env: dict[str, str] = Field(default_factory=dict)
     options: dict[str, str] = Field(default_factory=dict)
     record: bool = Field(default=False, strict=True)
+    locked: tuple[str, ...] = ()
     title: str | None = None
     description: str | None = None
     policy: tuple[Rule, ...] = ()

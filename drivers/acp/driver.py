@@ -42,7 +42,9 @@ KINDS: dict[ToolKind, str] = {
 OPTIONS = (
     Option("mode", "Mode", "One of the agent's modes; empty is its own default."),
     Option("model", "Model", "One of the agent's models, where it has several; empty is its own default."),
-    Option("config", "Config options", "Other config options of the agent, as ID=VALUE, with commas between them."),
+    Option(
+        "config", "Config options", "Other config options of the agent, as ID=VALUE, with commas between them.", sets_others=True
+    ),
     Option("auth_method", "Log-in", "The id of an authentication method, tried once if a login is required; empty is none."),
     Option(
         "task_permissions", "Permissions of a task",

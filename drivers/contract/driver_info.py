@@ -19,7 +19,11 @@ PlanChange = Literal["replace", "add", "update"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting of an agent that a session may give. `choices` makes it a select, `secret` hides it everywhere."""
+    """A setting of an agent that a session may give. `choices` makes it a select, `secret` hides it everywhere.
+
+    `sets_others`: its value may set what other options set too. It is locked with any other, and options whose names begin with
+    its name and a dot may appear with a probe.
+    """
 
     name: str
     title: str
@@ -27,6 +31,7 @@ class Option:
     default: str = ""
     choices: tuple[str, ...] = ()
     secret: bool = False
+    sets_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ class ConfiguredAgent:
         self._has_own_cwd = settings.cwd is not None
         self._any_directory = any_directory and settings.cwd is None
         self._environ = environ
+        general = {option.name for option in self.info.options if option.sets_others}
+        self.locked = frozenset((*settings.locked, *(general if set(settings.locked) - {CWD.name} else ())))
+        """The options that sessions and tasks may not set."""
 
     def apply_probe(self, probe: Probe) -> None:
         """Replace the driver's general information by what the probe of the installed program reports."""
@@ -57,10 +60,12 @@ class ConfiguredAgent:
     def options(self) -> tuple[Option, ...]:
         """The driver's options and the option `cwd`, with the defaults of the configuration."""
         defaults = self.settings.options
-        return tuple(
-            Option(o.name, o.title, o.description, defaults.get(o.name, o.default), o.choices, o.secret)
-            for o in (*self.info.options, CWD)
-        )
+        return tuple(replace(option, default=defaults.get(option.name, option.default)) for option in (*self.info.options, CWD))
+
+    @property
+    def settable_options(self) -> tuple[Option, ...]:
+        """The options that a session may set: those that are not locked."""
+        return tuple(option for option in self.options if option.name not in self.locked)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -102,7 +107,8 @@ class ConfiguredAgent:
             raise Forbidden(f"{rules}, which a one-shot task cannot enforce; use a session, or an agent without such rules")
 
     def check_options(self, given: Mapping[str, str]) -> None:
-        """Raise BadRequest if an option is unknown or has a value that is not allowed."""
+        """Raise BadRequest if an option is unknown or has a value that is not allowed, and Forbidden if it is locked."""
+        self.check_locked(given)
         known = {option.name: option for option in self.options}
         for name, value in given.items():
             if name not in known:
@@ -112,6 +118,21 @@ class ConfiguredAgent:
                 known_ones = ", ".join(choice or "empty" for choice in choices)
                 raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
         self.working_directory(given.get("cwd"))
+
+    def check_locked(self, given: Mapping[str, str]) -> None:
+        """Raise Forbidden if a locked option is given with another value than that of the configuration."""
+        for name in sorted(self.locked & given.keys()):
+            value = next((option.default for option in self.options if option.name == name), "")
+            if given[name] != value and not (name == CWD.name and self._is_own_directory(given[name])):
+                locked = f"option {name!r} of agent {self.name!r} is locked (agents.{self.name}.locked)"
+                raise Forbidden(f"{locked}: a session cannot set it; leave it out")
+
+    def without_locked(self, options: Mapping[str, str]) -> dict[str, str]:
+        """Return a session's options without those that are locked, which it may have set before they were."""
+        return {name: value for name, value in options.items() if name not in self.locked}
+
+    def _is_own_directory(self, chosen: str) -> bool:
+        return self.working_directory(chosen).resolve() == self.working_directory(None).resolve()
 
     def working_directory(self, chosen: str | None) -> Path:
         """Return the working directory of a session, as a real path.
@@ -171,7 +192,8 @@ class ConfiguredAgent:
 
     def spec(self, options: Mapping[str, str]) -> AgentSpec:
         """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
-        merged = {option.name: option.default for option in self.options if option.name != "cwd"} | dict(options)
+        defaults = {option.name: option.default for option in self.options if option.name != CWD.name}
+        merged = defaults | self.without_locked(options)
         chosen = merged.pop("cwd", None)
         return AgentSpec(self.program(), self.working_directory(chosen), self.environment, self.settings.args, merged)
 
@@ -198,6 +220,7 @@ class Agents:
                 raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
             folder = workspace or settings.data_dir / "workspaces" / name
             agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, any_directory)
+            _check_locked_names(agent)
             _check_defaults(agent)
             _warn_about_unmatched_rules(agent)
             self._agents[name] = agent
@@ -228,6 +251,16 @@ def _warn_about_unmatched_rules(agent: ConfiguredAgent) -> None:
         if names and not any(glob(rule.tool, name) for name in names):
             known = ", ".join(names)
             log.warning("agents.%s.policy.%d.tool: %r is no tool of the agent; its tools are %s", agent.name, n, rule.tool, known)
+
+
+def _check_locked_names(agent: ConfiguredAgent) -> None:
+    """Raise ConfigError for a locked option that the agent does not have, which may be misspelt."""
+    known = {option.name for option in agent.options}
+    prefixes = tuple(f"{option.name}." for option in agent.options if option.sets_others)
+    for n, name in enumerate(agent.settings.locked):
+        if name not in known and not name.startswith(prefixes):
+            names = ", ".join(sorted(known))
+            raise ConfigError(f"agents.{agent.name}.locked.{n}: the agent has no option {name!r}; its options are {names}")
 
 
 def _check_defaults(agent: ConfiguredAgent) -> None:

@@ -117,6 +117,8 @@ class TaskRunner:
     async def _start(self, task: Task, key: IdempotencyKey | None) -> Turn:
         entry = self._agents.get(task.agent)
         entry.check_one_shot()
+        if task.model is not None:
+            entry.check_locked({"model": task.model})
         base = entry.spec({})
         task_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
         bind_session_id(task_id)

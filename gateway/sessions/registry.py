@@ -8,6 +8,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -110,7 +111,7 @@ class Sessions:
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
         bind_session_id(record.id)
-        config = SessionSettings.from_json(record.config, self._encryption.decrypt(record.secrets))
+        config = self._settings(record, agent)
         self._redactor.register(config.hidden)
         last = await self._store.events.last_seq(session_id)
         session = self._session(record, config, agent, last)
@@ -142,9 +143,17 @@ class Sessions:
         return [self._summary(record, runs.get(record.id)) for record in records]
 
     def _summary(self, record: SessionRecord, run: RunRecord | None) -> SessionSummary:
-        config = SessionSettings.from_json(record.config, self._encryption.decrypt(record.secrets))
+        config = self._settings(record, self._agents.find(record.agent))
         state = STATES[run.state] if run else "idle"
         return SessionSummary(record.id, record.agent, config, state, run.stop_reason if run else None)
+
+    def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None) -> SessionSettings:
+        """The stored settings, without options that have been locked since."""
+        stored = SessionSettings.from_json(record.config, self._encryption.decrypt(record.secrets))
+        if agent is None or not agent.locked:
+            return stored
+        options, secrets = agent.without_locked(stored.options), agent.without_locked(stored.secrets)
+        return replace(stored, options=options, secrets=secrets)
 
     async def summary(self, session: Session) -> SessionSummary:
         """The summary of a session."""

@@ -44,7 +44,7 @@ def _agent_info(found: DiscoveredAgent, tool: type[Tool]) -> dict[str, Any]:
         "version": found.version,
         "description": agent.settings.description or info.description,
         "tools": [tool.of(spec) for spec in info.tools],
-        "options": [_option(_with_models(option, found.probe.models)) for option in agent.options],
+        "options": [_option(_with_models(option, found.probe.models)) for option in agent.settable_options],
         "capabilities": capabilities,
     }
 

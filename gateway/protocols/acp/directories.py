@@ -56,7 +56,7 @@ def with_additional_directories(
 def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any]) -> str:
     """Return the absolute working folder of a session with these options, also if it no longer exists."""
     try:
-        return str(agent.working_directory(options.get("cwd")).resolve())
+        return str(agent.working_directory(agent.without_locked(options).get("cwd")).resolve())
     except BadRequest:
         return os.path.abspath(options.get("cwd") or "")
 
@@ -68,6 +68,9 @@ def directories(agent: ConfiguredAgent, request: Request) -> tuple[str, ...]:
 
 def _requested_folder(agent: ConfiguredAgent, request: Request) -> str:
     try:
-        return str(agent.working_directory(None if request.cwd in ("", ".") else request.cwd).resolve())
+        chosen = None if request.cwd in ("", ".") else request.cwd
+        if chosen is not None:
+            agent.check_locked({"cwd": chosen})
+        return str(agent.working_directory(chosen).resolve())
     except BadRequest as error:
         raise BadRequest(str(error).replace("option 'cwd'", "cwd", 1)) from None

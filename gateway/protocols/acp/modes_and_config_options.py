@@ -87,7 +87,7 @@ def commands_enabled(agent: ConfiguredAgent, config: SessionSettings) -> bool:
 
 def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
     """Return the options that are choices. The model's choices are those that the CLI lists, if it lists any."""
-    options = [replace(o, choices=models) if o.name == "model" and not o.choices else o for o in agent.options]
+    options = [replace(o, choices=models) if o.name == "model" and not o.choices else o for o in agent.settable_options]
     return [
         replace(o, choices=("", *o.choices)) if o.name == "model" and "" not in o.choices and DEFAULT not in o.choices else o
         for o in options
@@ -124,9 +124,14 @@ def _select(option: Option, value: str) -> SessionConfigOptionSelect:
 
 
 def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, value: str, models: Iterable[str]) -> SessionSettings:
-    """Return the settings with a config option set. Raises BadRequest for an unknown option or value."""
+    """Return the settings with a config option set.
+
+    Raises BadRequest for an unknown option or value, and Forbidden for a locked option.
+    """
     if name == MODE_OPTION:
         return with_mode(agent.info, config, value)
+    if name in agent.locked:
+        agent.check_locked({name: value})
     known = {option.id: option for option in config_options(agent, config, models)}
     if name not in known:
         raise BadRequest(f"configId: unknown option {name!r}; known are {', '.join(sorted(known)) or 'none'}")

@@ -11,7 +11,7 @@ from acp.schema import BaseModel
 from pydantic import ValidationError
 
 from drivers.codecs.json_rpc import as_json
-from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
+from gateway.errors import BadRequest, Conflict, Forbidden, GatewayError, NotFound
 from gateway.security.redaction import Redactor
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def rpc_error(error: Exception) -> RpcError:
             return RpcError(INVALID_PARAMS, f"{path}: {first['msg'].lower()}")
         case NotFound():
             return RpcError(NOT_FOUND, str(error))
-        case BadRequest():
+        case BadRequest() | Forbidden():
             return RpcError(INVALID_PARAMS, str(error))
         case Conflict():
             return RpcError(INVALID_REQUEST, str(error))
