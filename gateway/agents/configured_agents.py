@@ -33,13 +33,21 @@ class ConfiguredAgent:
     """One entry under `[agents]`."""
 
     def __init__(
-        self, name: str, settings: AgentSettings, driver: Driver, workspace: Path, environ: Mapping[str, str], any_directory: bool
+        self,
+        name: str,
+        settings: AgentSettings,
+        driver: Driver,
+        workspace: Path,
+        environ: Mapping[str, str],
+        any_directory: bool,
+        key_workspaces: Path | None = None,
     ) -> None:
         self.name, self.settings, self.driver = name, settings, driver
         self.info: DriverInfo = driver.info()
         self.policy = Policy(settings.policy)
         self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
         self._has_own_cwd = settings.cwd is not None
+        self._key_workspaces = None if settings.cwd else key_workspaces
         self._any_directory = any_directory and settings.cwd is None
         self._environ = environ
         general = {option.name for option in self.info.options if option.sets_others}
@@ -106,9 +114,9 @@ class ConfiguredAgent:
             rules = f"agent {self.name!r} has rules that ask or deny (agents.{self.name}.policy)"
             raise Forbidden(f"{rules}, which a one-shot task cannot enforce; use a session, or an agent without such rules")
 
-    def check_options(self, given: Mapping[str, str]) -> None:
+    def check_options(self, given: Mapping[str, str], workspace_key: str | None = None) -> None:
         """Raise BadRequest if an option is unknown or has a value that is not allowed, and Forbidden if it is locked."""
-        self.check_locked(given)
+        self.check_locked(given, workspace_key)
         known = {option.name: option for option in self.options}
         for name, value in given.items():
             if name not in known:
@@ -117,13 +125,13 @@ class ConfiguredAgent:
             if choices and value not in choices:
                 known_ones = ", ".join(choice or "empty" for choice in choices)
                 raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
-        self.working_directory(given.get("cwd"))
+        self.working_directory(given.get("cwd"), workspace_key)
 
-    def check_locked(self, given: Mapping[str, str]) -> None:
+    def check_locked(self, given: Mapping[str, str], workspace_key: str | None = None) -> None:
         """Raise Forbidden if a locked option is given with another value than that of the configuration."""
         for name in sorted(self.locked & given.keys()):
             value = next((option.default for option in self.options if option.name == name), "")
-            if given[name] != value and not (name == CWD.name and self._is_own_directory(given[name])):
+            if given[name] != value and not (name == CWD.name and self._is_own_directory(given[name], workspace_key)):
                 locked = f"option {name!r} of agent {self.name!r} is locked (agents.{self.name}.locked)"
                 raise Forbidden(f"{locked}: a session cannot set it; leave it out")
 
@@ -131,23 +139,31 @@ class ConfiguredAgent:
         """Return a session's options without those that are locked, which it may have set before they were."""
         return {name: value for name, value in options.items() if name not in self.locked}
 
-    def _is_own_directory(self, chosen: str) -> bool:
-        return self.working_directory(chosen).resolve() == self.working_directory(None).resolve()
+    def _is_own_directory(self, chosen: str, workspace_key: str | None) -> bool:
+        return self.working_directory(chosen, workspace_key) == self.working_directory(None, workspace_key)
 
-    def working_directory(self, chosen: str | None) -> Path:
+    def workspace_key(self, key_name: str | None) -> str | None:
+        """Return the name of the key whose own workspace new sessions of this agent use; None where all keys share one.
+
+        `key_name` is the name of the caller's key, None for a default key. An agent with a `cwd` has that one for all keys.
+        """
+        return key_name if self._key_workspaces is not None else None
+
+    def working_directory(self, chosen: str | None, workspace_key: str | None = None) -> Path:
         """Return the working directory of a session, as a real path.
 
-        `chosen` is the session's option `cwd`, absolute or relative to the agent's directory. Raises BadRequest.
+        `chosen` is the session's option `cwd`, absolute or relative to the agent's directory, which is that of the key
+        `workspace_key` if it is not None. Raises BadRequest.
         """
         chosen = chosen or self.settings.options.get("cwd")
-        base = self._base()
+        base = self._base(workspace_key)
         try:
             # Of a path that cannot be resolved, such as a link to itself, the start of the agent reports the error.
             return self._below(base, chosen) if chosen else Path(os.path.realpath(base))
         except BadRequest as error:
             raise BadRequest(f"option 'cwd': {error}") from error
 
-    def additional_directories(self, given: Sequence[str]) -> tuple[Path, ...]:
+    def additional_directories(self, given: Sequence[str], workspace_key: str | None = None) -> tuple[Path, ...]:
         """Return the directories of a session besides its working directory, without duplicates.
 
         Paths must be absolute; otherwise the rules of `working_directory` hold. Raises BadRequest that names the path.
@@ -158,7 +174,7 @@ class ConfiguredAgent:
             raise BadRequest(
                 f"additionalDirectories: {len(given)} are too many; a session has {MAX_ADDITIONAL_DIRECTORIES} at most"
             )
-        base, found = self._base(), dict[Path, None]()
+        base, found = self._base(workspace_key), dict[Path, None]()
         for n, path in enumerate(given):
             try:
                 if not os.path.isabs(path):
@@ -168,11 +184,15 @@ class ConfiguredAgent:
                 raise BadRequest(f"additionalDirectories[{n}]: {error}") from error
         return tuple(found)
 
-    def _base(self) -> Path:
-        """Return the agent's own directory. One in the data directory is created."""
-        if not self._has_own_cwd and not self._cwd.is_dir():
-            private_directory(self._cwd)
-        return self._cwd
+    def _base(self, workspace_key: str | None) -> Path:
+        """Return the agent's own directory, or that of a key. One in the data directory is created."""
+        if workspace_key is not None and self._key_workspaces is not None:
+            base = self._key_workspaces / workspace_key / self.name
+        else:
+            base = self._cwd
+        if not self._has_own_cwd and not base.is_dir():
+            private_directory(base)
+        return base
 
     def _below(self, base: Path, chosen: str) -> Path:
         """Return the resolved path. Raises BadRequest unless it is an existing directory that the session may use."""
@@ -190,19 +210,20 @@ class ConfiguredAgent:
             raise BadRequest(f"there is no folder {chosen!r}{where}; create it first")
         return path
 
-    def spec(self, options: Mapping[str, str]) -> AgentSpec:
+    def spec(self, options: Mapping[str, str], workspace_key: str | None = None) -> AgentSpec:
         """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
         defaults = {option.name: option.default for option in self.options if option.name != CWD.name}
         merged = defaults | self.without_locked(options)
         chosen = merged.pop("cwd", None)
-        return AgentSpec(self.program(), self.working_directory(chosen), self.environment, self.settings.args, merged)
+        folder = self.working_directory(chosen, workspace_key)
+        return AgentSpec(self.program(), folder, self.environment, self.settings.args, merged)
 
 
 class Agents:
     """All agents by name: those of the configuration, and by default `echo` and every CLI that Portico has a driver for.
 
-    `workspace` is the working directory of agents without a `cwd`; by default each has its own in the data directory. With
-    `any_directory` a session of such an agent may choose any directory.
+    `workspace` is the working directory of agents without a `cwd`. By default each has one of its own in the data directory for
+    the default keys, and one for each named key. With `any_directory` a session of such an agent may choose any directory.
     """
 
     def __init__(
@@ -219,7 +240,8 @@ class Agents:
             if entry.driver not in drivers:
                 raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
             folder = workspace or settings.data_dir / "workspaces" / name
-            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, any_directory)
+            by_key = None if workspace else settings.data_dir / "key-workspaces"
+            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, any_directory, by_key)
             _check_locked_names(agent)
             _check_defaults(agent)
             _warn_about_unmatched_rules(agent)

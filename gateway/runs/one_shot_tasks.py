@@ -119,7 +119,7 @@ class TaskRunner:
         entry.check_one_shot()
         if task.model is not None:
             entry.check_locked({"model": task.model})
-        base = entry.spec({})
+        base = entry.spec({}, entry.workspace_key(task.owner))
         task_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
         bind_session_id(task_id)
         start = InterruptibleStart()

@@ -62,8 +62,9 @@ class NamedKeys:
         private_directory(self._folder)
         key = "pk-" + secrets.token_urlsafe(32)
         with self._lock():
-            if any(known.name == name for _, known in self._files()):
-                raise ConfigError(f"there is a key {name!r} already; take another name, or `portico key remove {name}` first")
+            # Names of workspaces, which some file systems compare without case.
+            for used in [known.name for _, known in self._files() if known.name.casefold() == name.casefold()]:
+                raise ConfigError(f"there is a key {used!r} already; take another name, or `portico key remove {used}` first")
             # Written to a temporary file of mode 0600 and renamed: another process never reads half of it.
             descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
             os.fchmod(descriptor, FILE_MODE)

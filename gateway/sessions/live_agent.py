@@ -166,7 +166,7 @@ class LiveAgent:
         return self._services.supported_methods() if self._agent.info.asks_client else frozenset()
 
     def _spec(self, settings: SessionSettings, history: Sequence[Message]) -> SessionSpec:
-        base = self._agent.spec({**settings.options, **settings.secrets})
+        base = self._agent.spec({**settings.options, **settings.secrets}, settings.workspace_key)
         system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
         return SessionSpec(
             base.program,
@@ -182,5 +182,5 @@ class LiveAgent:
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._shared.tool_host,
             services=self._services,
-            additional_directories=self._agent.additional_directories(settings.additional_directories),
+            additional_directories=self._agent.additional_directories(settings.additional_directories, settings.workspace_key),
         )

@@ -18,6 +18,8 @@ class SessionSettings:
     """The settings from the client. `app_tools` are kept as the client gave them; `secrets` are the options that are hidden.
 
     `additional_directories` are the real paths of all folders that the session works in besides its working folder.
+    `workspace_key` is the name of the key in whose workspace the session works; None for the workspace of the default keys.
+    Sessions that were stored before keys had workspaces have None.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -26,6 +28,7 @@ class SessionSettings:
     app_tools: tuple[ToolSpec, ...] | None = None
     mcp_servers: tuple[McpServer, ...] = ()
     additional_directories: tuple[str, ...] = ()
+    workspace_key: str | None = None
 
     @property
     def to_encrypt(self) -> dict[str, str]:
@@ -43,8 +46,12 @@ class SessionSettings:
         app_tools = (
             None if self.app_tools is None else [[t.name, t.description, dict(t.input_schema), t.title] for t in self.app_tools]
         )
-        data = {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
-        return {**data, "additional_directories": list(self.additional_directories)} if self.additional_directories else data
+        data: dict[str, Any] = {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
+        if self.additional_directories:
+            data["additional_directories"] = list(self.additional_directories)
+        if self.workspace_key is not None:
+            data["workspace_key"] = self.workspace_key
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], secrets: Mapping[str, str]) -> SessionSettings:
@@ -53,7 +60,7 @@ class SessionSettings:
         hidden = {name: value for name, value in secrets.items() if name != _SERVERS}
         servers = from_text(secrets[_SERVERS]) if _SERVERS in secrets else ()
         directories = tuple(data.get("additional_directories", ()))
-        return cls(dict(data.get("options", {})), hidden, tools, app_tools, servers, directories)
+        return cls(dict(data.get("options", {})), hidden, tools, app_tools, servers, directories, data.get("workspace_key"))
 
 
 @dataclass(frozen=True)

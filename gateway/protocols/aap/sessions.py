@@ -46,7 +46,7 @@ async def create(
     key: IdempotencyKey | None = None,
 ) -> Session:
     """A session with a history; nothing runs. Raises BadRequest, AgentProblem; then there is none."""
-    agent, config = gateway.agents.get(requested.name), _config(gateway, requested, tools)
+    agent, config = gateway.agents.get(requested.name), _config(gateway, caller, requested, tools)
     check_seed(agent, messages)
     return await gateway.sessions.create(caller, agent, config, messages, key=key)
 
@@ -66,7 +66,7 @@ async def create_and_submit(
 
     With `cancel_on_disconnect` the turn is cancelled if `disconnected` returns before the agent has the message.
     """
-    agent, config = gateway.agents.get(requested.name), _config(gateway, requested, tools)
+    agent, config = gateway.agents.get(requested.name), _config(gateway, caller, requested, tools)
     message = check_new(agent, messages)
     session = await gateway.sessions.create(caller, agent, config, messages[:-1], wait_for_calls=False)
     try:
@@ -77,10 +77,10 @@ async def create_and_submit(
         raise
 
 
-def _config(gateway: Gateway, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
+def _config(gateway: Gateway, caller: Caller, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
     agent = gateway.agents.get(requested.name)
-    config = merge_settings(SessionSettings(), agent, requested, tools)
-    agent.spec({**config.options, **config.secrets})
+    config = merge_settings(SessionSettings(workspace_key=agent.workspace_key(caller.name)), agent, requested, tools)
+    agent.spec({**config.options, **config.secrets}, config.workspace_key)
     return config
 
 

@@ -24,7 +24,7 @@ def merge_settings(
     hidden = {option.name for option in agent.options if option.secret}
     # Responses contain `***` for secrets; a client that sends it back has not changed them.
     given = {name: value for name, value in given.items() if not (name in hidden and value == HIDDEN)}
-    agent.check_options(given)
+    agent.check_options(given, config.workspace_key)
     options = {**config.options, **{n: v for n, v in given.items() if n not in hidden}}
     secrets = {**config.secrets, **{n: v for n, v in given.items() if n in hidden}}
     grants = config.tools

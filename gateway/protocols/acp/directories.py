@@ -31,8 +31,8 @@ def with_directories(config: SessionSettings, agent: ConfiguredAgent, request: R
     """Return the settings with the folders of a request for a new session. Raises BadRequest for a folder that is not allowed."""
     return replace(
         config,
-        options={**config.options, "cwd": _requested_folder(agent, request)},
-        additional_directories=directories(agent, request),
+        options={**config.options, "cwd": _requested_folder(agent, request, config.workspace_key)},
+        additional_directories=directories(agent, request, config.workspace_key),
     )
 
 
@@ -44,33 +44,34 @@ def with_additional_directories(
     The request has the complete list: without one, the session has none. Raises BadRequest for a directory that is not allowed,
     and for a `cwd` other than the session's, which cannot be changed.
     """
-    current, requested = folder_of(agent, config.options), _requested_folder(agent, request)
+    key = config.workspace_key
+    current, requested = folder_of(agent, config.options, key), _requested_folder(agent, request, key)
     if requested != current and request.cwd not in ("", "."):
         session = request.session_id
         raise BadRequest(
             f"cwd: session {session!r} works in {current}, not in {requested}; load it with its own folder, or fork it"
         )
-    return replace(config, additional_directories=directories(agent, request))
+    return replace(config, additional_directories=directories(agent, request, key))
 
 
-def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any]) -> str:
+def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any], workspace_key: str | None) -> str:
     """Return the absolute working folder of a session with these options, also if it no longer exists."""
     try:
-        return str(agent.working_directory(agent.without_locked(options).get("cwd")).resolve())
+        return str(agent.working_directory(agent.without_locked(options).get("cwd"), workspace_key).resolve())
     except BadRequest:
         return os.path.abspath(options.get("cwd") or "")
 
 
-def directories(agent: ConfiguredAgent, request: Request) -> tuple[str, ...]:
+def directories(agent: ConfiguredAgent, request: Request, workspace_key: str | None) -> tuple[str, ...]:
     """Return the additional directories of a request. Raises BadRequest that names the first one that is not allowed."""
-    return tuple(map(str, agent.additional_directories(request.additional_directories or ())))
+    return tuple(map(str, agent.additional_directories(request.additional_directories or (), workspace_key)))
 
 
-def _requested_folder(agent: ConfiguredAgent, request: Request) -> str:
+def _requested_folder(agent: ConfiguredAgent, request: Request, workspace_key: str | None) -> str:
     try:
         chosen = None if request.cwd in ("", ".") else request.cwd
         if chosen is not None:
-            agent.check_locked({"cwd": chosen})
-        return str(agent.working_directory(chosen).resolve())
+            agent.check_locked({"cwd": chosen}, workspace_key)
+        return str(agent.working_directory(chosen, workspace_key).resolve())
     except BadRequest as error:
         raise BadRequest(str(error).replace("option 'cwd'", "cwd", 1)) from None

@@ -105,7 +105,9 @@ class OpenSessions:
 
     async def new(self, request: NewSessionRequest) -> Reply:
         servers = mcp_servers_for(request.mcp_servers, self._agent)
-        config = with_directories(SessionSettings(tools=all_tools(self._agent), mcp_servers=servers), self._agent, request)
+        key = self._agent.workspace_key(self._caller.name)
+        settings = SessionSettings(tools=all_tools(self._agent), mcp_servers=servers, workspace_key=key)
+        config = with_directories(settings, self._agent, request)
         view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
         return Reply(NewSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
 
@@ -185,7 +187,7 @@ class OpenSessions:
         while True:
             rows = await self._gateway.store.sessions.page_of_agent(self._agent.name, owner, PAGE_SIZE, after)
             for n, row in enumerate(rows, 1):
-                if cwd is None or cwd == folder_of(self._agent, row.config.get("options", {})):
+                if cwd is None or cwd == self._folder_of(row):
                     sessions.append(self._info(row))
                 if len(sessions) == PAGE_SIZE and (n < len(rows) or len(rows) == PAGE_SIZE):
                     return Reply(ListSessionsResponse(sessions=sessions, next_cursor=encode_cursor(row.created_at, row.id)))
@@ -193,12 +195,15 @@ class OpenSessions:
                 return Reply(ListSessionsResponse(sessions=sessions))
             after = (rows[-1].created_at, rows[-1].id)
 
+    def _folder_of(self, row: SessionListRow) -> str:
+        return folder_of(self._agent, row.config.get("options", {}), row.config.get("workspace_key"))
+
     def _info(self, row: SessionListRow) -> SessionInfo:
         first = MESSAGE.validate_json(row.first_user_message) if row.first_user_message else None
         used = datetime.fromtimestamp(row.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfo(
             session_id=row.id,
-            cwd=folder_of(self._agent, row.config.get("options", {})),
+            cwd=self._folder_of(row),
             additional_directories=row.config.get("additional_directories") or None,
             title=row.title or (title_of_prompt(first.content) if isinstance(first, UserMessage) else None),
             updated_at=used,

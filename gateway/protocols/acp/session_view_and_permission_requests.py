@@ -59,7 +59,8 @@ class SessionView:
         self.session, self.info = session, info
         self._compactions = compactions
         self._client = client
-        self._cwd = str(session.agent.working_directory(session.config.options.get("cwd")))
+        options = session.agent.without_locked(session.config.options)
+        self._cwd = str(session.agent.working_directory(options.get("cwd"), session.config.workspace_key))
         self._services = AcpClientServices(session.id, client, client_methods)
         self._updates = Updates(
             uuid.uuid4().hex[:8], self._cwd, session.agent.info, self._needs_permission, self._services.has_terminal

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
-from gateway.security.authentication import ADMINISTRATOR
+from gateway.security.authentication import ADMINISTRATOR, Caller
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "acp_schema" / "schema.json").read_text())
 RESULTS = {
@@ -218,14 +218,14 @@ def kinds(updates: list[dict[str, Any]]) -> list[str]:
     return [update["sessionUpdate"] for update in updates]
 
 
-def connect(gateway: Gateway, agent: str = "script") -> tuple[Client, Connection]:
+def connect(gateway: Gateway, agent: str = "script", caller: Caller = ADMINISTRATOR) -> tuple[Client, Connection]:
     """A client over a connection in this process."""
     client: Client
 
     async def to_client(message: dict[str, Any]) -> None:
         await client.receive(json.loads(json.dumps(message)))
 
-    connection = Connection(gateway, agent, ADMINISTRATOR, to_client)
+    connection = Connection(gateway, agent, caller, to_client)
 
     async def to_agent(message: dict[str, Any]) -> None:
         await connection.receive(json.loads(json.dumps(message)))
