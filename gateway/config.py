@@ -8,10 +8,10 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from platformdirs import user_config_path, user_data_path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.errors import ConfigError
 from gateway.policy.rules import Rule
@@ -98,6 +98,23 @@ class StoreSettings(_Table):
     keep_keys_days: float = Field(default=7.0, gt=0, strict=True)
 
 
+class ListedMcpServer(_Table):
+    """An MCP server that clients may bring: `command` and `args`, with variables of the names in `env`, or `url`."""
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    url: str | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("must have either `command` (with `args` and `env`) or `url`")
+        if self.url is not None and (self.args or self.env):
+            raise ValueError("`args` and `env` are of a `command`; a server with `url` has none")
+        return self
+
+
 class AgentSettings(_Table):
     """One agent: a driver with its program, working directory and defaults."""
 
@@ -109,9 +126,17 @@ class AgentSettings(_Table):
     options: dict[str, str] = Field(default_factory=dict)
     record: bool = Field(default=False, strict=True)
     locked: tuple[str, ...] = ()
+    mcp: Literal["none", "listed", "any"] = "any"
+    mcp_servers: tuple[ListedMcpServer, ...] = ()
     title: str | None = None
     description: str | None = None
     policy: tuple[Rule, ...] = ()
+
+    @model_validator(mode="after")
+    def _list_is_used(self) -> Self:
+        if self.mcp_servers and self.mcp != "listed":
+            raise ValueError('`mcp_servers` has no effect without mcp = "listed"')
+        return self
 
 
 class Settings(_Table):
@@ -180,7 +205,8 @@ def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Settings
     for part in loc:
         if model is Settings and part == "agents":
-            return list((Rule if "policy" in loc else AgentSettings).model_fields)
+            table = Rule if "policy" in loc else ListedMcpServer if "mcp_servers" in loc else AgentSettings
+            return list(table.model_fields)
         annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             break

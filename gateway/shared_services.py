@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.agent_specs import Limits
+from drivers.contract.mcp_servers import McpServer
 from drivers.contract.tool_server import ToolHost
 from drivers.runtime.process import Spawner
-from gateway.observability.audit import AuditLog
+from gateway.observability.audit import AuditLog, log_decisions
 from gateway.observability.metrics import Metrics
 from gateway.observability.transcripts import Transcripts
 from gateway.security.encryption import SecretEncryption
@@ -35,3 +37,12 @@ class SharedServices:
     transcripts: Transcripts
     approval_timeout: float = 0.0
     stored_first: bool = False
+
+    async def audit_mcp_servers(
+        self, session_id: str, agent: str, servers: Sequence[McpServer], *, denied: str | None = None
+    ) -> None:
+        """Store and log the MCP servers that a client brings for a session, or that were denied: before any of them runs."""
+        if servers:
+            rows = self.audit.mcp_server_records(session_id, agent, servers, denied=denied)
+            await self.store.audit.append(rows)
+            log_decisions(rows)

@@ -7,13 +7,17 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
-from gateway.policy.decision_record import CLIENT, Decision
+from drivers.contract.mcp_servers import McpServer
+from gateway.agents.client_mcp_servers import audit_arguments
+from gateway.policy.decision_record import CLIENT, Decision, Outcome
 from gateway.security.authentication import current_key_name
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord
 
 log = logging.getLogger(__name__)
 
+MCP_SERVER, MCP = "mcp server", "mcp"
+"""The tool, and the decider, of rows about MCP servers that clients bring."""
 MAX_ARGUMENTS = 500
 MAX_REASON = 500
 MAX_NAME = 255
@@ -44,6 +48,15 @@ class AuditLog:
             )
             for decision in decisions
         ]
+
+    def mcp_server_records(
+        self, session_id: str, agent: str, servers: Iterable[McpServer], *, denied: str | None = None
+    ) -> list[AuditRecord]:
+        """Return the rows of MCP servers that a client brings for a session, or that were denied for a reason."""
+        outcome: Outcome = "configured" if denied is None else "denied"
+        by = CLIENT if denied is None else MCP
+        decisions = [Decision(outcome, by, MCP_SERVER, server.name, audit_arguments(server), denied) for server in servers]
+        return self.records(session_id, "", agent, decisions)
 
     def _text(self, text: str, limit: int) -> str:
         # Redacted before it is cut: a part of a secret would not be found.

@@ -12,12 +12,18 @@ TIME_LIMIT = "limits.answer"
 DENIED = "Tool call denied"
 """The result of a denied call, as the agent and the client get it; the reason follows."""
 
-Outcome = Literal["trusted", "allowed", "denied", "asked", "granted", "refused", "answered", "timed_out", "cancelled"]
+Outcome = Literal[
+    "trusted", "allowed", "denied", "asked", "granted", "refused", "answered", "timed_out", "cancelled", "configured"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision about a call. `by` is `trust`, a rule as `policy[N]`, `default`, `client` or `limits.answer`."""
+    """One decision about a call. `by` is `trust`, a rule as `policy[N]`, `default`, `client` or `limits.answer`.
+
+    An MCP server that a client brings is a decision too: `configured` by `client`, or `denied` by `mcp`. Then `tool` is
+    `mcp server`, and `call_id` is the server's name.
+    """
 
     outcome: Outcome
     by: str

@@ -11,7 +11,9 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import ClientServices
 from drivers.contract.errors import DriverError, ResumeFailed
+from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, SystemMessage
+from gateway.agents.client_mcp_servers import allowed_servers
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import RETRY
@@ -165,6 +167,14 @@ class LiveAgent:
         """The services of the session's client, where the CLI must know them from its start."""
         return self._services.supported_methods() if self._agent.info.asks_client else frozenset()
 
+    def _allowed_mcp_servers(self, settings: SessionSettings) -> tuple[McpServer, ...]:
+        """The client's MCP servers, without those that the configuration has not allowed since the client brought them."""
+        allowed = allowed_servers(self._agent.settings, settings.mcp_servers)
+        if len(allowed) < len(settings.mcp_servers):
+            names = ", ".join(repr(server.name) for server in settings.mcp_servers if server not in allowed)
+            log.warning("session %s: agents.%s.mcp does not allow its MCP servers %s", self._session_id, self._agent.name, names)
+        return allowed
+
     def _spec(self, settings: SessionSettings, history: Sequence[Message]) -> SessionSpec:
         base = self._agent.spec({**settings.options, **settings.secrets}, settings.workspace_key)
         system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
@@ -178,7 +188,7 @@ class LiveAgent:
             system=system or None,
             tools=self._agent.policy.effective_grants(settings.tools or ()),
             app_tools=settings.app_tools or (),
-            mcp_servers=settings.mcp_servers,
+            mcp_servers=self._allowed_mcp_servers(settings),
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._shared.tool_host,
             services=self._services,

@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message
+from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, NotFound
+from gateway.errors import AgentProblem, Forbidden, NotFound
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
@@ -83,12 +85,26 @@ class Sessions:
         bind_session_id(record.id)
         key_record = key.record(record.id, 1) if key else None
         bodies = [message.model_dump_json() for message in history]
+        await self._shared.audit_mcp_servers(record.id, agent.name, config.mcp_servers)
         await self._store.sessions.create(record, bodies, waiting, key_record, copied=copied)
         session = self._session(record, config, agent, 0)
         if waiting is not None:
             await session.restore_waiting(waiting)
         self._known[record.id] = session
         return session
+
+    async def check_mcp_servers(self, agent: ConfiguredAgent, servers: Sequence[McpServer], session_id: str = "") -> None:
+        """Raise Forbidden for MCP servers of a client that the agent's configuration does not allow. The audit has them then.
+
+        `session_id` is empty for a session that is not created yet.
+        """
+        try:
+            check_client_servers(agent.name, agent.settings, servers)
+        except Forbidden as error:
+            allowed = allowed_servers(agent.settings, servers)
+            denied = [server for server in servers if server not in allowed]
+            await self._shared.audit_mcp_servers(session_id, agent.name, denied, denied=str(error))
+            raise
 
     async def get(self, caller: Caller, session_id: str) -> Session:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured."""

@@ -433,6 +433,8 @@ class Session:
         A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session.
         """
         if config != self.config:
+            if config.mcp_servers != self.config.mcp_servers:
+                await self._shared.audit_mcp_servers(self.id, self.agent.name, config.mcp_servers)
             await completed(self._store_settings(config))
 
     async def _store_settings(self, config: SessionSettings) -> None:

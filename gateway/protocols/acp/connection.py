@@ -200,10 +200,11 @@ class Connection:
 
     def _capabilities(self) -> AgentCapabilities:
         info = self._agent.info
+        transports = info.mcp if self._agent.settings.mcp != "none" else frozenset()
         return AgentCapabilities(
             load_session=True,
             prompt_capabilities=PromptCapabilities(image=info.image_data, audio=False, embedded_context=True),
-            mcp_capabilities=McpCapabilities(http="http" in info.mcp, sse="sse" in info.mcp),
+            mcp_capabilities=McpCapabilities(http="http" in transports, sse="sse" in transports),
             session_capabilities=SessionCapabilities(
                 list=SessionListCapabilities(),
                 delete=SessionDeleteCapabilities(),

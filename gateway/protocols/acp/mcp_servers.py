@@ -22,6 +22,8 @@ AnyMcpServer = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
 def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> tuple[McpServer, ...]:
     """Return the servers for the agent. Raises BadRequest for a transport that its CLI does not support.
 
+    Which servers the configuration allows is checked by the session registry.
+
     An agent that supports no MCP servers gets none, without an error: editors send the servers of their settings to every agent.
     """
     converted = [_server(server, f"mcpServers[{n}]") for n, server in enumerate(servers)]

@@ -41,13 +41,14 @@ from acp.schema import (
 )
 from pydantic import ConfigDict, Field
 
+from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
 from gateway.protocols.acp.content import user_message
-from gateway.protocols.acp.directories import folder_of, with_additional_directories, with_directories
+from gateway.protocols.acp.directories import Request, folder_of, with_additional_directories, with_directories
 from gateway.protocols.acp.mcp_servers import mcp_servers_for
 from gateway.protocols.acp.modes_and_config_options import all_tools, with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
@@ -104,7 +105,7 @@ class OpenSessions:
     # -- creation ----------------------------------------------------------------------------------------------------
 
     async def new(self, request: NewSessionRequest) -> Reply:
-        servers = mcp_servers_for(request.mcp_servers, self._agent)
+        servers = await self._servers(request)
         key = self._agent.workspace_key(self._caller.name)
         settings = SessionSettings(tools=all_tools(self._agent), mcp_servers=servers, workspace_key=key)
         config = with_directories(settings, self._agent, request)
@@ -136,7 +137,7 @@ class OpenSessions:
             calls = unanswered(await origin.history.unanswered_calls())
             config = origin.config
         results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
-        servers = mcp_servers_for(request.mcp_servers or [], self._agent)
+        servers = await self._servers(request)
         config = with_directories(replace(config, mcp_servers=servers), self._agent, request)
         view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, results, copied=copied))
         await view.skip()
@@ -144,7 +145,7 @@ class OpenSessions:
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> SessionView:
         session = await self._found(request.session_id)
-        servers = mcp_servers_for(request.mcp_servers or [], self._agent)
+        servers = await self._servers(request, session.id)
         # Check the request before the current view is closed.
         with_additional_directories(session.config, self._agent, request)
         current = self._views.pop(session.id, None)
@@ -164,6 +165,11 @@ class OpenSessions:
         view = SessionView(session, self._client, about, self.client_methods, compactions=self.compactions)
         self._views[session.id] = view
         return view
+
+    async def _servers(self, request: Request, session_id: str = "") -> tuple[McpServer, ...]:
+        servers = mcp_servers_for(request.mcp_servers or (), self._agent)
+        await self._gateway.sessions.check_mcp_servers(self._agent, servers, session_id)
+        return servers
 
     def _start_following(self, view: SessionView) -> Callable[[], None]:
         return lambda: view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))

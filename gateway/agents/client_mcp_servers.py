@@ -1,0 +1,72 @@
+"""Which MCP servers a client may bring for a session (`agents.NAME.mcp`), and what the audit records of them. Does no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+from drivers.contract.mcp_servers import McpServer
+from gateway.config import AgentSettings, ListedMcpServer
+from gateway.errors import Forbidden
+from gateway.security.redaction import HIDDEN, redact_patterns
+
+MIN_SECRET = 8
+"""Shorter values of variables and headers are not searched for in arguments: they are words rather than secrets."""
+_SECRET_FLAG = re.compile(r"--?[\w.-]*(key|token|secret|password|passwd|auth|header|credential)[\w.-]*", re.IGNORECASE)
+"""An argument after which a secret follows."""
+
+
+def check_client_servers(agent: str, settings: AgentSettings, servers: Sequence[McpServer]) -> None:
+    """Raise Forbidden for the first server that the agent's configuration does not allow."""
+    for n, server in enumerate(servers):
+        if settings.mcp == "none":
+            raise Forbidden(f"mcpServers[{n}]: agent {agent!r} allows no MCP servers of clients (agents.{agent}.mcp); send none")
+        if not _is_allowed(settings, server):
+            raise Forbidden(
+                f"mcpServers[{n}]: the MCP server {server.name[:100]!r} is not one of agents.{agent}.mcp_servers: its command "
+                "and arguments, or its address, must be those of an entry, and its variables must be named there"
+            )
+
+
+def allowed_servers(settings: AgentSettings, servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
+    """Return those that the agent's configuration allows."""
+    return tuple(server for server in servers if _is_allowed(settings, server))
+
+
+def _is_allowed(settings: AgentSettings, server: McpServer) -> bool:
+    return settings.mcp == "any" or (settings.mcp == "listed" and any(_is_entry(entry, server) for entry in settings.mcp_servers))
+
+
+def _is_entry(entry: ListedMcpServer, server: McpServer) -> bool:
+    if server.transport != "stdio":
+        return entry.url is not None and server.url == entry.url
+    # A variable such as PATH or LD_PRELOAD changes what a command runs.
+    return (server.command, server.args) == (entry.command, entry.args) and set(server.env) <= set(entry.env)
+
+
+def audit_arguments(server: McpServer) -> dict[str, Any]:
+    """Return what a server starts or connects to, with the names of its variables and headers, and without values of secrets."""
+    if server.transport != "stdio":
+        return {"transport": server.transport, "url": _address(server.url), "headers": sorted(server.headers)}
+    secrets = [value for value in server.secrets if len(value) >= MIN_SECRET]
+    words = [_without(secrets, word) for word in (server.command, *server.args)]
+    args = [HIDDEN if _SECRET_FLAG.fullmatch(before) else word for before, word in pairwise(words)]
+    return {"transport": "stdio", "command": words[0], "args": args, "env": sorted(server.env)}
+
+
+def _without(secrets: Iterable[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    return redact_patterns(text)
+
+
+def _address(url: str) -> str:
+    """Return a URL without its user, password, query and fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query=HIDDEN if parts.query else "", fragment="").geturl()
