@@ -9,7 +9,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -118,16 +118,59 @@ class Policy:
 
 
 def glob(pattern: str, text: str) -> bool:
-    """Whether the text matches the pattern: `*` is any characters, `?` is one character, ` *` at the end may be empty."""
-    return _compiled(pattern).fullmatch(text) is not None
+    """Whether the text matches the pattern: `*` is any characters, `?` is one character, ` *` at the end may be empty.
+
+    The time is proportional to the length of the text, whatever the pattern.
+    """
+    return _compiled(pattern)(text)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    bare = pattern.endswith(" *")
-    parts = re.split(r"([*?])", pattern[:-2] if bare else pattern)
-    expression = "".join({"*": ".*", "?": "."}.get(part, re.escape(part)) for part in parts)
-    return re.compile(expression + ("(?: .*)?" if bare else ""), re.DOTALL)
+def _compiled(pattern: str) -> Callable[[str], bool]:
+    parts = pattern.split("*")
+    bare = _compiled(pattern[:-2]) if pattern.endswith(" *") else None
+    if len(parts) == 1:
+        return _Piece(pattern).matches
+    first, last, between = _Piece(parts[0]), _Piece(parts[-1]), [_Piece(part) for part in parts[1:-1] if part]
+
+    def matches(text: str) -> bool:
+        end = len(text) - last.size
+        if first.size > end or not (first.is_at(text, 0) and last.is_at(text, end)):
+            return bare is not None and bare(text)
+        at = first.size
+        for piece in between:
+            # The first occurrence leaves the most text for the pieces that follow: none is tried twice.
+            if (found := piece.find(text, at, end)) < 0:
+                return bare is not None and bare(text)
+            at = found + piece.size
+        return True
+
+    return matches
+
+
+class _Piece:
+    """A part of a pattern without `*`."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern, self.size = pattern, len(pattern)
+        # Without quantifiers an expression does not backtrack.
+        expression = "".join("." if char == "?" else re.escape(char) for char in pattern)
+        self._expression = re.compile(expression, re.DOTALL) if "?" in pattern else None
+
+    def matches(self, text: str) -> bool:
+        return len(text) == self.size and self.is_at(text, 0)
+
+    def is_at(self, text: str, start: int) -> bool:
+        if self._expression is None:
+            return text.startswith(self._pattern, start)
+        return self._expression.match(text, start) is not None
+
+    def find(self, text: str, start: int, end: int) -> int:
+        """The first position between `start` and `end` where the whole piece is; -1 if there is none."""
+        if self._expression is None:
+            return text.find(self._pattern, start, end)
+        found = self._expression.search(text, start, end)
+        return -1 if found is None else found.start()
 
 
 def _is_shell(name: str) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
+import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from drivers.contract.driver_info import ToolGrant
@@ -32,10 +36,32 @@ def verdict(policy: Policy, command: str) -> str | None:
         ("[a]", "a", False),
         ("*", "", True),
         ("*b*", "a\nb\nc", True),
+        ("a *b *", "a b", True),
+        ("a *b *", "a", False),
+        ("a*a", "a", False),
+        ("a*?b", "ab", False),
+        ("*a?c*", "xabxabc", True),
+        ("*ab*ab", "ab", False),
+        ("*ab*ba*", "aba", False),
     ],
 )
 def test_glob_patterns(pattern: str, text: str, matches: bool) -> None:
     assert glob(pattern, text) is matches
+
+
+@given(st.text("ab *?\n", max_size=8), st.text("ab \n", max_size=12))
+def test_globs_are_as_fnmatch_has_them(pattern: str, text: str) -> None:
+    expected = fnmatch.fnmatchcase(text, pattern) or (pattern.endswith(" *") and fnmatch.fnmatchcase(text, pattern[:-2]))
+    assert glob(pattern, text) is expected
+
+
+def test_time_of_a_glob_grows_with_the_length_of_the_text_only() -> None:
+    text = "curl |" * 20_000
+    before = time.thread_time()
+    assert not glob("curl *|*l*|*u*|?*|*sh*", text)
+    assert not glob("*curl ?*|*sh?", text)
+    # A backtracking expression takes hours.
+    assert time.thread_time() - before < 1
 
 
 def test_first_matching_rule_decides() -> None:
