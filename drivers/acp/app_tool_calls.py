@@ -128,14 +128,18 @@ class AppToolCalls:
             for call in pending
         )
 
+    def is_reported(self, native_id: str) -> bool:
+        """Whether the agent has reported this call as an application-side call."""
+        return any(call.native_id == native_id for call in self._calls)
+
     def remove_report(self, native_id: str) -> tuple[list[OutputEvent], bool]:
         """A reported call is not an application-side call. Returns the events that end it, and whether the client was sent it."""
         call = _first(self._calls, lambda call: call.native_id == native_id)
         if call is None:
             return [], False
         if call.request_id is not None:
-            # The MCP request is matched anew.
-            call.native_id = None
+            # The MCP request is a call of its own.
+            call.native_id, call.id = None, call.id if call.sent else call.request_id
             return [], call.sent
         self._calls.remove(call)
         return (self._fail(call, CHANGED) if call.sent and not call.finished else []), call.sent

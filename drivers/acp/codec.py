@@ -273,8 +273,25 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         return self._call_progress(call)
 
     def _call_progress(self, call: ToolCallState) -> list[OutputEvent]:
-        name = None if call.own else self._profile.app_tool(call)
-        return self._calls.progress(call) if name is None else self._app_calls.report(call, name)
+        name = self._app_tool(call)
+        if name is not None:
+            return self._app_calls.report(call, name)
+        events: list[OutputEvent] = []
+        if not call.own and self._app_calls.is_reported(call.id):
+            call, events = self._own(call)
+        return [*events, *self._calls.progress(call)]
+
+    def _app_tool(self, call: ToolCallState) -> str | None:
+        """The application-side tool that a call belongs to, by what the agent reports of it."""
+        return None if call.own else self._profile.app_tool(call)
+
+    def _own(self, call: ToolCallState) -> tuple[ToolCallState, list[OutputEvent]]:
+        """A call as one of the agent's own, and the events that end it as the application-side call that it was reported as."""
+        if call.own:
+            return call, []
+        events, sent = self._app_calls.remove_report(call.id)
+        call.started, call.own = False, True
+        return (self._calls.successor(call) if sent else call), events
 
     def _release(self) -> list[OutputEvent]:
         """The start of the pending call whose input the agent might still have been streaming."""
@@ -325,28 +342,20 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             return []
         call = self._calls.update(request.tool_call)
         self._streaming = None
-        name = None if call.own else self._profile.app_tool(call)
+        name = self._app_tool(call)
         if name is not None and self._app_calls.is_requested(call, name):
             # The client itself runs the call, so it needs no permission.
             self._rpc.respond(request_id, permission_response(request.options, granted=True))
             return self._app_calls.report(call, name)
-        events = [] if name is None else self._not_requested(call)
+        if name is not None:
+            # It may be any call of the agent's own. The MCP request, if it comes, is another call, without a report.
+            self._app_calls.reported = False
+        call, events = self._own(call)
         asked, changed = self._calls.asked(request.tool_call)
         if asked is not call:
             self._deny_obsolete(call)
         approval = PendingApproval(asked, request_id, tuple(request.options))
         return [*events, *changed, *self._authorize(approval, always_ask=name is not None)]
-
-    def _not_requested(self, call: ToolCallState) -> list[OutputEvent]:
-        """The agent asks about a call of an application-side tool that it has not requested over MCP: it may be any call of the
-        agent's own. The MCP request, if it comes, is another call."""
-        events, sent = self._app_calls.remove_report(call.id)
-        # The agent reports no second call for the MCP request.
-        self._app_calls.reported = False
-        call.started, call.own = False, True
-        if sent:
-            self._calls.successor(call)
-        return events
 
     def _deny_obsolete(self, call: ToolCallState) -> None:
         """Deny the requests about a call that has become another one, which the agent asks about too."""
@@ -402,10 +411,13 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         return [*self._calls.start(approval.call), *self._resolve(approval, granted=False, reason=reason, asked=False)]
 
     def _answered(self, approval: PendingApproval, granted: bool, reason: str) -> list[OutputEvent]:
-        """The client has answered. A call that the agent has changed meanwhile is asked about anew."""
-        if granted and approval.service is None and not approval.call.finished and self._calls.is_changed(approval.call):
-            call, events = self._calls.supersede(approval.call)
-            return [*events, *self._authorize(replace(approval, call=call))]
+        """The client has answered. A call that the agent has changed meanwhile is asked about anew; one that it has ended is not
+        permitted."""
+        if granted and approval.service is None and approval.request_id is not None:
+            granted = not approval.call.finished
+            if granted and self._calls.is_changed(approval.call):
+                call, events = self._calls.supersede(approval.call)
+                return [*events, *self._authorize(replace(approval, call=call))]
         return self._resolve(approval, granted=granted, reason=reason)
 
     def _await_client(self) -> list[OutputEvent]:

@@ -115,13 +115,12 @@ class ToolCalls:
         self._ids: set[str] = set()
 
     def update(self, update: NativeCall | ToolCallUpdate) -> ToolCallState:
-        """The call that an update belongs to, with the update applied. A finished call does not change."""
+        """The call that an update belongs to, with the update applied. A finished call has no more events."""
         native_id = update.tool_call_id
         call = self._calls.get(native_id)
         if call is None:
             call = self._calls[native_id] = ToolCallState(self._unused(native_id), native_id=native_id)
-        if not call.finished:
-            call.merge(update)
+        call.merge(update)
         return call
 
     def is_own(self, native_id: str | None) -> bool:
@@ -135,8 +134,7 @@ class ToolCalls:
         call = self._calls[update.tool_call_id]
         if call.finished:
             call = self.successor(call)
-            call.status = "pending"
-            call.merge(update)
+            call.status = update.status or "pending"
             return call, []
         if call.sent is not None and (call.sent.title != call.title or self.is_changed(call)):
             return self.supersede(call)

@@ -5,6 +5,7 @@ Most tests play the agent line by line to the codec, with PolicyEnforcer between
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,13 @@ class Session:
         self.pass_on([])
 
     def answer(self, granted: bool) -> None:
-        """The client answers the pending permission."""
-        (call_id,) = self.pending
+        """The client answers the pending calls."""
+        replies = [PermissionReply(call_id, granted) for call_id in self.pending]
+        assert replies
         self.pending = ()
-        reply = PermissionReply(call_id, granted)
-        self.enforcer.answered([reply], "client")
-        self.agent.codec.reply(reply)
+        self.enforcer.answered(replies, "client")
+        for reply in [*self.enforcer.release(replies), *replies]:
+            self.agent.codec.reply(reply)
         self.pass_on([])
 
     def response(self, request_id: int) -> Json | None:
@@ -593,6 +595,83 @@ def test_agent_cannot_use_the_id_of_a_client_method() -> None:
     assert session.served == [2]
     names = [(event.id, event.status) for event in session.seen if isinstance(event, ToolCall)]
     assert ("service_1_2", "completed") in names and ("service_1", "completed") not in names
+
+
+# -- any sequence of messages ----------------------------------------------------------------------------------------------
+
+
+class AnyAgent:
+    """Sends random messages about a few calls, with inputs that never repeat unless it repeats them on purpose."""
+
+    def __init__(self, seed: int, session: Session) -> None:
+        self.random, self.session, self.inputs, self.requests = random.Random(seed), session, [STATUS], 0
+        self.raw: dict[str, Json] = {}
+        self.asked: dict[int, str] = {}
+        self.terminals: dict[int, Json] = {}
+
+    def step(self) -> None:
+        actions = [self.report, self.report, self.ask, self.ask, self.create, self.request_tool, self.answer, self.answer]
+        self.random.choice(actions)()
+
+    def some_input(self) -> Json:
+        if self.random.random() < 0.5:
+            program = self.random.choice(["make", "rm", "git status"])
+            self.inputs.append({"command": f"{program} {len(self.inputs)}", **self.random.choice([{}, {}, LABEL])})
+        return self.random.choice(self.inputs[-4:])
+
+    def some_fields(self, call_id: str) -> Json:
+        given = self.some_input() if self.random.random() < 0.7 else None
+        if given is not None:
+            self.raw[call_id] = given
+        fields = {"kind": self.random.choice(["execute", "other", "think", None]), "rawInput": given}
+        fields["title"] = self.random.choice(["Run", "git status", "mcp__portico__lookup"])
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def some_call(self) -> str:
+        return self.random.choice(["c1", "c2", "c1_2", "service_1"])
+
+    def report(self) -> None:
+        call_id, status = self.some_call(), self.random.choice(["pending", "in_progress", "in_progress", "completed"])
+        self.session.call(call_id, status=status, **self.some_fields(call_id))
+
+    def ask(self) -> None:
+        call_id = self.some_call()
+        self.requests += 1
+        self.asked[self.requests] = call_id
+        self.session.ask(self.requests, call_id, **self.some_fields(call_id))
+
+    def create(self) -> None:
+        self.requests += 1
+        self.terminals[self.requests] = params = {"command": self.some_input()["command"]}
+        self.session.request(self.requests, "terminal/create", params)
+
+    def request_tool(self) -> None:
+        self.requests += 1
+        self.session.requested(ToolRequest(f"r{self.requests}", "lookup", {"n": self.requests}))
+
+    def answer(self) -> None:
+        if self.session.pending:
+            self.session.answer(self.random.random() < 0.6)
+
+
+@pytest.mark.parametrize("trust", [True, False])
+@pytest.mark.parametrize("policy", [RULES, None], ids=["rules", "no rules"])
+@pytest.mark.parametrize("seed", range(12))
+def test_only_what_was_decided_about_runs(seed: int, policy: Policy | None, trust: bool) -> None:
+    session = Session(ToolGrant("execute", trust), ToolGrant("other"), policy=policy, tools=("lookup",))
+    agent = AnyAgent(seed, session)
+    granted: dict[int, Json | None] = {}
+    for _ in range(40):
+        agent.step()
+        for request_id in [one for one in agent.asked if one not in granted and session.granted(one)]:
+            granted[request_id] = agent.raw.get(agent.asked[request_id])
+    while session.pending:
+        session.answer(False)
+    allowed = [d.arguments for d in session.enforcer.decisions if d.outcome in ("allowed", "granted", "trusted")]
+    assert [given for given in granted.values() if given is not None and given not in allowed] == []
+    lines = [given.get("command", given.get("title")) for given in allowed if given]
+    assert {agent.terminals[int(one)]["command"] for one in session.served} <= set(lines)
+    assert policy is None or not [line for line in lines if line and line.startswith("rm")]
 
 
 # -- with an agent's process -----------------------------------------------------------------------------------------------
