@@ -18,7 +18,8 @@ from drivers.codex.handshake import Handshake, SessionRequest
 from drivers.codex.turn import TurnRequests, TurnStream, decline
 from drivers.codex.turn_result import NO_TOKENS, context_of, failure, tokens, usage_of
 from drivers.contract.agent import Prompt, Reply
-from drivers.contract.capabilities import SupportsDebounce, SupportsSteering
+from drivers.contract.capabilities import SupportsClientRequests, SupportsDebounce, SupportsSteering
+from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN
 from drivers.contract.events import Error, NativeSession, OutputEvent, SessionEnd, Title
 
@@ -41,7 +42,7 @@ REDUNDANT = frozenset(
 """Notifications whose content another notification has too, or that no event can express."""
 
 
-class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
+class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsClientRequests):
     """A live session."""
 
     title = "codex"
@@ -61,7 +62,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
 
     def _new_turn(self) -> None:
         self._turn = TurnStream(self._thread.thread_id, self._app_tools)
-        self._requests = TurnRequests(self._rpc, self._grants, self._app_tools, self._turn)
+        self._requests = TurnRequests(self._rpc, self._grants, self._app_tools, self._turn, self.client_requests)
         self._turn_started = self._interrupted = self._completed = False
         self._steers_unanswered = 0
         self._rejected_input: list[dict[str, Any]] = []
@@ -97,6 +98,9 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         self._requests.reply(reply, self._thread.thread_id)
         if self.phase == "waiting" and not self._requests.announced:
             self.phase = "running"
+
+    def client_responded(self, request: ClientRequest, response: ClientResponse) -> None:
+        self._requests.paths_checked(request, inside=response.error is None)
 
     def interrupt(self) -> bool:
         self._interrupted = True

@@ -110,7 +110,8 @@ class CodexDriver(CliDriver):
             _refuse_rules(spec)
         login = EPHEMERAL_LOGIN if session.api_key else ()
         argv = (native_program(spec.program), *spec.args, "app-server", *SETTINGS, *login)
-        return Launch(Command(argv, spec.cwd, spec.env), CodexAppCodec(session))
+        codec = CodexAppCodec(session)
+        return Launch(Command(argv, spec.cwd, spec.env), codec, additional_directories=spec.additional_directories)
 
 
 def _api_key(spec: AgentSpec) -> str | None:

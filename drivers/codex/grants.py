@@ -75,7 +75,8 @@ CLOSED_FEATURES = (
 """Features that give the model tools which no client has listed."""
 
 Policy = Literal["untrusted", "on-request", "never"]
-Verdict = Literal["accept", "decline", "ask"]
+Verdict = Literal["accept", "decline", "ask", "check"]
+"""`check`: accept it if all its paths lead into the session's folders, else ask. A codec cannot read the file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,18 @@ class Grants:
         if not self.trusts(name):
             return "ask"
         if name == "apply_patch":
-            return "accept" if self.sandbox == "danger-full-access" or self._inside(changes) else "ask"
+            if self.sandbox == "danger-full-access":
+                return "accept"
+            return "check" if self._inside(changes) else "ask"
         # With `on-request` the CLI requests approval only of what must leave the sandbox.
         return "accept" if self.policy == "untrusted" else "decline"
 
     def _inside(self, changes: Sequence[Mapping[str, Any]]) -> bool:
-        cwd = self.folders[0]
-        given = [path for change in changes for path in (change.get("path"), change.get("move_path")) if path]
-        paths = [posixpath.normpath(posixpath.join(cwd, str(path))) for path in given]
+        paths = [posixpath.normpath(posixpath.join(self.folders[0], path)) for path in paths_of(changes)]
         inside = all(any(path.startswith(folder.rstrip("/") + "/") for folder in self.folders) for path in paths)
         return self.sandbox == "workspace-write" and bool(paths) and inside
+
+
+def paths_of(changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The paths that the changes of a patch write to."""
+    return [str(path) for change in changes for path in (change.get("path"), change.get("move_path")) if path]

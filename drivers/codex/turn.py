@@ -10,11 +10,11 @@ from drivers.codecs.json_lines import MALFORMED
 from drivers.codecs.json_rpc import JsonRpcPeer
 from drivers.codecs.tool_calls import Call, CallTracker
 from drivers.codex.content import tool_output
-from drivers.codex.grants import Grants
+from drivers.codex.grants import Grants, paths_of
 from drivers.codex.items import call_of, outcome_of, plain_command, snake
 from drivers.codex.mcp_servers import ELICITATION, call_of_elicitation
 from drivers.contract.agent import PermissionReply, Reply
-from drivers.contract.client_services import METHOD_NOT_FOUND
+from drivers.contract.client_services import CHECK_PATHS, METHOD_NOT_FOUND, ClientRequest
 from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, Compacted, Hook, MessageEnd, OutputEvent, Thinking
 from drivers.contract.tool_denials import NOT_ENABLED, denied
 
@@ -239,9 +239,18 @@ class TurnRequests:
         pending: The requests that wait for the client, by the ids of their calls.
     """
 
-    def __init__(self, rpc: JsonRpcPeer, grants: Grants, app_tools: frozenset[str], turn: TurnStream) -> None:
+    def __init__(
+        self,
+        rpc: JsonRpcPeer,
+        grants: Grants,
+        app_tools: frozenset[str],
+        turn: TurnStream,
+        client_requests: list[ClientRequest],
+    ) -> None:
         self._rpc, self._grants, self._app_tools, self._turn = rpc, grants, app_tools, turn
+        self._client_requests = client_requests
         self.pending: dict[str, PendingRequest] = {}
+        self._checked: dict[int | str, tuple[Any, str | None]] = {}
         self._early: dict[str, tuple[Any, str, dict[str, Any]]] = {}
         self._elicited: set[str] = set()
 
@@ -254,6 +263,7 @@ class TurnRequests:
         """Forget the requests, which the CLI itself rejects."""
         self.pending.clear()
         self._early.clear()
+        self._checked.clear()
 
     @property
     def announced(self) -> bool:
@@ -301,6 +311,17 @@ class TurnRequests:
         else:
             self._rpc.respond(request.request_id, {"contentItems": tool_output(reply.content), "success": True})
 
+    def paths_checked(self, check: ClientRequest, *, inside: bool) -> None:
+        """Accept a patch whose paths are inside the session's folders; else the client is asked."""
+        request_id, call_id = self._checked.pop(check.id, (None, None))
+        if call_id is None:
+            # Of a turn that has ended, or was interrupted.
+            return
+        if inside:
+            self._rpc.respond(request_id, {"decision": "accept"})
+        else:
+            self.pending[call_id] = PendingRequest(request_id, "permission")
+
     def _receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         if method in APPROVALS:
             if not self._turn.knows(params["itemId"]):
@@ -327,6 +348,10 @@ class TurnRequests:
         verdict = self._grants.verdict(tool, params, call.input.get("changes", []) if call else [])
         if verdict == "ask" and call is not None:
             self.pending[call_id] = PendingRequest(request_id, "permission")
+        elif verdict == "check" and call is not None:
+            check = ClientRequest(f"paths of {request_id}", CHECK_PATHS, {"paths": paths_of(call.input["changes"])})
+            self._checked[check.id] = request_id, call_id
+            self._client_requests.append(check)
         elif verdict == "accept":
             self._rpc.respond(request_id, {"decision": "accept"})
         else:

@@ -10,6 +10,9 @@ from typing import Any
 READ, WRITE = "fs/read_text_file", "fs/write_text_file"
 CREATE, WAIT = "terminal/create", "terminal/wait_for_exit"
 TERMINAL_METHODS = frozenset({CREATE, WAIT, "terminal/output", "terminal/kill", "terminal/release"})
+CHECK_PATHS = "portico/check_paths"
+"""A request of a codec itself, which the runtime handles: the response is an error unless all `paths` (a list of strings, each
+absolute or relative to the working folder) lead into the session's folders at this moment."""
 INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND, REQUEST_CANCELLED = -32602, -32603, -32002, -32601, -32800
 
 

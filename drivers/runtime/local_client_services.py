@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from drivers.contract.client_services import (
+    CHECK_PATHS,
     CREATE,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -207,7 +208,7 @@ class ClientRequests:
             client = self._client if self._client is not None and self._client.supports(request) else None
             if client is None and request.client_only:
                 raise RequestError(f"{request.method}: the session's client does not support it", METHOD_NOT_FOUND)
-            params = _validated(request)
+            params = request.params if request.method == CHECK_PATHS else _validated(request)
             if client is not None:
                 run, request = self._runs, await self._confined(request)
                 over = (run != self._runs and request.method != WAIT) or self._closed
@@ -289,6 +290,14 @@ class ClientRequests:
 
     async def _write_file(self, params: Mapping[str, Any]) -> dict[str, Any]:
         await self._in_thread(lambda: _write(self._files, params["path"], params["content"]))
+        return {}
+
+    async def _check_paths(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        def check() -> None:
+            for path in params["paths"]:
+                self._files.exists(os.path.join(self._folder, path))
+
+        await self._in_thread(check)
         return {}
 
     async def _create(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,6 +389,7 @@ def _write(files: ConfinedFolders, path: str, content: str) -> None:
 
 
 _HANDLERS: dict[str, Callable[[ClientRequests, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
+    CHECK_PATHS: ClientRequests._check_paths,
     "fs/read_text_file": ClientRequests._read_file,
     "fs/write_text_file": ClientRequests._write_file,
     "terminal/create": ClientRequests._create,

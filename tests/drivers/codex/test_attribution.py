@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from drivers.codex.app_server import CodexAppCodec
@@ -29,8 +30,9 @@ PATCH = {"type": "fileChange", "id": "p1", "changes": [{"path": "/work/a", "kind
 class Server:
     """The CLI's side of a codec."""
 
-    def __init__(self, *grants: str) -> None:
-        granted = Grants.of([ToolGrant(name) for name in grants], "", ("/work",))
+    def __init__(self, *grants: str, trusted: Sequence[str] = ()) -> None:
+        tools = [*(ToolGrant(name) for name in grants), *(ToolGrant(name, trust=True) for name in trusted)]
+        granted = Grants.of(tools, "", ("/work",))
         self.codec = CodexAppCodec(SessionRequest(granted, {"cwd": "/work", "config": {}}))
         for result in ({}, {"config": {}}, {"thread": {"id": "t"}}):
             self.respond(**result)

@@ -120,6 +120,20 @@ async def test_a_trusted_patch_outside_of_the_working_folder_needs_permission(po
     assert (home.work / "in.txt").exists()
 
 
+async def test_a_trusted_patch_behind_a_link_to_the_outside_needs_permission(portico: RunningGateway, home: Home) -> None:
+    outside = home.base / "outside"
+    outside.mkdir()
+    (home.work / "link").symlink_to(outside)
+    (home.work / "inner").symlink_to(".")
+    own = {"apply_patch": True, "shell": False}
+    aap = await create_session(portico.client, "[[patch:link/out.txt]]", own=own, stop="tool_use")
+    assert not list(outside.iterdir())
+    await aap.send(deny(calls_of(aap.first["messages"])[0]))
+    assert not list(outside.iterdir())
+    await aap.send_turn("[[patch:inner/in.txt]]")
+    assert (home.work / "in.txt").exists()
+
+
 async def test_several_commands_need_permission_at_once(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[parallel]]", own=ASK, stop="tool_use")
     calls = calls_of(aap.first["messages"])

@@ -1,0 +1,102 @@
+"""The paths of a trusted patch are checked in the file system before it is accepted: the CLI runs it outside of its sandbox."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drivers.codex.driver import CodexDriver
+from drivers.contract.agent import PermissionReply
+from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.client_services import CHECK_PATHS, INVALID_PARAMS, ClientRequest, ClientResponse
+from drivers.contract.driver_info import ToolGrant
+from drivers.contract.events import AwaitedCall, Awaiting
+from drivers.runtime.local_client_services import ClientRequests
+from drivers.runtime.process import Spawner
+from tests.drivers.codex.test_attribution import PATCH, RUN, Server
+
+APPROVAL = "item/fileChange/requestApproval"
+OUTSIDE = ClientResponse(error="outside", code=INVALID_PARAMS)
+ASKED = [Awaiting(calls=(AwaitedCall(id="p1", wants="permission"),))]
+
+
+def requested() -> tuple[Server, ClientRequest]:
+    """The CLI has requested approval of a trusted patch, and its paths are being checked."""
+    server = Server("shell", trusted=["apply_patch"])
+    server.begin("one")
+    changes = [*PATCH["changes"], {"path": "b", "kind": {"type": "update", "move_path": "c/d"}, "diff": "x"}]
+    server.notify("item/started", "one", item={**PATCH, "changes": changes})
+    assert server.request(APPROVAL, "one", "p1") == []
+    assert server.written() == [] and server.codec.debounce_seconds() is None
+    (check,) = server.codec.client_requests
+    return server, check
+
+
+def test_a_patch_inside_is_accepted() -> None:
+    server, check = requested()
+    assert (check.method, check.params) == (CHECK_PATHS, {"paths": ["/work/a", "b", "c/d"]})
+    server.codec.client_responded(check, ClientResponse())
+    assert server.written() == [{"id": 70, "result": {"decision": "accept"}}]
+    # One response is one decision.
+    server.codec.client_responded(check, ClientResponse())
+    assert server.written() == []
+
+
+def test_a_patch_that_leads_outside_needs_permission() -> None:
+    server, check = requested()
+    server.codec.client_responded(check, OUTSIDE)
+    assert server.written() == [] and server.codec.debounce_seconds() is not None
+    assert server.codec.debounced_events() == ASKED
+
+
+def test_a_check_that_ends_after_its_turn_has_no_effect() -> None:
+    for response in (ClientResponse(), OUTSIDE):
+        server, check = requested()
+        server.codec.interrupt()
+        server.written()
+        server.codec.client_responded(check, response)
+        assert server.written() == [] and server.codec.debounced_events() == []
+        server, check = requested()
+        server.complete("one")
+        server.begin("two")
+        server.codec.client_responded(check, response)
+        assert server.written() == [] and server.codec.debounced_events() == []
+
+
+def test_a_check_that_ends_while_the_client_is_asked_about_another_call() -> None:
+    server, check = requested()
+    server.notify("item/started", "one", item=RUN)
+    command = {"threadId": "t", "turnId": "one", "itemId": "c1", "command": "ls"}
+    server.send({"id": 71, "method": "item/commandExecution/requestApproval", "params": command})
+    assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="c1", wants="permission"),))]
+    server.codec.client_responded(check, OUTSIDE)
+    server.codec.reply(PermissionReply("c1", True))
+    assert server.written() == [{"id": 71, "result": {"decision": "accept"}}]
+    assert server.codec.debounced_events() == ASKED
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [
+        ("new/file", True),
+        ("inner/file", True),
+        ("{base}/more/file", True),
+        ("{base}/work/to-more/file", True),
+        ("link/passwd", False),
+        ("{base}/work/inner/../link/passwd", False),
+        ("loop/file", False),
+        ("../outside/file", False),
+    ],
+)
+async def test_symbolic_links_of_a_path_are_resolved(tmp_path: Path, path: str, inside: bool) -> None:
+    for folder in ("work/sub", "more", "outside"):
+        (tmp_path / folder).mkdir(parents=True)
+    for link, target in (("link", "../outside"), ("inner", "sub"), ("to-more", "../more"), ("loop", "loop")):
+        (tmp_path / "work" / link).symlink_to(target)
+    tools = (ToolGrant("apply_patch", trust=True),)
+    spec = SessionSpec("codex", tmp_path / "work", {}, tools=tools, additional_directories=(tmp_path / "more",))
+    launch = CodexDriver().session(spec)
+    requests = ClientRequests(launch.command.cwd, {}, Spawner("test"), launch.additional_directories)
+    request = ClientRequest("check", CHECK_PATHS, {"paths": ["sub/file", path.format(base=tmp_path)]})
+    assert ((await requests.serve(request)).error is None) == inside
