@@ -13,6 +13,7 @@ from functools import partial
 
 from tests.faults.campaign import Campaign, Report, run_campaign
 from tests.faults.clock import clock
+from tests.faults.confinement import confinement
 from tests.faults.descriptors import descriptors
 from tests.faults.followers import followers
 from tests.faults.kills import kills, start_kills
@@ -44,6 +45,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     "pauses": pauses,
     "shutdown": shutdown,
     "clock": clock,
+    "confinement": confinement,
     "descriptors": descriptors,
     "process-one": process_one,
 }
