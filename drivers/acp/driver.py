@@ -141,7 +141,7 @@ def _session_request(spec: AgentSpec) -> SessionRequest:
     from drivers.acp.handshake import SessionRequest
 
     return SessionRequest(
-        cwd=str(spec.cwd.resolve()),
+        cwd=str(spec.cwd),
         mode=spec.options.get("mode", ""),
         model=spec.options.get("model", ""),
         config_options=requested(spec.options),

@@ -182,4 +182,4 @@ def _seed(spec: SessionSpec, tools: Toolset) -> bytes:
 
 def _session_path(spec: SessionSpec, session_id: str) -> Path:
     home = spec.env.get("CLAUDE_CONFIG_DIR") or str(Path(spec.env.get("HOME", "~")).expanduser() / ".claude")
-    return Path(home) / "projects" / project_folder(str(spec.cwd.resolve())) / f"{session_id}.jsonl"
+    return Path(home) / "projects" / project_folder(str(spec.cwd)) / f"{session_id}.jsonl"

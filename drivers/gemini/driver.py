@@ -124,8 +124,9 @@ class GeminiDriver(CliDriver):
         from drivers.acp import AcpCodec, Grants, SessionRequest, bypass_proxy
         from drivers.gemini.acp_profile import agent_profile
 
-        spec = replace(spec, mcp_servers=tuple(rename_servers(spec.mcp_servers, project_names(spec.cwd))))
-        state, folder, model = _state(spec), str(spec.cwd.resolve()), spec.options.get("model")
+        if spec.mcp_servers:
+            spec = replace(spec, mcp_servers=tuple(rename_servers(spec.mcp_servers, project_names(spec.cwd))))
+        state, folder, model = _state(spec), str(spec.cwd), spec.options.get("model")
         files = _session_files(spec, state, folder)
         resume = spec.resume
         if resume is None and spec.history:

@@ -19,11 +19,14 @@ from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.history import OLD_TIME
 from drivers.gemini.tools import SERVER
+from drivers.runtime.confined_files import NotRegularFile, regular_file
 
 LOGIN_FILES = ("oauth_creds.json", "google_accounts.json", "gemini-credentials.json", "installation_id", ".env")
 """Files of the user's ~/.gemini with the login. They are linked, so that the CLI writes a refreshed token to the user's file."""
 PRIVATE_FILES = frozenset({"settings.json", "tmp", "history", "projects.json"})
 """What a task's home does not share with ~/.gemini; everything else is linked."""
+MAX_PROJECT_SETTINGS = 1024 * 1024
+"""Bytes of the settings of a project."""
 TOOL_SETTINGS = frozenset({"mcpServers", "mcp", "tools", "policyPaths", "adminPolicyPaths", "extensions"})
 """The user's settings that could add tools to a session that it does not list; sessions ignore them."""
 TOOL_TIMEOUT = 864_000_000
@@ -92,10 +95,18 @@ def project_names(folder: Path) -> frozenset[str]:
     """All quoted strings of the project's settings, which include the names of its MCP servers.
 
     The CLI starts each of them whose name is allowed, before it takes the session's server of that name. So the client's servers
-    must have other names.
+    must have other names. Raises AgentUnavailable for settings that are no regular file of at most MAX_PROJECT_SETTINGS bytes.
     """
+    path = folder / ".gemini" / "settings.json"
     try:
-        return frozenset(re.findall(r'"([^"\n]*)"', (folder / ".gemini" / "settings.json").read_text("utf-8")))
+        with regular_file(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            text = file.read(MAX_PROJECT_SETTINGS + 1)
+        if len(text) > MAX_PROJECT_SETTINGS:
+            raise NotRegularFile("too large")
+        return frozenset(re.findall(r'"([^"\n]*)"', text.decode("utf-8")))
+    except NotRegularFile:
+        limit = f"{MAX_PROJECT_SETTINGS // 1024} KiB"
+        raise AgentUnavailable(f"{path} is not a regular file of at most {limit}; remove it") from None
     except (OSError, ValueError):
         return frozenset()
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -33,6 +33,10 @@ AT_FDCWD = -100
 
 class OutsideFolders(Exception):
     """The path is not absolute, leads outside of the folders, or never was without a symbolic link while it was opened."""
+
+
+class NotRegularFile(Exception):
+    """The path is that of a FIFO, a folder or a device."""
 
 
 class ConfinedFolders:
@@ -112,6 +116,20 @@ def open_folder(path: Path) -> int:
         return _walk(start, str(path).strip("/") or ".", FOLDER, 0)
     finally:
         os.close(start)
+
+
+def regular_file(descriptor: int, mode: Literal["rb", "wb"]) -> BinaryIO:
+    """Return the file of a descriptor, which is opened with O_NONBLOCK: a FIFO would block. Closes it if it raises.
+
+    Raises NotRegularFile for a FIFO, a folder or a device.
+    """
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRegularFile("not a regular file")
+        return open(descriptor, mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import stat
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +31,7 @@ from drivers.contract.client_services import (
 )
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders
+from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, regular_file
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Process, Spawner
 
@@ -218,6 +217,8 @@ class ClientRequests:
             return ClientResponse(error=str(error), code=error.code)
         except OutsideFolders as error:
             return ClientResponse(error=str(error), code=INVALID_PARAMS)
+        except NotRegularFile:
+            return ClientResponse(error=f"{request.params['path']!r} is not a regular file", code=INVALID_PARAMS)
         except FileNotFoundError as error:
             return ClientResponse(error=f"{error.filename!r} does not exist", code=RESOURCE_NOT_FOUND)
         except (OSError, AgentUnavailable) as error:
@@ -370,20 +371,14 @@ def _shell(command: str, args: Any) -> tuple[str, ...]:
 
 
 def _read(files: ConfinedFolders, path: str) -> str:
-    # O_NONBLOCK: a FIFO would block.
-    with open(files.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise RequestError(f"{path!r} is not a regular file")
-        if found.st_size > MAX_FILE:
+    with regular_file(files.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE:
             raise RequestError(f"{path!r} has more than {MAX_FILE // 1024 // 1024} MiB")
         return file.read().decode("utf-8", "replace")
 
 
 def _write(files: ConfinedFolders, path: str, content: str) -> None:
-    with open(files.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, parents=True), "wb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RequestError(f"{path!r} is not a regular file")
+    with regular_file(files.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, parents=True), "wb") as file:
         file.truncate()
         file.write(content.encode())
 

@@ -57,7 +57,7 @@ def with_additional_directories(
 def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any], workspace_key: str | None) -> str:
     """Return the absolute working folder of a session with these options, also if it no longer exists."""
     try:
-        return str(agent.working_directory(agent.without_locked(options).get("cwd"), workspace_key).resolve())
+        return str(agent.working_directory(agent.without_locked(options).get("cwd"), workspace_key))
     except BadRequest:
         return os.path.abspath(options.get("cwd") or "")
 
@@ -72,6 +72,6 @@ def _requested_folder(agent: ConfiguredAgent, request: Request, workspace_key: s
         chosen = None if request.cwd in ("", ".") else request.cwd
         if chosen is not None:
             agent.check_locked({"cwd": chosen}, workspace_key)
-        return str(agent.working_directory(chosen, workspace_key).resolve())
+        return str(agent.working_directory(chosen, workspace_key))
     except BadRequest as error:
         raise BadRequest(str(error).replace("option 'cwd'", "cwd", 1)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,16 @@ def test_modes_and_config_options_become_options() -> None:
     assert effort.choices == ("", "low", "high")
     assert [option.name for option in options_of([], options)] == ["config.effort", "config.kind"]
     assert options_of([], {}) == ()
+
+
+def test_the_folder_of_a_session_is_not_resolved_again(tmp_path: Path) -> None:
+    """It is real when it is checked: a link in it has been created since, and may lead outside."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "work").symlink_to("outside")
+    codec = AcpDriver().session(SessionSpec("agent", tmp_path / "work", {})).codec
+    codec.outbox.clear()
+    codec.receive(b'{"jsonrpc": "2.0", "id": 1, "result": {"protocolVersion": 1}}')
+    assert json.loads(codec.outbox)["params"]["cwd"] == str(tmp_path / "work")
 
 
 def test_an_option_of_its_own_overrides_the_list() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,15 @@ from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, T
 from drivers.gemini.acp_profile import ZERO_WIDTH_SPACE, agent_profile
 from drivers.gemini.driver import MAX_TASK, GeminiDriver
 from drivers.gemini.history import OLD_TIME, chat_file, chat_file_name, records_of
-from drivers.gemini.home import prepare_home, rename_chats, session_settings, task_settings, user_folder
+from drivers.gemini.home import (
+    MAX_PROJECT_SETTINGS,
+    prepare_home,
+    project_names,
+    rename_chats,
+    session_settings,
+    task_settings,
+    user_folder,
+)
 from drivers.gemini.one_shot_codec import GeminiTaskCodec
 from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, TOOLS, app_tool_name, tool_of_call
@@ -116,6 +125,32 @@ def test_a_history_as_a_chat_file() -> None:
     about = json.loads(lines[0])
     assert (about["sessionId"], len(about["projectHash"]), len(lines)) == ("0123456789", 64, 4)
     assert chat_file_name("0123456789") == f"session-{OLD_TIME}-01234567.jsonl"
+
+
+def test_settings_of_a_project_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    """A FIFO would block, and without the names the CLI could start a server of the project."""
+    settings = tmp_path / ".gemini" / "settings.json"
+    settings.parent.mkdir()
+    assert project_names(tmp_path) == frozenset()
+    settings.write_text('{"mcpServers": {"theirs": {}}}')
+    assert "theirs" in project_names(tmp_path)
+    settings.write_text(" " * (MAX_PROJECT_SETTINGS + 1))
+    with pytest.raises(AgentUnavailable, match="regular file of at most 1024 KiB"):
+        project_names(tmp_path)
+    settings.unlink()
+    os.mkfifo(settings)
+    with pytest.raises(AgentUnavailable, match="regular file"):
+        project_names(tmp_path)
+
+
+def test_the_folder_of_a_session_is_not_resolved_again(tmp_path: Path) -> None:
+    """It is real when it is checked: a link in it has been created since, and may lead outside."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "work").symlink_to("outside")
+    launch = GeminiDriver().session(SessionSpec("gemini", tmp_path / "work", {}, state=tmp_path / "state"))
+    launch.codec.outbox.clear()
+    launch.codec.receive(b'{"jsonrpc": "2.0", "id": 1, "result": {"protocolVersion": 1}}')
+    assert json.loads(launch.codec.outbox)["params"]["cwd"] == str(tmp_path / "work")
 
 
 def test_chat_files_are_renamed_so_that_a_load_of_this_minute_keeps_them(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ async def test_invalid_requests_are_errors(host: ClientRequests, tmp_path: Path)
     assert (await ask(host, "elicitation/create")).code == -32601
 
 
+async def test_a_path_that_is_no_regular_file_leaves_no_descriptor_open(host: ClientRequests, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "work" / "fifo")
+    before = len(os.listdir("/dev/fd"))
+    for name in ("", "fifo"):
+        for method in ("fs/read_text_file", "fs/write_text_file"):
+            assert (await ask(host, method, path=str(tmp_path / "work" / name), content="x")).error is not None
+    assert "not a regular file" in ((await ask(host, "fs/read_text_file", path=str(tmp_path / "work"))).error or "")
+    assert len(os.listdir("/dev/fd")) == before
+
+
 async def test_a_terminal_runs_a_command_line_in_the_folder(host: ClientRequests, tmp_path: Path) -> None:
     created = await ask(host, "terminal/create", command="pwd; echo err >&2; echo $X; exit 3", env=[{"name": "X", "value": "y"}])
     terminal = created.result["terminalId"]
