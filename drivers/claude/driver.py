@@ -128,7 +128,8 @@ class ClaudeDriver(CliDriver):
         server_file = spec.state / "mcp-servers.json" if servers and spec.state else None
         if servers and server_file:
             files[server_file] = servers
-        command = Command((*_session_arguments(spec, tools, server_file), *identity), spec.cwd, _environment(spec), files=files)
+        argv = (*_session_arguments(spec, tools, server_file), *identity)
+        command = Command(argv, spec.cwd, _environment(spec), files=files, state=spec.state)
         codec = ClaudeCodec(_initialize(spec), tools=tools, verbatim=spec.options.get("slash_commands") != "on")
         codec.native_id = identity[1]
         return Launch(command, codec)
@@ -182,4 +183,4 @@ def _seed(spec: SessionSpec, tools: Toolset) -> bytes:
 
 def _session_path(spec: SessionSpec, session_id: str) -> Path:
     home = spec.env.get("CLAUDE_CONFIG_DIR") or str(Path(spec.env.get("HOME", "~")).expanduser() / ".claude")
-    return Path(home) / "projects" / project_folder(str(spec.cwd)) / f"{session_id}.jsonl"
+    return Path(home) / "projects" / project_folder(str(spec.cwd.resolve())) / f"{session_id}.jsonl"

@@ -21,7 +21,8 @@ from drivers.contract.tool_server import ToolServer
 class Command:
     """A process to start. `files` are written first (mode 0600). `stdin` is written and closed; None leaves it open.
 
-    `cwd` is a real path: the process is not started where one of its components is a symbolic link.
+    `cwd` is a real path: the process is not started where one of its components is a symbolic link. The CLI can create links in
+    the folder `state`: `files` in it are not written where a link leads out of it.
     """
 
     argv: tuple[str, ...]
@@ -29,6 +30,7 @@ class Command:
     env: Mapping[str, str]
     stdin: bytes | None = None
     files: Mapping[Path, bytes] = field(default_factory=dict)
+    state: Path | None = None
 
 
 Phase = Literal["starting", "ready", "running", "waiting"]

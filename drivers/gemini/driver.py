@@ -117,7 +117,7 @@ class GeminiDriver(CliDriver):
         argv = (spec.program, *spec.args, "--output-format", "stream-json", *_model_argument(model))
         files = home_files(state, task_settings(spec, user_folder(spec)))
         # Not as `--prompt`: an argument's length is limited, and every user of the machine can read it.
-        command = Command(argv, spec.cwd, environment(spec, state), stdin=_task_text(spec).encode(), files=files)
+        command = Command(argv, spec.cwd, environment(spec, state), stdin=_task_text(spec).encode(), files=files, state=state)
         return Launch(command, GeminiTaskCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
@@ -155,7 +155,7 @@ class GeminiDriver(CliDriver):
         tools = [grant for grant in spec.tools if grant.name in NAMES]
         grants = Grants(tools, ask_prefixes=server_prefixes(spec.mcp_servers), agent_asks=True)
         profile = agent_profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
-        command = Command(argv, spec.cwd, env, files=files)
+        command = Command(argv, spec.cwd, env, files=files, state=state)
         return Launch(command, AcpCodec(request, grants, profile), spec.tool_server)
 
 

@@ -19,7 +19,7 @@ from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.history import OLD_TIME
 from drivers.gemini.tools import SERVER
-from drivers.runtime.confined_files import NotRegularFile, regular_file
+from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, regular_file
 
 LOGIN_FILES = ("oauth_creds.json", "google_accounts.json", "gemini-credentials.json", "installation_id", ".env")
 """Files of the user's ~/.gemini with the login. They are linked, so that the CLI writes a refreshed token to the user's file."""
@@ -48,8 +48,19 @@ def user_folder(spec: AgentSpec) -> Path:
 
 
 def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
-    """Create the folders, link the login (with `link_all` everything that the user has set up), and rename the chat files."""
+    """Create the folders, link the login (with `link_all` everything that the user has set up), and rename the chat files.
+
+    Raises AgentUnavailable where a link that an earlier process of the CLI has created leads out of the folder `state`.
+    """
     own = state / ".gemini"
+    chats = own / "tmp" / SLUG / "chats"
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    inside = ConfinedFolders((Path(os.path.realpath(state)),))
+    try:
+        for folder in (state / "tmp", chats):
+            inside.exists(str(folder.absolute()))
+    except OutsideFolders:
+        raise AgentUnavailable(f"a symbolic link in {state} leads out of it; remove it") from None
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     (state / "tmp").mkdir(exist_ok=True, mode=0o700)
     everything = link_all and user.is_dir()
@@ -61,7 +72,7 @@ def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
     if (own / ".env").exists() and not (state / ".env").exists():
         # The CLI reads only this one if the working folder is not trusted.
         (state / ".env").symlink_to(own / ".env")
-    rename_chats(own / "tmp" / SLUG / "chats")
+    rename_chats(chats)
 
 
 def rename_chats(chats: Path) -> None:

@@ -57,16 +57,16 @@ class ConfinedFolders:
         folder, relative = self._locate(path)
         return Path(folder, relative)
 
-    def open(self, path: str, flags: int, mode: int = 0o666, *, parents: bool = False) -> int:
+    def open(self, path: str, flags: int, mode: int = 0o666, *, parents: bool = False, folder_mode: int = 0o777) -> int:
         """Open a file as `os.open` does and return its descriptor. Raises OutsideFolders, OSError, ValueError.
 
         Parameters:
-            parents: Whether to create the folders that the path needs.
+            parents: Whether to create the folders that the path needs, with `folder_mode`.
         """
 
         def opened(folder: int, relative: str) -> int:
             if parents:
-                _make_parents(folder, relative)
+                _make_parents(folder, relative, folder_mode)
             return _open_beneath(folder, relative, flags, mode)
 
         return self._in_folder(path, opened)
@@ -178,14 +178,14 @@ def _open_entry(folder: int, name: str, flags: int, mode: int = 0) -> int:
 
 
 @contextmanager
-def _parent(folder: int, names: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """The descriptor of a folder beneath another."""
+def _parent(folder: int, names: Sequence[str], *, create: int | None = None) -> Iterator[int]:
+    """The descriptor of a folder beneath another. Missing folders are created with the mode `create`, where it is given."""
     descriptor = os.dup(folder)
     try:
         for name in names:
-            if create:
+            if create is not None:
                 with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=descriptor)
+                    os.mkdir(name, create, dir_fd=descriptor)
             descriptor, previous = _open_entry(descriptor, name, FOLDER), descriptor
             os.close(previous)
         yield descriptor
@@ -193,8 +193,8 @@ def _parent(folder: int, names: Sequence[str], *, create: bool = False) -> Itera
         os.close(descriptor)
 
 
-def _make_parents(folder: int, relative: str) -> None:
-    with _parent(folder, relative.split("/")[:-1], create=True):
+def _make_parents(folder: int, relative: str, mode: int) -> None:
+    with _parent(folder, relative.split("/")[:-1], create=mode):
         pass
 
 

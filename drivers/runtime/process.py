@@ -20,7 +20,7 @@ import psutil
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime.confined_files import open_folder
+from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, open_folder, regular_file
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import (
@@ -337,10 +337,13 @@ def _prepare(command: Command) -> int:
         raise AgentUnavailable(f"the working folder {command.cwd} cannot be opened: {reason}") from error
     for path, content in command.files.items():
         try:
-            _write_private(path, content)
-        except OSError as error:
+            _write_private(path, content, command.state)
+        except (OSError, OutsideFolders, NotRegularFile) as error:
             os.close(folder)
-            raise AgentUnavailable(f"cannot write {path}: {error.strerror or error}") from error
+            reason = error.strerror if isinstance(error, OSError) else None
+            if isinstance(error, OutsideFolders):
+                reason = f"a symbolic link leads out of {command.state}; remove it"
+            raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
     return folder
 
 
@@ -357,7 +360,14 @@ def has_descriptor_paths() -> bool:
     return os.path.isdir("/proc/self/fd")
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+def _write_private(path: Path, content: bytes, state: Path | None) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    if state is not None and path.is_relative_to(state):
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folders = ConfinedFolders((Path(os.path.realpath(state)),))
+        descriptor = folders.open(os.path.abspath(path), flags | os.O_NONBLOCK, 0o600, parents=True, folder_mode=0o700)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, flags, 0o600)
+    with regular_file(descriptor, "wb") as file:
         file.write(content)

@@ -127,6 +127,19 @@ def test_a_history_as_a_chat_file() -> None:
     assert chat_file_name("0123456789") == f"session-{OLD_TIME}-01234567.jsonl"
 
 
+def test_a_home_whose_folder_leads_elsewhere_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    chat = tmp_path / "other" / "session-2026-11-20T20-22-aaaaaaaa.jsonl"
+    chat.write_text("of another session")
+    for name in (".gemini", ".gemini/tmp", ".gemini/tmp/work", ".gemini/tmp/work/chats", "tmp"):
+        state = tmp_path / name.replace("/", "-")
+        (state / name).parent.mkdir(parents=True)
+        (state / name).symlink_to(tmp_path / "other")
+        with pytest.raises(AgentUnavailable, match="leads out of it"):
+            prepare_home(tmp_path / "user", state, link_all=False)
+    assert list((tmp_path / "other").iterdir()) == [chat]
+
+
 def test_settings_of_a_project_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
     """A FIFO would block, and without the names the CLI could start a server of the project."""
     settings = tmp_path / ".gemini" / "settings.json"

@@ -155,6 +155,43 @@ async def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
     assert await start_error(Command(python(""), tmp_path, {}, files={path: b"key"})) == f"cannot write {path}: File exists"
 
 
+@pytest.mark.parametrize(
+    ("link", "target", "error"),
+    [
+        ("settings.json", "../secret", "leads out of"),
+        ("settings.json", "../new", "leads out of"),
+        ("own", "../outside", "leads out of"),
+        ("own", "inner", None),
+        ("settings.json", "inner/file", None),
+    ],
+)
+async def test_files_are_not_written_where_a_link_leads_out_of_the_state(
+    tmp_path: Path, link: str, target: str, error: str | None
+) -> None:
+    """The CLI of an earlier start can have created it."""
+    state = tmp_path / "state"
+    for folder in (state / "inner", tmp_path / "outside"):
+        folder.mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    (state / link).symlink_to(target)
+    files = {state / "settings.json": b"1", state / "own" / "new" / "file": b"2"}
+    command = Command(python(""), tmp_path, {}, files=files, state=state)
+    if error is None:
+        await (await Spawner().spawn(command)).close(0.0)
+        assert {path.read_bytes(): stat.S_IMODE(path.stat().st_mode) for path in files} == {b"1": 0o600, b"2": 0o600}
+        assert stat.S_IMODE((state / "own" / "new").stat().st_mode) == 0o700
+    else:
+        assert error in await start_error(command)
+    assert (tmp_path / "secret").read_text() == "secret"
+    assert not list((tmp_path / "outside").iterdir()) and not (tmp_path / "new").exists()
+
+
+async def test_a_fifo_in_the_state_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    message = await start_error(Command(python(""), tmp_path, {}, files={tmp_path / "fifo": b"key"}, state=tmp_path))
+    assert message.startswith(f"cannot write {tmp_path}/fifo: ")
+
+
 async def test_the_program_is_searched_on_the_path_of_its_environment(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "hello-of-the-test"
     program.parent.mkdir()
