@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,6 +126,40 @@ def test_no_descriptor_is_left_open(folders: ConfinedFolders, tmp_path: Path) ->
         with pytest.raises((OSError, OutsideFolders)):
             open_folder(tmp_path / path)
     assert os.listdir("/dev/fd") == before
+
+
+FORBID_OPENAT2 = """
+import ctypes, os, struct, sys
+folder, number = sys.argv[1], int(sys.argv[2])
+sys.path.insert(0, sys.argv[3])
+import confined_files
+instructions = [(0x20, 0, 0, 0), (0x15, 0, 1, confined_files.OPENAT2), (0x06, 0, 0, 0x50000 | number), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in instructions))
+program = ctypes.create_string_buffer(struct.pack("HP", len(instructions), ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+# PR_SET_NO_NEW_PRIVS, then PR_SET_SECCOMP with SECCOMP_MODE_FILTER.
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
+    sys.exit("no seccomp filter can be set")
+folders = confined_files.ConfinedFolders([folder])
+with open(folders.open(folder + "/sub/file", os.O_RDONLY)) as file:
+    print(confined_files.has_openat2(), file.read())
+try:
+    folders.open(folder + "/sub/link/file", os.O_RDONLY)
+except confined_files.OutsideFolders:
+    print("rejected")
+"""
+
+
+@pytest.mark.parametrize("mechanism", ["walk"], indirect=True)
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+def test_a_kernel_or_container_without_openat2(folders: ConfinedFolders, tmp_path: Path, error: int) -> None:
+    (tmp_path / "work" / "sub" / "link").symlink_to(tmp_path / "outside")
+    module = Path(confined_files.__file__).parent
+    program = [sys.executable, "-I", "-S", "-c", FORBID_OPENAT2, str(tmp_path / "work"), str(error), str(module)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    if "no seccomp filter" in done.stderr:
+        pytest.skip("no seccomp filter can be set here")
+    assert (done.stdout, done.stderr) == ("False inside\nrejected\n", "")
 
 
 # -- paths that change while they are opened --------------------------------------------------------------------------
