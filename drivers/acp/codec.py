@@ -60,6 +60,8 @@ from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 STREAMED_INPUT_DELAY = 0.5
 """Seconds without output after which a pending call is reported; until then the agent may be streaming its input."""
+MAX_BETWEEN_RUNS = 1000
+"""Client methods between two runs that are reported in the next run. More are rejected."""
 NO_RUN = "No run is active; the client cannot be asked."
 
 RUN_RESULTS = {
@@ -99,6 +101,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._released: list[OutputEvent] = []
         self._service_calls = 0
         self._approved_services: dict[int | str, ToolCallState] = {}
+        self._between_runs: list[OutputEvent] = []
+        self._approved_between_runs: dict[int | str, ToolCallState] = {}
         self._interrupted = self._task_done = False
         self._held_end: tuple[dict[str, Any] | None, RpcError | None] | None = None
         self._run_updates = RunUpdates()
@@ -117,6 +121,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._approved_services.clear()
         self._streaming = self._held_end = None
         self.pending += self._deduplicator.changed(NativeSession(native_id=self.native_id, model=self.session.model))
+        self.pending += self._between_runs
+        self._between_runs = []
         if has_image(prompt.content) and not self.session.images:
             self.phase, self._task_done = "ready", self._task is not None
             self.pending += [Error(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]
@@ -193,9 +199,14 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             self._rpc.respond_error(request.id, answer.code, answer.error)
         else:
             self._rpc.respond(request.id, dict(answer.result))
-        if (call := self._approved_services.pop(request.id, None)) is not None and self.phase in ("running", "waiting"):
-            output = answer.error or service_output(answer)
-            self.pending += self.deliver(self._calls.finish(call, output, failed=answer.error is not None))
+        in_run = self.phase in ("running", "waiting")
+        between_runs = self._approved_between_runs.pop(request.id, None)
+        if (call := self._approved_services.pop(request.id, None) if between_runs is None else between_runs) is not None:
+            end = self._calls.finish(call, answer.error or service_output(answer), failed=answer.error is not None)
+            if in_run:
+                self.pending += self.deliver(end)
+            elif between_runs is not None:
+                self._between_runs += end
         if request.method == "terminal/output" and answer.error is None:
             self._calls.terminals[request.params["terminalId"]] = str(answer.result.get("output", ""))
 
@@ -373,13 +384,9 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if not kind or (declared and request.method == READ and self._grants.agent_asks):
             self.client_requests.append(request)
             return []
+        trusted = declared and self._grants.verdict(kind) == "allow"
         if self.phase not in ("running", "waiting"):
-            if declared and self._grants.verdict(kind) == "allow":
-                self.client_requests.append(request)
-            else:
-                self._rpc.respond_error(request.id, INVALID_PARAMS, NO_RUN)
-            return []
-        trusted = self._grants.verdict(kind) == "allow"
+            return self._service_between_runs(request, kind, trusted=trusted)
         if declared and self._calls.covering(request, kinds, lambda call: trusted or self._is_permitted(call)) is not None:
             self.client_requests.append(request)
             return []
@@ -390,6 +397,22 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if not declared:
             return self._deny(approval, NOT_ENABLED)
         return self._authorize(approval, always_ask=self._grants.agent_asks)
+
+    def _service_between_runs(self, request: ClientRequest, kind: str, *, trusted: bool) -> list[OutputEvent]:
+        """No client can be asked. The next run reports the request, and the audit has it then."""
+        reported = len(self._between_runs) < 3 * MAX_BETWEEN_RUNS  # events: start, result and end
+        if not (trusted and reported):
+            self._rpc.respond_error(request.id, INVALID_PARAMS, NO_RUN)
+        if reported:
+            self._service_calls += 1
+            call = self._calls.add(f"service_{self._service_calls}", kind, request)
+            self._between_runs += self._calls.start(call)
+            if trusted:
+                self._approved_between_runs[request.id] = call
+                self.client_requests.append(request)
+            else:
+                self._between_runs += self._calls.finish(call, NO_RUN, failed=True, denied=True)
+        return []
 
     def _is_permitted(self, call: ToolCallState) -> bool:
         """Whether the client has granted the call, or the agent's own policy allows it. Other agents' reports permit nothing."""

@@ -16,6 +16,7 @@ from drivers.acp.agent_profile import AgentProfile
 from drivers.acp.app_tool_calls import by_title
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
+from drivers.contract.client_services import ClientResponse
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolCall, ToolResult
 from drivers.contract.tool_server import ToolRequest
@@ -289,7 +290,8 @@ def test_run_ends_after_the_answer_about_a_change(how: str) -> None:
     else:
         session.answer(how == "grant")
     assert [type(event) for event in session.seen].count(SessionEnd) == 1
-    assert (type(session.seen[-1]), session.agent.codec.phase) == (SessionEnd, "ready")
+    assert isinstance(session.seen[-1], SessionEnd)
+    assert session.agent.codec.phase == "ready"
 
 
 def test_rule_that_denies_a_change_after_an_answer_cancels_the_run() -> None:
@@ -538,6 +540,48 @@ def test_undeclared_method_is_rejected() -> None:
         assert response is not None and "error" in response
     assert not session.served
     assert session.audit[-1] == ("denied", "default", "git status")
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_client_method_between_two_runs_is_reported_and_audited_in_the_next(trust: bool) -> None:
+    session = executing(trust=trust)
+    session.end()
+    response = session.request(2, "terminal/create", {"command": "make", "args": ["all"]})
+    assert session.served == ([2] if trust else [])
+    assert (response is None) is trust
+    assert isinstance(session.seen[-1], SessionEnd)
+    if trust:
+        (request,) = session.agent.codec.client_requests
+        session.agent.codec.client_responded(request, ClientResponse({"terminalId": "t"}))
+    session.agent.codec.prompt(Prompt("go on"))
+    session.pass_on([])
+    assert session.audit == [("trusted", "trust", "make all") if trust else ("denied", "default", "make all")]
+    started, result, ended = session.seen[-3:]
+    assert isinstance(started, ToolCall) and isinstance(result, ToolResult) and isinstance(ended, ToolCall)
+    assert (started.input, result.is_error, ended.status) == (
+        {"command": "make all", "args": ["all"]}, not trust, "completed" if trust else "failed"
+    )  # fmt: skip
+
+
+def test_response_to_a_client_method_between_two_runs_may_come_in_the_next_run() -> None:
+    session = executing(trust=True)
+    session.end()
+    session.request(2, "terminal/create", {"command": "make"})
+    session.agent.codec.prompt(Prompt("go on"))
+    session.agent.codec.client_responded(session.agent.codec.client_requests[0], ClientResponse({"terminalId": "t"}))
+    session.pass_on([])
+    assert [(e.id, e.status) for e in session.seen if isinstance(e, ToolCall)] == [
+        ("service_1", "started"), ("service_1", "completed"),
+    ]  # fmt: skip
+
+
+def test_client_methods_between_two_runs_are_limited() -> None:
+    session = Session(ToolGrant("read", True))
+    session.end()
+    for n in range(2, 3100):
+        session.agent.send({"id": n, "method": "fs/read_text_file", "params": {"path": "/work/a.txt"}})
+    assert 1000 <= len(session.served) <= 3000
+    assert session.response(3099) is not None
 
 
 def gemini(trust: bool) -> Session:
