@@ -63,11 +63,12 @@ class ToolCallState:
     ran: bool = False
 
     def merge(self, update: NativeCall | ToolCallUpdate) -> None:
-        """Apply an update; fields that it omits keep their values."""
+        """Apply an update; fields that it omits keep their values, and so does the input if it is empty."""
         self.kind = update.kind or self.kind
         self.title = update.title or self.title
         self.status = update.status or self.status
-        self.raw_input = self.raw_input if update.raw_input is None else update.raw_input
+        # opencode has an empty object in the permission request of a command.
+        self.raw_input = update.raw_input if update.raw_input or self.raw_input is None else self.raw_input
         self.raw_output = self.raw_output if update.raw_output is None else update.raw_output
         self.content = self.content if update.content is None else list(update.content)
         if update.locations is not None:

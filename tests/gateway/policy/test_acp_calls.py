@@ -194,6 +194,22 @@ def test_rules_of_the_kind_in_the_permission_request_decide() -> None:
     assert (session.granted(1), session.audit[-1][0]) == (False, "denied")
 
 
+def test_empty_input_in_a_permission_request_is_no_input() -> None:
+    """opencode requests permission for a command with an empty input, and for an edit with the path under another name."""
+    session = executing(policy=RULES)
+    session.call("c1", kind="execute", title="bash", status="pending", rawInput={})
+    session.update("c1", status="in_progress", title="bash", rawInput=REMOVE)
+    session.ask(1, "c1", status="pending", title="bash", rawInput={})
+    assert (session.granted(1), session.audit[-1]) == (False, ("denied", "policy[0]", REMOVE["command"]))
+    session.call("e1", kind="edit", title="edit", status="in_progress", rawInput={"filePath": "/work/a.txt", "newString": "b"})
+    session.ask(2, "e1", title="edit", kind="edit", rawInput={"filepath": "/work/a.txt", "diff": "+b"})
+    assert session.question == ("edit", {"filepath": "/work/a.txt", "diff": "+b"})
+    session.answer(True)
+    session.request(3, "fs/write_text_file", {"path": "/work/a.txt", "content": "b"})
+    session.update("e1", status="in_progress", rawInput={"filePath": "/work/a.txt", "newString": "b"})
+    assert (session.served, session.pending) == ([3], ())
+
+
 def test_streamed_input_is_one_call() -> None:
     session = executing()
     for text in ("g", "git sta", "git status"):
@@ -376,6 +392,13 @@ def test_application_tool_is_permitted_by_its_pending_mcp_request(call_id: str |
     session.requested(ToolRequest("r1", "lookup", given, call_id))
     session.ask(1, "c1", kind="other", title="mcp__portico__lookup", rawInput={"a": 1})
     assert session.granted(1) is granted
+
+
+def test_application_tool_without_arguments_is_permitted_by_its_pending_mcp_request() -> None:
+    session = executing(tools=("lookup",))
+    session.requested(ToolRequest("r1", "lookup", {}))
+    session.ask(1, "c1", kind="other", title="mcp__portico__lookup", rawInput={})
+    assert session.granted(1) is True
 
 
 def test_pending_mcp_request_permits_one_call() -> None:
