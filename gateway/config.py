@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from platformdirs import user_config_path, user_data_path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from gateway.errors import ConfigError
 from gateway.policy.rules import Rule
@@ -126,6 +126,8 @@ class AgentSettings(_Table):
     options: dict[str, str] = Field(default_factory=dict)
     record: bool = Field(default=False, strict=True)
     locked: tuple[str, ...] = ()
+    sandbox: Literal["off", "workspace-write"] = "off"
+    sandbox_writable: tuple[Path, ...] = ()
     mcp: Literal["none", "listed", "any"] = "any"
     mcp_servers: tuple[ListedMcpServer, ...] = ()
     title: str | None = None
@@ -148,9 +150,25 @@ class Settings(_Table):
     store: StoreSettings = Field(default_factory=StoreSettings)
     agents: dict[Annotated[str, Field(pattern=AGENT_NAME)], AgentSettings] = Field(default_factory=dict)
 
+    _file: Path | None = PrivateAttr(default=None)
+
+    def __eq__(self, other: object) -> bool:
+        # Whichever file they are from.
+        return isinstance(other, Settings) and self.__dict__ == other.__dict__
+
     @property
     def data_dir(self) -> Path:
         return self.server.data_dir.expanduser().absolute()
+
+    @property
+    def secret_paths(self) -> tuple[Path, ...]:
+        """The data directory, the configuration file, and an SQLite database elsewhere: what agents in a sandbox cannot read."""
+        files = [self._file] if self._file else []
+        scheme, separator, database = self.store.url.partition(":///")
+        if separator and scheme.startswith("sqlite") and database:
+            file = Path(database.partition("?")[0]).absolute()
+            files += [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-journal", "-commits")]
+        return (self.data_dir, *files)
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -168,7 +186,9 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
         raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not TOML: {error}") from error
-    return parse(table, str(file))
+    settings = parse(table, str(file))
+    settings._file = file.expanduser().absolute()
+    return settings
 
 
 def parse(table: Mapping[str, Any], source: str = "the configuration") -> Settings:

@@ -123,6 +123,13 @@ class AcpDriver(CliDriver):
         command = Command((spec.program, *spec.args), spec.cwd, bypass_proxy(spec.env, spec.tool_server))
         return Launch(command, AcpCodec(request, grants, profile), spec.tool_server, spec.additional_directories)
 
+    def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
+        home = Path(spec.env.get("HOME", "~")).expanduser()
+        name = Path(spec.program).name
+        folders = {"XDG_CONFIG_HOME": ".config", "XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state",
+                   "XDG_CACHE_HOME": ".cache"}  # fmt: skip
+        return (home / f".{name}", *(Path(spec.env.get(variable) or home / usual) / name for variable, usual in folders.items()))
+
     def task(self, spec: TaskSpec) -> Launch:
         from drivers.acp.agent_profile import AgentProfile
         from drivers.acp.codec import AcpCodec

@@ -108,6 +108,12 @@ class ClaudeDriver(CliDriver):
         command = Command((spec.program, *arguments), spec.cwd, _environment(spec), stdin=stdin)
         return await run_to_end(command, spawner)
 
+    def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
+        return (_home(spec),)
+
+    def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
+        return () if spec.env.get("CLAUDE_CONFIG_DIR") else (_home(spec).with_name(".claude.json"),)
+
     def task(self, spec: TaskSpec) -> Launch:
         model = spec.model or spec.options.get("model")
         argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *([f"--model={model}"] if model else [])]
@@ -181,6 +187,9 @@ def _seed(spec: SessionSpec, tools: Toolset) -> bytes:
     return session_file(tools.native_history(spec.history), [str(uuid.uuid4()) for _ in spec.history], now)
 
 
+def _home(spec: AgentSpec) -> Path:
+    return Path(spec.env.get("CLAUDE_CONFIG_DIR") or Path(spec.env.get("HOME", "~")).expanduser() / ".claude")
+
+
 def _session_path(spec: SessionSpec, session_id: str) -> Path:
-    home = spec.env.get("CLAUDE_CONFIG_DIR") or str(Path(spec.env.get("HOME", "~")).expanduser() / ".claude")
-    return Path(home) / "projects" / project_folder(str(spec.cwd.resolve())) / f"{session_id}.jsonl"
+    return _home(spec) / "projects" / project_folder(str(spec.cwd.resolve())) / f"{session_id}.jsonl"

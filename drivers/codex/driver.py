@@ -92,6 +92,9 @@ class CodexDriver(CliDriver):
         has_key = bool(_api_key(spec))
         return Probe(probe.version, None, True if has_key else codec.logged_in, codec.models)
 
+    def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
+        return (_home(spec),)
+
     def task(self, spec: TaskSpec) -> Launch:
         model, effort, sandbox = spec.model or spec.options.get("model"), spec.options.get("effort"), spec.options.get("sandbox")
         argv = [native_program(spec.program), *spec.args, "exec", "--json", "--skip-git-repo-check", *SETTINGS]
@@ -112,6 +115,10 @@ class CodexDriver(CliDriver):
         argv = (native_program(spec.program), *spec.args, "app-server", *SETTINGS, *login)
         codec = CodexAppCodec(session)
         return Launch(Command(argv, spec.cwd, spec.env), codec, additional_directories=spec.additional_directories)
+
+
+def _home(spec: AgentSpec) -> Path:
+    return Path(spec.env.get("CODEX_HOME") or Path(spec.env.get("HOME", "~")).expanduser() / ".codex")
 
 
 def _api_key(spec: AgentSpec) -> str | None:
@@ -146,7 +153,7 @@ def _refuse_rules(spec: SessionSpec) -> None:
 
 
 def _rules_files(spec: SessionSpec) -> Iterator[Path]:
-    home = Path(spec.env.get("CODEX_HOME") or Path(spec.env.get("HOME", "~")).expanduser() / ".codex")
+    home = _home(spec)
     folders = [home, *(folder / ".codex" for folder in (spec.cwd, *spec.cwd.parents)), Path("/etc/codex")]
     for folder in folders:
         yield from sorted((folder / "rules").glob("*.rules"))

@@ -112,6 +112,10 @@ class GeminiDriver(CliDriver):
         await asyncio.to_thread(prepare_home, user_folder(spec), _state(spec), link_all=True)
         return await super().execute(spec, spawner, limits)
 
+    def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
+        # The login, which is linked into the home folder of each session.
+        return (user_folder(spec),)
+
     def task(self, spec: TaskSpec) -> Launch:
         state, model = _state(spec), spec.model or spec.options.get("model")
         argv = (spec.program, *spec.args, "--output-format", "stream-json", *_model_argument(model))

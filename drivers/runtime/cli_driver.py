@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from drivers.contract.agent import Agent
@@ -43,6 +44,17 @@ class Driver(ABC):
         if code or not found:
             return Probe(problem=f"{spec.program} --version gave exit code {code} and no version: {output[:200]!r}")
         return Probe(version=found.group())
+
+    def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
+        """The folders with the CLI's own settings, login and sessions, which it writes: in a sandbox they are writable.
+
+        Those that are missing are created.
+        """
+        return ()
+
+    def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
+        """Files and folders of that kind that may be missing, and are not created."""
+        return ()
 
     @abstractmethod
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:

@@ -13,6 +13,7 @@ import os
 import signal
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ from drivers.runtime.process_tree import (
     tag,
     tag_next_child,
 )
+from drivers.runtime.sandbox import Sandbox, command_in_sandbox
 from drivers.runtime.subreaper import reap
 from drivers.runtime.traffic_recorder import TrafficRecorder
 
@@ -244,13 +246,23 @@ class Process:
 class Spawner:
     """Starts processes; each has the marker of this gateway's `instance` in its environment and is entered in the ledger."""
 
-    def __init__(self, instance: str = "", ledger: Ledger | None = None, recorder: TrafficRecorder | None = None) -> None:
+    def __init__(
+        self,
+        instance: str = "",
+        ledger: Ledger | None = None,
+        recorder: TrafficRecorder | None = None,
+        sandbox: Sandbox | None = None,
+    ) -> None:
         self._instance = instance or uuid.uuid4().hex
-        self._ledger, self._recorder = ledger, recorder
+        self._ledger, self._recorder, self._sandbox = ledger, recorder, sandbox
 
     def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
         """A spawner whose processes are recorded."""
-        return Spawner(self._instance, self._ledger, recorder)
+        return Spawner(self._instance, self._ledger, recorder, self._sandbox)
+
+    def with_sandbox(self, sandbox: Sandbox) -> Spawner:
+        """A spawner whose processes are in a sandbox."""
+        return Spawner(self._instance, self._ledger, self._recorder, sandbox)
 
     async def spawn(self, command: Command, *, lines: bool = True) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started.
@@ -263,11 +275,11 @@ class Spawner:
         """
         marker = new_marker(self._instance)
         try:
-            folder = await _prepared(command)
+            opened = await _prepared(command, self._sandbox)
         except OSError as error:
             raise AgentUnavailable(f"{command.cwd} cannot be used: {error.strerror or error}") from error
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
-        starting = asyncio.ensure_future(self._start(command, folder, marker, None if lines else Unsplit()))
+        starting = asyncio.ensure_future(self._start(command, opened, marker, None if lines else Unsplit()))
         try:
             process = await asyncio.shield(starting)
             await process.enter_in_ledger()
@@ -276,7 +288,7 @@ class Spawner:
             raise
         return process
 
-    async def _start(self, command: Command, folder: int, marker: str, splitter: Splitter | None) -> Process:
+    async def _start(self, command: Command, opened: _Opened, marker: str, splitter: Splitter | None) -> Process:
         loop = asyncio.get_running_loop()
         env = {**command.env, MARKER: marker}
 
@@ -287,13 +299,13 @@ class Spawner:
 
         try:
             transport, pipes = await loop.subprocess_exec(
-                pipes_of_tagged_child, *command.argv, env=env, start_new_session=True, **_working_folder(folder)
+                pipes_of_tagged_child, *opened.argv(command), env=env, start_new_session=True, **opened.arguments
             )
         except (OSError, ValueError) as error:
-            reason = str(error).replace(f"/proc/self/fd/{folder}", str(command.cwd))
+            reason = str(error).replace(f"/proc/self/fd/{opened.folder}", str(command.cwd))
             raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {reason}") from error
         finally:
-            os.close(folder)
+            opened.close()
         process = Process(transport, pipes, marker, self._ledger, self._recorder)
         tag(process.pid, marker)
         if self._recorder:
@@ -309,9 +321,31 @@ async def _undo(starting: asyncio.Future[Process]) -> None:
         await (await starting).close(0.0)
 
 
-async def _prepared(command: Command) -> int:
-    """Run `_prepare` in a thread. The descriptor that it returns is closed if the caller is cancelled meanwhile."""
-    preparing = asyncio.ensure_future(in_thread(_prepare, command))
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is open for the start of a process: the working folder and, with a sandbox, its rules."""
+
+    folder: int
+    ruleset: int | None = None
+
+    def argv(self, command: Command) -> tuple[str, ...]:
+        return tuple(command.argv) if self.ruleset is None else command_in_sandbox(self.ruleset, command.argv)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `Popen` that pass it on."""
+        passed = {} if self.ruleset is None else {"pass_fds": (self.ruleset,)}
+        return {**_working_folder(self.folder), **passed}
+
+    def close(self) -> None:
+        os.close(self.folder)
+        if self.ruleset is not None:
+            os.close(self.ruleset)
+
+
+async def _prepared(command: Command, sandbox: Sandbox | None) -> _Opened:
+    """Run `_prepare` in a thread. What it returns is closed if the caller is cancelled meanwhile."""
+    preparing = asyncio.ensure_future(in_thread(_prepare, command, sandbox))
     try:
         return await asyncio.shield(preparing)
     except asyncio.CancelledError:
@@ -319,13 +353,13 @@ async def _prepared(command: Command) -> int:
         raise
 
 
-def _close_result(preparing: asyncio.Future[int]) -> None:
+def _close_result(preparing: asyncio.Future[_Opened]) -> None:
     if not preparing.cancelled() and preparing.exception() is None:
-        os.close(preparing.result())
+        preparing.result().close()
 
 
-def _prepare(command: Command) -> int:
-    """Write the files of a command, and return the descriptor of its working folder. Raises AgentUnavailable."""
+def _prepare(command: Command, sandbox: Sandbox | None) -> _Opened:
+    """Write the files of a command, and open its working folder and the rules of its sandbox. Raises AgentUnavailable."""
     try:
         folder = open_folder(command.cwd)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -335,16 +369,19 @@ def _prepare(command: Command) -> int:
     except OSError as error:
         reason = "its path contains a symbolic link" if error.errno == errno.ELOOP else error.strerror
         raise AgentUnavailable(f"the working folder {command.cwd} cannot be opened: {reason}") from error
-    for path, content in command.files.items():
-        try:
-            _write_private(path, content, command.state)
-        except (OSError, OutsideFolders, NotRegularFile) as error:
-            os.close(folder)
-            reason = error.strerror if isinstance(error, OSError) else None
-            if isinstance(error, OutsideFolders):
-                reason = f"a symbolic link leads out of {command.state}; remove it"
-            raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
-    return folder
+    try:
+        for path, content in command.files.items():
+            try:
+                _write_private(path, content, command.state)
+            except (OSError, OutsideFolders, NotRegularFile) as error:
+                reason = error.strerror if isinstance(error, OSError) else None
+                if isinstance(error, OutsideFolders):
+                    reason = f"a symbolic link leads out of {command.state}; remove it"
+                raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
+        return _Opened(folder, sandbox.ruleset() if sandbox else None)
+    except BaseException:
+        os.close(folder)
+        raise
 
 
 def _working_folder(descriptor: int) -> dict[str, Any]:

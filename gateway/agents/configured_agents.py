@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from drivers import driver_registry
-from drivers.contract.agent_specs import AgentSpec
+from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.driver_info import DriverInfo, Option, Probe
 from drivers.runtime.cli_driver import Driver
+from drivers.runtime.process import Spawner
+from drivers.runtime.sandbox import Sandbox, unavailable
 from gateway.agents.environment import process_environment, secret_values
 from gateway.config import AgentSettings, Settings
 from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
@@ -41,6 +43,7 @@ class ConfiguredAgent:
         environ: Mapping[str, str],
         any_directory: bool,
         key_workspaces: Path | None = None,
+        secret_paths: Sequence[Path] = (),
     ) -> None:
         self.name, self.settings, self.driver = name, settings, driver
         self.info: DriverInfo = driver.info()
@@ -48,6 +51,7 @@ class ConfiguredAgent:
         self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
         self._has_own_cwd = settings.cwd is not None
         self._key_workspaces = None if settings.cwd else key_workspaces
+        self._secret_paths = tuple(secret_paths)
         self._any_directory = any_directory and settings.cwd is None
         self._environ = environ
         general = {option.name for option in self.info.options if option.sets_others}
@@ -194,6 +198,38 @@ class ConfiguredAgent:
             private_directory(base)
         return base
 
+    def sandboxed(self, spawner: Spawner, spec: AgentSpec) -> Spawner:
+        """Return the spawner for the processes of a session or task: in a sandbox, if the configuration has one."""
+        if self.settings.sandbox == "off":
+            return spawner
+        others = spec.additional_directories if isinstance(spec, SessionSpec) else ()
+        folders = (spec.cwd, *others, *((spec.state,) if spec.state else ()), *self._shared_writable(spec))
+        return spawner.with_sandbox(Sandbox(folders, self._secret_paths, self.driver.home_folders(spec)))
+
+    def check_sandbox(self) -> None:
+        """Raise ConfigError if the configuration has a sandbox that cannot be had."""
+        if self.settings.sandbox == "off":
+            return
+        spec = AgentSpec("", self._cwd, self.environment)
+        folders = (*((self._cwd,) if self._has_own_cwd else ()), *self._shared_writable(spec))
+        if problem := unavailable() or self._sandbox_problem(folders):
+            raise ConfigError(f"agents.{self.name}.sandbox: {problem}")
+
+    def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
+        """What all sessions of the agent write in a sandbox: the temporary folder, and the CLI's own folders and files."""
+        temporary = Path(spec.env.get("TMPDIR") or "/tmp")
+        configured = (path.expanduser().absolute() for path in self.settings.sandbox_writable)
+        return (temporary, *self.driver.home_folders(spec), *self.driver.home_files(spec), *configured)
+
+    def _sandbox_problem(self, folders: Sequence[Path]) -> str | None:
+        """Return why agents in a sandbox cannot write in folders, if they contain secrets or are in the data directory."""
+        for folder in folders:
+            for secret in self._secret_paths:
+                inside = secret / "workspaces", secret / "key-workspaces"
+                if folder.resolve().is_relative_to(secret.resolve()) and not any(map(folder.resolve().is_relative_to, inside)):
+                    return f"agents could write in {folder}, which is in {secret}"
+        return Sandbox(tuple(folders), self._secret_paths).conflict()
+
     def _below(self, base: Path, chosen: str) -> Path:
         """Return the resolved path. Raises BadRequest unless it is an existing directory that the session may use."""
         try:
@@ -208,6 +244,8 @@ class ConfiguredAgent:
         if not exists:
             where = "" if os.path.isabs(chosen) else f" in {base}"
             raise BadRequest(f"there is no folder {chosen!r}{where}; create it first")
+        if self.settings.sandbox != "off" and (problem := self._sandbox_problem([path])):
+            raise BadRequest(f"{chosen!r} cannot be used in a sandbox: {problem}")
         return path
 
     def spec(self, options: Mapping[str, str], workspace_key: str | None = None) -> AgentSpec:
@@ -241,9 +279,12 @@ class Agents:
                 raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
             folder = workspace or settings.data_dir / "workspaces" / name
             by_key = None if workspace else settings.data_dir / "key-workspaces"
-            agent = ConfiguredAgent(name, entry, drivers[entry.driver], folder, environ, any_directory, by_key)
+            agent = ConfiguredAgent(
+                name, entry, drivers[entry.driver], folder, environ, any_directory, by_key, settings.secret_paths
+            )
             _check_locked_names(agent)
             _check_defaults(agent)
+            agent.check_sandbox()
             _warn_about_unmatched_rules(agent)
             self._agents[name] = agent
 

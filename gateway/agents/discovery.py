@@ -131,7 +131,8 @@ class Discovery:
     async def _probe(self, agent: ConfiguredAgent) -> None:
         key = self._key(agent)
         try:
-            probe = await agent.driver.probe(agent.spec({}), self._spawner)
+            spec = agent.spec({})
+            probe = await agent.driver.probe(spec, agent.sandboxed(self._spawner, spec))
         except GatewayError as error:
             probe = Probe(problem=str(error))
         except Exception as error:

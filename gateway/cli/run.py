@@ -64,7 +64,7 @@ def _run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> 
 
     async def turn() -> int:
         async with adopted_orphans():
-            agent = await entry.driver.open(spec, Spawner(), limits)
+            agent = await entry.driver.open(spec, entry.sandboxed(Spawner(), spec), limits)
             try:
                 return await _Terminal(redactor).show(agent, prompt)
             finally:

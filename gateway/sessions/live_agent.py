@@ -157,7 +157,8 @@ class LiveAgent:
         return await self._launch(spec)
 
     async def _launch(self, spec: SessionSpec) -> Agent:
-        agent = await self._agent.driver.open(spec, self._spawner, self._shared.limits)
+        spawner = self._agent.sandboxed(self._spawner, spec)
+        agent = await self._agent.driver.open(spec, spawner, self._shared.limits)
         self._metrics.started(spec, again=self._started_before)
         self._started_before = True
         return agent

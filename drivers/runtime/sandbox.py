@@ -1,0 +1,164 @@
+"""The sandbox of an agent's processes: they write in certain folders only, and cannot read certain files. By Landlock, on Linux.
+
+Landlock restricts a process and all its descendants, without a helper and without privileges. It allows what rules list: a rule
+for a folder is for everything below it, so that "all but one folder" is a rule for each entry of the folders above that one.
+Documentation: https://docs.kernel.org/userspace-api/landlock.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import stat
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from drivers.contract.errors import AgentUnavailable
+
+MIN_ABI = 3
+"""Of Linux 6.2. Versions before do not restrict truncating files."""
+SCOPES_ABI = 6
+"""Of Linux 6.12: signals and abstract sockets of processes outside of the sandbox."""
+MAX_RULES = 20_000
+"""Entries of the folders above a hidden file."""
+
+_CREATE_RULESET, _ADD_RULE, _PATH_BENEATH, _VERSION_FLAG = 444, 445, 1, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHAR, _MAKE_BLOCK, _TRUNCATE = 1 << 6, 1 << 11, 1 << 14
+_ALL = (1 << 15) - 1
+"""All rights of ABI 3."""
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_WRITE = _ALL & ~(_MAKE_CHAR | _MAKE_BLOCK)
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
+"""The rights that a rule for something else than a folder may have."""
+_SCOPES = 0b11
+_PROGRAM = Path(__file__).with_name("sandbox_exec.py")
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+"""What is read and written below /dev."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Files that an agent's processes may use: they write in `writable` only, and read all but `hidden`.
+
+    A writable path may be below a hidden one, and is readable then. Writable paths that do not exist are left out, but the
+    folders `created` are created, and are writable too.
+    """
+
+    writable: tuple[Path, ...]
+    hidden: tuple[Path, ...]
+    created: tuple[Path, ...] = ()
+
+    def conflict(self) -> str | None:
+        """Return why the sandbox is not possible, if a writable path has a hidden one in it."""
+        hidden = [path.resolve() for path in self.hidden]
+        for path in (*self.writable, *self.created):
+            for secret in hidden:
+                if secret.is_relative_to(path.resolve()):
+                    return f"agents could write in {path}, which contains {secret}"
+        return None
+
+    def ruleset(self) -> int:
+        """Return the descriptor of a Landlock ruleset. Blocks. Raises AgentUnavailable."""
+        problem = unavailable() or self.conflict()
+        if problem:
+            raise AgentUnavailable(f"the sandbox cannot be had: {problem}")
+        # The rights on files, none on the network, and the scopes, if the kernel has them.
+        attributes = struct.pack("=QQQ", _ALL, 0, _SCOPES) if landlock_version() >= SCOPES_ABI else struct.pack("=Q", _ALL)
+        ruleset = _system_call(_CREATE_RULESET, attributes, len(attributes), 0)
+        try:
+            # Names in folders are not secret, and programs list `/` and the user's folder.
+            _allow(ruleset, Path("/"), _READ_DIR)
+            for path in _all_but({path.resolve() for path in self.hidden}):
+                with suppress(OSError):
+                    _allow(ruleset, path, _READ, follow=False)
+            for name in DEVICES:
+                with suppress(OSError):
+                    _allow(ruleset, Path("/dev", name), _WRITE)
+            for path in self.created:
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for path in (*self.writable, *self.created):
+                with suppress(FileNotFoundError):
+                    _allow(ruleset, path.resolve(), _WRITE)
+        except BaseException as error:
+            os.close(ruleset)
+            if isinstance(error, OSError):
+                raise AgentUnavailable(f"the sandbox cannot be had: {error}") from error
+            raise
+        return ruleset
+
+
+def command_in_sandbox(ruleset: int, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that executes another one restricted by a ruleset, whose descriptor it inherits."""
+    return (sys.executable, "-I", "-S", str(_PROGRAM), str(ruleset), *argv)
+
+
+def unavailable() -> str | None:
+    """Return why agents cannot have a sandbox on this machine; None if they can."""
+    if sys.platform != "linux":
+        return "it needs Landlock, which only Linux has"
+    if landlock_version() < MIN_ABI:
+        found = "has none" if landlock_version() < 1 else f"has version {landlock_version()}"
+        return f"it needs Landlock version {MIN_ABI} (Linux 6.2 with `landlock` in the boot parameter `lsm`); this kernel {found}"
+    return None
+
+
+@functools.cache
+def landlock_version() -> int:
+    """The version of Landlock; 0 if the kernel does not have it, or a container forbids it."""
+    try:
+        return _system_call(_CREATE_RULESET, None, 0, _VERSION_FLAG)
+    except OSError:
+        return 0
+
+
+def _all_but(hidden: set[Path]) -> Iterator[Path]:
+    """Yield paths that together have everything below `/` but the hidden paths, devices and symbolic links."""
+    skipped, above = hidden | {Path("/dev")}, {parent for path in hidden for parent in path.parents} | {Path("/")}
+    folders, found = [Path("/")], 0
+    while folders:
+        folder = folders.pop()
+        # What a folder has cannot be allowed if it cannot be listed.
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                found += 1
+                if found > MAX_RULES:
+                    raise AgentUnavailable(f"the sandbox cannot be had: the folders above {hidden} have too many entries")
+                if path in skipped or entry.is_symlink():
+                    continue
+                if path in above:
+                    folders.append(path)
+                else:
+                    yield path
+
+
+def _allow(ruleset: int, path: Path, rights: int, *, follow: bool = True) -> None:
+    """Add a rule for a path. Raises OSError."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= _OF_FILES
+        _system_call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
+    finally:
+        os.close(descriptor)
+
+
+def _system_call(number: int, *arguments: bytes | int | None) -> int:
+    """Call the kernel, for which the C library has no function. Raises OSError."""
+    result = int(_libc().syscall(ctypes.c_long(number), *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)))
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return result
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,144 @@
+"""The sandbox of processes: what they read and write, and what they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from drivers.contract.codec import Command
+from drivers.contract.errors import AgentUnavailable
+from drivers.runtime import sandbox as sandbox_module
+from drivers.runtime.process import Spawner
+from drivers.runtime.sandbox import Sandbox, unavailable
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")
+INSTANCE = "sandboxtest"
+ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with `data` (hidden, with `data/workspace` in it), `work` and `other`. Not pytest's, which has many entries."""
+    path = Path(tempfile.mkdtemp(prefix="portico-sandbox-"))
+    for name in ("data/workspace", "work", "other"):
+        (path / name).mkdir(parents=True)
+    (path / "data" / "api-key").write_text("secret")
+    (path / "other" / "file").write_text("public")
+    yield path
+    shutil.rmtree(path)
+
+
+async def run(folder: Path, script: str, *, pid: int = 0) -> list[str]:
+    """Run a shell script in the sandbox, in `work`. Return the lines of its output; errors of commands are part of it."""
+    spawner = Spawner(INSTANCE).with_sandbox(
+        Sandbox((folder / "work", folder / "data" / "workspace"), (folder / "data", folder / "missing"))
+    )
+    command = Command(("sh", "-c", f"exec 2>&1; {script}"), folder / "work", {**ENV, "F": str(folder), "P": str(pid)}, stdin=b"")
+    process = await spawner.spawn(command)
+    lines = []
+    while more := await process.read_lines():
+        lines += [line.decode().strip() for line in more]
+    await process.exit_code()
+    await process.close(0.0)
+    return lines
+
+
+async def test_hidden_files_are_not_read(folder: Path) -> None:
+    (folder / "work" / "link").symlink_to(folder / "data" / "api-key")
+    script = """
+        cat $F/data/api-key; cat link; cat $F/work/../data/api-key; cat /proc/self/root$F/data/api-key
+        cp $F/data/api-key copy; ln $F/data/api-key hard; mv $F/data moved; head -c 6 < $F/data/api-key
+    """
+    lines = await run(folder, script)
+    assert not any("secret" in line for line in lines)
+    assert len(lines) == 8
+    assert (folder / "data" / "api-key").read_text() == "secret"
+
+
+async def test_files_are_written_in_writable_folders_only(folder: Path) -> None:
+    script = """
+        echo 1 > new; mkdir sub; mv new sub/new; echo 2 > $F/data/workspace/new; cat sub/new $F/data/workspace/new
+        echo x > $F/other/new; echo x > $F/other/file; true > $F/other/file; rm $F/other/file; mkdir $F/other/sub
+        ln -s x $F/other/l; mv $F/other/file stolen; echo x > $F/data/new; echo x > $F/data/api-key; cat $F/other/file
+    """
+    lines = await run(folder, script)
+    assert lines[:2] == ["1", "2"]
+    assert lines[-1] == "public"
+    assert len(lines) == 2 + 9 + 1, lines
+    assert sorted(path.name for path in (folder / "other").iterdir()) == ["file"]
+    assert sorted(path.name for path in (folder / "data").iterdir()) == ["api-key", "workspace"]
+
+
+async def test_programs_find_what_they_need(folder: Path) -> None:
+    """Programs and libraries, /proc and devices of their own, names of folders, and the network."""
+    script = f"""
+        ls / >/dev/null && head -c 4 /dev/urandom >/dev/null && cat /proc/self/status >/dev/null && cat /etc/passwd >/dev/null
+        {sys.executable} -c 'import ssl, socket, tempfile; socket.create_server(("127.0.0.1", 0)); print("python")'
+        echo x >/dev/stderr; sleep 9 & kill $! && wait $! 2>/dev/null; ulimit -n >/dev/null; echo end
+    """
+    assert await run(folder, script) == ["python", "x", "end"]
+
+
+async def test_processes_outside_are_not_inspected(folder: Path) -> None:
+    """Also by a superuser."""
+    outside = await asyncio.create_subprocess_exec("sleep", "60", env={**ENV, "KEY": "secret"})
+    try:
+        lines = await run(folder, "cat /proc/$P/environ; cat /proc/$P/root$F/data/api-key; echo end", pid=outside.pid)
+    finally:
+        outside.kill()
+        await outside.wait()
+    assert not any("secret" in line for line in lines)
+    assert lines[-1] == "end"
+
+
+@pytest.mark.skipif(
+    sandbox_module.landlock_version() < sandbox_module.SCOPES_ABI, reason="Landlock before version 6 does not restrict signals"
+)
+async def test_processes_outside_get_no_signals(folder: Path) -> None:
+    outside = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        lines = await run(folder, "kill -TERM $P", pid=outside.pid)
+        assert "Operation not permitted" in lines[0]
+    finally:
+        outside.kill()
+        assert await outside.wait() == -signal.SIGKILL
+
+
+async def test_daemon_ends_processes_in_the_sandbox(folder: Path) -> None:
+    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / "work",), (folder / "data",)))
+    process = await spawner.spawn(Command(("sh", "-c", "setsid sleep 60 & echo $!; exec sleep 60"), folder / "work", ENV))
+    [child] = await process.read_lines()
+    assert (await process.exit_code(0.0)) < 0
+    assert not psutil.pid_exists(int(child)) or psutil.Process(int(child)).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_exit_code_and_missing_program(folder: Path) -> None:
+    assert await run(folder, "exit 3") == []
+    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / "work",), (folder / "data",)))
+    process = await spawner.spawn(Command(("no-such-program",), folder / "work", ENV))
+    assert (await process.read_lines(), await process.exit_code()) == ([], 1)
+    await process.close(0.0)
+    assert process.stderr_tail() == ["cannot start 'no-such-program' in the sandbox: No such file or directory"]
+
+
+@pytest.mark.parametrize("writable", ["", "data", "data/.."])
+async def test_writable_folder_that_contains_a_hidden_file_is_refused(folder: Path, writable: str) -> None:
+    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / writable,), (folder / "data" / "api-key",)))
+    with pytest.raises(AgentUnavailable, match=r"which contains .*/data/api-key"):
+        await spawner.spawn(Command(("true",), folder / "work", ENV))
+
+
+@pytest.mark.parametrize(("abi", "reason"), [(0, "this kernel has none"), (2, "this kernel has version 2")])
+async def test_sandbox_is_refused_without_landlock(folder: Path, abi: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_module, "landlock_version", lambda: abi)
+    with pytest.raises(AgentUnavailable, match=reason):
+        await Spawner(INSTANCE).with_sandbox(Sandbox((folder,), ())).spawn(Command(("true",), folder, ENV))

@@ -1,0 +1,177 @@
+"""`sandbox` of an agent: its processes cannot read the gateway's secrets, in sessions, tasks, probes and `portico run`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.runtime import sandbox
+from gateway.agents.configured_agents import Agents
+from gateway.config import load, parse
+from gateway.errors import BadRequest, ConfigError
+from gateway.gateway import Gateway
+from gateway.security.api_keys import default_api_keys
+from gateway.security.redaction import Redactor
+from tests.conftest import write_config
+from tests.daemon import gateway_config, run_gateway, serve_gateway
+from tests.gateway.portico_command import PorticoCommand
+from tests.gateway.protocols.acp.client import RpcFailed, connect
+from tests.gateway.requests import create_session, execute, get_session, send_turn
+
+needs_landlock = pytest.mark.skipif(sandbox.unavailable() is not None, reason=f"no sandbox here: {sandbox.unavailable()}")
+
+SHELL_AGENT = """
+import json, subprocess, sys
+def send(**message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    method, result = message.get("method"), {}
+    if method == "initialize":
+        result = {"protocolVersion": 1, "agentCapabilities": {}}
+    elif method == "session/new":
+        result = {"sessionId": "s"}
+    elif method == "session/prompt":
+        command = "".join(block.get("text", "") for block in message["params"]["prompt"])
+        text = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+        send(method="session/update", params={"sessionId": "s", "update": update})
+        result = {"stopReason": "end_turn"}
+    if "id" in message and method:
+        send(id=message["id"], result=result)
+"""
+"""An ACP agent that runs each prompt as a shell command and answers with its output."""
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the data directory in it. Not pytest's, whose folders have many entries."""
+    for name in ("PORTICO_API_KEY", "PORTICO_CONFIG", "PORTICO_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    path = Path(tempfile.mkdtemp(prefix="portico-sandbox-"))
+    for name in ("tmp", "home/.sh", "work"):
+        (path / name).mkdir(parents=True)
+    (path / "agent.py").write_text(SHELL_AGENT)
+    yield path
+    shutil.rmtree(path)
+
+
+def sandboxed(folder: Path, **more: Any) -> dict[str, Any]:
+    """The configuration of an agent in a sandbox that runs shell commands."""
+    env = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
+    command = {"program": sys.executable, "args": ["-I", "-S", str(folder / "agent.py")]}
+    return {"driver": "acp", **command, "env": env, "sandbox": "workspace-write", **more}
+
+
+def config_of(folder: Path, **entry: Any) -> dict[str, Any]:
+    return gateway_config(folder, agents={"shell": sandboxed(folder, **entry)})
+
+
+@needs_landlock
+async def test_agent_in_a_sandbox_reads_no_secret_and_writes_in_its_folders(folder: Path) -> None:
+    write_config(folder, config_of(folder))
+    settings = load(folder / "config.toml")
+    data = settings.data_dir
+    keys = default_api_keys(settings.model_copy(update={"auth": settings.auth.model_copy(update={"keys": ()})}))
+    async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor())) as running:
+        script = f"""
+            cat {data}/api-key {data}/portico.db {data}/portico.db-wal {data}/instance-id {folder}/config.toml
+            cat /proc/{os.getpid()}/environ
+            echo x > {folder}/work/f; echo x > {data}/new; echo x > {folder}/home/f
+            echo ok > f && echo ok > $TMPDIR/f && cat f $TMPDIR/f {folder}/agent.py | head -2; pwd
+        """
+        first = await create_session(running.client, "shell", script)
+        session, output = first["sessionId"], first["messages"][-1]["content"]
+        assert output.count("ermission denied") == 9, output
+        assert output.splitlines()[-3:] == ["ok", "ok", str(data / "workspaces" / "shell")]
+        assert keys[0] not in output
+        assert (await send_turn(running.client, session, "cat f"))["messages"][-1]["content"] == "ok\n"
+        task = await execute(running.client, f"cat {data}/api-key; echo end", driver="shell")
+        text = "".join(frame.get("text", "") for frame in task)
+        assert "ermission denied" in text and text.endswith("end\n")
+        assert (await get_session(running.client, session))["agent"]["name"] == "shell"
+
+
+@needs_landlock
+async def test_agent_without_a_sandbox_is_not_restricted(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "api-key").write_text("secret")
+    async with run_gateway(config_of(folder, sandbox="off")) as running:
+        assert (await create_session(running.client, "shell", f"cat {folder}/data/api-key"))["messages"][-1][
+            "content"
+        ] == "secret"
+
+
+@needs_landlock
+async def test_own_folders_of_the_program_and_listed_ones_are_writable(folder: Path) -> None:
+    (folder / "home" / f".{Path(sys.executable).name}").mkdir()
+    async with run_gateway(config_of(folder, sandbox_writable=[str(folder / "work")])) as running:
+        script = f"cd {folder}; echo 1 > work/f; echo 2 > home/.{Path(sys.executable).name}/f; cat work/f home/.*/f"
+        assert (await create_session(running.client, "shell", script))["messages"][-1]["content"] == "1\n2\n"
+
+
+@needs_landlock
+async def test_command_without_a_daemon_has_the_sandbox(folder: Path) -> None:
+    write_config(folder, config_of(folder))
+    (folder / "data").mkdir()
+    (folder / "data" / "api-key").write_text("secret")
+    # `portico run` works in the current folder, which contains the data directory here.
+    code, _, err = await PorticoCommand(folder, "run", "shell", "cat data/api-key").run()
+    assert (code, "which contains" in err and "data" in err) == (1, True), err
+    write_config(folder, config_of(folder, cwd=str(folder / "work")))
+    code, out, _ = await PorticoCommand(folder, "run", "shell", "cat ../data/api-key ../config.toml; echo end").run()
+    assert (code, out.count("ermission denied"), out.splitlines()[-1]) == (0, 2, "end")
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"cwd": "{folder}"}, "agents could write in {folder}, which contains {folder}/data"),
+        ({"cwd": "{folder}/data/state"}, "agents could write in {folder}/data/state, which is in {folder}/data"),
+        ({"env": {"TMPDIR": "{folder}"}}, "agents could write in {folder}, which contains {folder}/data"),
+        ({"sandbox_writable": ["{folder}/work", "{folder}"]}, "agents could write in {folder}, which contains"),
+    ],
+)
+def test_folders_that_contain_secrets_are_refused_at_the_start(folder: Path, entry: dict[str, Any], reason: str) -> None:
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(one) for name, one in value.items()}
+        return [filled(one) for one in value] if isinstance(value, list) else value.replace("{folder}", str(folder))
+
+    with pytest.raises(ConfigError) as refused:
+        Agents(parse(config_of(folder, **filled(entry))))
+    assert filled(reason) in str(refused.value)
+    assert str(refused.value).startswith("agents.shell.sandbox")
+
+
+def test_sandbox_that_cannot_be_had_is_refused_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+    with pytest.raises(ConfigError, match=r"agents\.shell\.sandbox: it needs Landlock version 3 .* this kernel has none"):
+        Agents(parse(config_of(folder)))
+
+
+@needs_landlock
+async def test_session_in_a_folder_that_contains_secrets_is_refused(folder: Path) -> None:
+    agents = Agents(parse(config_of(folder)), workspace=folder / "work", any_directory=True)
+    agent = agents.get("shell")
+    with pytest.raises(BadRequest, match="cannot be used in a sandbox: agents could write in"):
+        agent.check_options({"cwd": str(folder)})
+    agent.check_options({"cwd": str(folder / "work")})
+    async with run_gateway(config_of(folder)) as running:
+        client, connection = connect(running.gateway, "shell")
+        await client.initialize()
+        with pytest.raises(RpcFailed):
+            await client.request("session/new", {"cwd": str(folder), "mcpServers": []})
+        await connection.close()
+
+
+def test_secret_paths_are_the_data_directory_the_configuration_and_the_database(folder: Path) -> None:
+    write_config(folder, {"server": {"data_dir": str(folder / "data")}, "store": {"url": f"sqlite:///{folder}/other.db"}})
+    paths = load(folder / "config.toml").secret_paths
+    assert {folder / "data", folder / "config.toml", folder / "other.db", folder / "other.db-wal"} <= set(paths)
