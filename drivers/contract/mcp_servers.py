@@ -29,11 +29,6 @@ class McpServer:
             return {"type": "stdio", "command": self.command, "args": list(self.args), "env": dict(self.env)}
         return {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
 
-    @property
-    def secrets(self) -> list[str]:
-        """The values that must not be displayed."""
-        return [*self.env.values(), *self.headers.values()]
-
 
 def to_text(servers: Iterable[McpServer]) -> str:
     """A text that `from_text` reads, to be encrypted and stored."""

@@ -13,8 +13,6 @@ from gateway.config import AgentSettings, ListedMcpServer
 from gateway.errors import Forbidden
 from gateway.security.redaction import HIDDEN, redact_patterns
 
-MIN_SECRET = 8
-"""Shorter values of variables and headers are not searched for in arguments: they are words rather than secrets."""
 _SECRET_FLAG = re.compile(r"--?[\w.-]*(key|token|secret|password|passwd|auth|header|credential)[\w.-]*", re.IGNORECASE)
 """An argument after which a secret follows."""
 
@@ -48,19 +46,15 @@ def _is_entry(entry: ListedMcpServer, server: McpServer) -> bool:
 
 
 def audit_arguments(server: McpServer) -> dict[str, Any]:
-    """Return what a server starts or connects to, with the names of its variables and headers, and without values of secrets."""
+    """Return what a server starts or connects to, with the names of its variables and headers.
+
+    Values of variables are not redacted in the arguments: the client chooses them, and could hide what the server runs.
+    """
     if server.transport != "stdio":
         return {"transport": server.transport, "url": _address(server.url), "headers": sorted(server.headers)}
-    secrets = [value for value in server.secrets if len(value) >= MIN_SECRET]
-    words = [_without(secrets, word) for word in (server.command, *server.args)]
+    words = [redact_patterns(word) for word in (server.command, *server.args)]
     args = [HIDDEN if _SECRET_FLAG.fullmatch(before) else word for before, word in pairwise(words)]
     return {"transport": "stdio", "command": words[0], "args": args, "env": sorted(server.env)}
-
-
-def _without(secrets: Iterable[str], text: str) -> str:
-    for secret in secrets:
-        text = text.replace(secret, HIDDEN)
-    return redact_patterns(text)
 
 
 def _address(url: str) -> str:

@@ -28,4 +28,9 @@ def process_environment(environ: Mapping[str, str], driver_patterns: Iterable[st
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
     """Return the values of variables whose names mark them as secret."""
-    return [v for n, v in environment.items() if any(fnmatch.fnmatch(n.upper(), p) for p in SECRET_NAMES)]
+    return [value for name, value in environment.items() if is_named(name, SECRET_NAMES)]
+
+
+def is_named(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a variable's name matches one of the patterns, whatever its case."""
+    return any(fnmatch.fnmatchcase(name.upper(), pattern) for pattern in patterns)

@@ -25,7 +25,10 @@ MAX_NAME = 255
 
 
 class AuditLog:
-    """Makes the rows of decisions. Runs store and log them."""
+    """Makes the rows of decisions. Runs store and log them.
+
+    `redactor` is the gateway's. Secrets of a session are not redacted: its client chooses them, and could hide what it does.
+    """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -76,4 +79,5 @@ def log_decisions(records: Iterable[AuditRecord]) -> None:
         log.info(
             "%s %s of %s (call %s, session %s, run %s) by %s%s: %s", record.outcome, record.tool, record.agent, record.call_id,
             record.session_id, record.run_id, record.by, f" because {record.reason!r}" if record.reason else "", record.arguments,
+            extra={"audit": True},
         )  # fmt: skip

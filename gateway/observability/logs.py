@@ -8,19 +8,26 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.security.redaction import Redactor, redact_patterns
+from gateway.security.redaction import Redactor, current_redactor, redact_patterns, redactor_of_session
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 session_id: ContextVar[str | None] = ContextVar("session_id", default=None)
 
 
-def bind_session_id(name: str) -> None:
-    """Set the session id (or task id of `/v1/execute`) for the log lines of this asyncio task and of tasks that it starts."""
+def bind_session_id(name: str, redactor: Redactor | None = None) -> None:
+    """Set the session id (or task id of `/v1/execute`) for the log lines of this asyncio task and of tasks that it starts.
+
+    `redactor` is that of the session, for these lines and for errors.
+    """
     session_id.set(name)
+    redactor_of_session.set(redactor)
 
 
 class LogFormatter(logging.Formatter):
-    """Redacts whole lines, tracebacks included. `fields` in the `extra` of a record are added to its JSON object."""
+    """Redacts whole lines, tracebacks included. `fields` in the `extra` of a record are added to its JSON object.
+
+    With `audit` in the `extra`, secrets of the session are not redacted: its client chooses them.
+    """
 
     default_msec_format = "%s.%03d"
 
@@ -28,8 +35,9 @@ class LogFormatter(logging.Formatter):
         super().__init__()
         self._redactor = redactor
 
-    def _clean(self, text: str) -> str:
-        return redact_patterns(self._redactor.clean(text))
+    def _clean(self, text: str, record: logging.LogRecord) -> str:
+        redactor = self._redactor if getattr(record, "audit", False) else current_redactor(self._redactor)
+        return redact_patterns(redactor.clean(text))
 
     def _trace(self, record: logging.LogRecord) -> str:
         return self.formatException(record.exc_info) if record.exc_info else ""
@@ -44,7 +52,7 @@ class TextFormatter(LogFormatter):
         ids = f"{request_id.get() or '-'} {session_id.get() or '-'}"
         line = f"{self.formatTime(record)} {record.levelname} {record.name} [{ids}]: {message}"
         trace = "".join(f"\n    {row}" for row in self._trace(record).splitlines())
-        return self._clean(line + trace)
+        return self._clean(line + trace, record)
 
 
 class JsonFormatter(LogFormatter):
@@ -57,12 +65,12 @@ class JsonFormatter(LogFormatter):
             "logger": record.name,
             "request_id": request_id.get(),
             "session_id": session_id.get(),
-            "message": self._clean(record.getMessage()),
+            "message": self._clean(record.getMessage(), record),
         }
         for name, value in getattr(record, "fields", {}).items():
-            line[name] = self._clean(value) if isinstance(value, str) else value
+            line[name] = self._clean(value, record) if isinstance(value, str) else value
         if trace := self._trace(record):
-            line["exception"] = self._clean(trace)
+            line["exception"] = self._clean(trace, record)
         return json.dumps(line)
 
 

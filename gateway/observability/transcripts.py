@@ -32,13 +32,16 @@ class Transcripts:
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor
 
-    def spawner(self, spawner: Spawner, name: str, agent: ConfiguredAgent) -> Spawner:
-        """Return the spawner for a session's processes. It records them if the agent's `record` is true."""
+    def spawner(self, spawner: Spawner, name: str, agent: ConfiguredAgent, redactor: Redactor | None = None) -> Spawner:
+        """Return the spawner for a session's processes. It records them if the agent's `record` is true.
+
+        `redactor` is that of the session, by default the gateway's.
+        """
         if not agent.settings.record:
             return spawner
-        redactor = Redactor()
-        redactor.register(value for value in agent.settings.env.values() if len(value) >= max(MIN_SECRET, SHORTEST))
-        return spawner.with_recorder(Transcript(self._folder / f"{name}.jsonl", (self._redactor, redactor)))
+        of_agent = Redactor()
+        of_agent.register(value for value in agent.settings.env.values() if len(value) >= max(MIN_SECRET, SHORTEST))
+        return spawner.with_recorder(Transcript(self._folder / f"{name}.jsonl", (redactor or self._redactor, of_agent)))
 
     def forget(self, name: str) -> None:
         """Delete a session's transcript."""

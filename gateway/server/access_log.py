@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.observability.logs import request_id, session_id
 from gateway.observability.metrics import Metrics
+from gateway.security.redaction import redactor_of_session
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class AccessLog:
             receive, send, given if VALID_REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(8)}", self._metrics
         )
         in_request, in_session = request_id.set(response.request_id), session_id.set(None)
+        redactor = redactor_of_session.set(None)
         try:
             await self._app(scope, response.receive, response.send)
         except Exception:
@@ -49,6 +51,7 @@ class AccessLog:
             self._log(scope, response)
             request_id.reset(in_request)
             session_id.reset(in_session)
+            redactor_of_session.reset(redactor)
 
     def _log(self, scope: Scope, response: _Response) -> None:
         method = _method(scope) if _method(scope) in METHODS else "other"

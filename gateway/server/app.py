@@ -25,12 +25,15 @@ from gateway.protocols import health_and_metrics as operations
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
 from gateway.server.body_limit import BodyLimit
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
 from gateway.server.openapi import openapi_document
 
 log = logging.getLogger(__name__)
+
+ALL_ENDPOINTS = "/openapi.json lists every endpoint"
 
 _HEADERS: dict[type[GatewayError], dict[str, str]] = {Unauthorized: {"WWW-Authenticate": "Bearer"}, TooMany: {"Retry-After": "5"}}
 
@@ -96,7 +99,7 @@ def _add_middleware(app: FastAPI, server: ServerSettings) -> None:
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     def error_response(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-        return JSONResponse({"error": gateway.redactor.clean(text)}, status, headers)
+        return JSONResponse({"error": current_redactor(gateway.redactor).clean(text)}, status, headers)
 
     @app.exception_handler(GatewayError)
     async def gateway_error(_: Request, error: GatewayError) -> JSONResponse:
@@ -111,9 +114,17 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         text = str(error.detail)
         if error.status_code in (404, 405):
-            where = versions.base_url_hint(app, request.method, request.url.path) or "/openapi.json lists every endpoint"
-            text = f"{request.method} {request.url.path}: {text.lower()} here; {where}"
+            text = _no_route(request, text.lower())
         return error_response(error.status_code, text, dict(error.headers or {}))
+
+    def _no_route(request: Request, problem: str) -> str:
+        try:
+            gateway.auth.check(request.headers.get("authorization"))
+        except Unauthorized:
+            # Not the path: redaction would show whether it contains a secret.
+            return f"{problem} here; {versions.bases_hint(request.url.path) or ALL_ENDPOINTS}"
+        where = versions.base_url_hint(app, request.method, request.url.path) or ALL_ENDPOINTS
+        return f"{request.method} {request.url.path}: {problem} here; {where}"
 
     @app.exception_handler(Exception)
     async def unexpected_error(request: Request, error: Exception) -> JSONResponse:

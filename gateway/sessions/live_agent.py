@@ -17,6 +17,7 @@ from gateway.agents.client_mcp_servers import allowed_servers
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import RETRY
+from gateway.security.redaction import Redactor
 from gateway.sessions.settings import SessionSettings
 from gateway.shared_services import SharedServices
 
@@ -27,7 +28,7 @@ STORE_TIMEOUT = 1.0
 
 
 class LiveAgent:
-    """`current` is the process, if there is one. The methods are called under the session's lock.
+    """`current` is the process, if there is one. The methods are called under the session's lock. `redactor` is the session's.
 
     `became_stored` is called when `stored` has become true.
     """
@@ -38,6 +39,7 @@ class LiveAgent:
         agent: ConfiguredAgent,
         native_id: str | None,
         shared: SharedServices,
+        redactor: Redactor,
         services: ClientServices,
         became_stored: Callable[[], None],
     ) -> None:
@@ -45,10 +47,10 @@ class LiveAgent:
         self._settings: SessionSettings | None = None
         self._announced: frozenset[str] = frozenset()
         self._session_id, self._agent, self._shared, self._services = session_id, agent, shared, services
-        self._native_id, self._became_stored = native_id, became_stored
+        self._native_id, self._became_stored, self._redactor = native_id, became_stored, redactor
         self._metrics = shared.metrics.for_agent(agent.name)
         self._started_before = native_id is not None
-        self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent)
+        self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent, redactor)
         self._forgotten = self._unstored = False
         self._storing: asyncio.Task[None] | None = None
 
@@ -76,7 +78,7 @@ class LiveAgent:
             self.current = await self._open(self._spec(settings, history), resume)
         except DriverError as error:
             self._metrics.failed_to_start()
-            raise AgentProblem(self._shared.redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
+            raise AgentProblem(self._redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
         self.record_native_id()
         await self.native_id_stored()
         return self.current

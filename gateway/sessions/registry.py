@@ -24,6 +24,8 @@ from gateway.runs.cancellation import all_ended, completed
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
 from gateway.security.authentication import Caller
+from gateway.security.encryption import SecretsUnreadable
+from gateway.security.redaction import Redactor
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
@@ -43,7 +45,7 @@ class Sessions:
 
     def __init__(self, agents: Agents, shared: SharedServices, admission: AdmissionControl, sleep_after: float) -> None:
         self._agents, self._shared, self._admission = agents, shared, admission
-        self._store, self._encryption, self._redactor = shared.store, shared.encryption, shared.redactor
+        self._store, self._encryption = shared.store, shared.encryption
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[object]] = set()
@@ -70,7 +72,8 @@ class Sessions:
         Raises ShuttingDown.
         """
         self._admission.refuse_if_closing()
-        self._redactor.register(config.hidden)
+        config.require_secrets()
+        redactor = self._redactor_of(config)
         record = SessionRecord(
             f"sess_{uuid.uuid4().hex}",
             agent.name,
@@ -82,12 +85,12 @@ class Sessions:
         run_id, since = f"run_{uuid.uuid4().hex}", record.created_at
         pending = wait_for_calls and ends_pending(history)
         waiting = RunRecord(run_id, record.id, "waiting", None, 1, since) if pending else None
-        bind_session_id(record.id)
+        bind_session_id(record.id, redactor)
         key_record = key.record(record.id, 1) if key else None
         bodies = [message.model_dump_json() for message in history]
         await self._shared.audit_mcp_servers(record.id, agent.name, config.mcp_servers)
         await self._store.sessions.create(record, bodies, waiting, key_record, copied=copied)
-        session = self._session(record, config, agent, 0)
+        session = self._session(record, config, agent, 0, redactor)
         if waiting is not None:
             await session.restore_waiting(waiting)
         self._known[record.id] = session
@@ -116,7 +119,7 @@ class Sessions:
             await found.deny_overdue()
         if not caller.sees(found.owner):
             raise _none(session_id)
-        bind_session_id(found.id)
+        bind_session_id(found.id, found.redactor)
         return found
 
     async def _load(self, caller: Caller, session_id: str) -> Session:
@@ -126,24 +129,32 @@ class Sessions:
         agent = self._agents.find(record.agent)
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
-        bind_session_id(record.id)
         config = self._settings(record, agent)
-        self._redactor.register(config.hidden)
+        redactor = self._redactor_of(config)
+        bind_session_id(record.id, redactor)
         last = await self._store.events.last_seq(session_id)
-        session = self._session(record, config, agent, last)
+        session = self._session(record, config, agent, last, redactor)
         run = await self._store.runs.last(session_id)
         if run is not None and run.state == "waiting":
             await session.restore_waiting(run)
         self._known[session_id] = session
         return session
 
-    def _session(self, record: SessionRecord, config: SessionSettings, agent: ConfiguredAgent, last_seq: int) -> Session:
+    def _redactor_of(self, config: SessionSettings) -> Redactor:
+        redactor = Redactor(self._shared.redactor)
+        redactor.register(config.hidden)
+        return redactor
+
+    def _session(
+        self, record: SessionRecord, config: SessionSettings, agent: ConfiguredAgent, last_seq: int, redactor: Redactor
+    ) -> Session:
         return Session(
             record,
             config,
             agent,
             self._shared,
             last_seq,
+            redactor,
             admission=self._admission,
             changed=self._changed,
             evict=self._end_agent_soon,
@@ -159,17 +170,21 @@ class Sessions:
         return [self._summary(record, runs.get(record.id)) for record in records]
 
     def _summary(self, record: SessionRecord, run: RunRecord | None) -> SessionSummary:
-        config = self._settings(record, self._agents.find(record.agent))
+        config = self._settings(record, self._agents.find(record.agent), listed=True)
         state = STATES[run.state] if run else "idle"
         return SessionSummary(record.id, record.agent, config, state, run.stop_reason if run else None)
 
-    def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None) -> SessionSettings:
-        """The stored settings, without options that have been locked since."""
-        stored = SessionSettings.from_json(record.config, self._encryption.decrypt(record.secrets))
+    def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None, *, listed: bool = False) -> SessionSettings:
+        """The stored settings, without options that have been locked since. Lost secrets are logged, for a list at `debug`."""
+        secrets: dict[str, str] | None = None
+        try:
+            secrets = self._encryption.decrypt(record.secrets)
+        except SecretsUnreadable as error:
+            log.log(logging.DEBUG if listed else logging.ERROR, "the secrets of session %s are lost: %s", record.id, error)
+        stored = SessionSettings.from_json(record.config, secrets)
         if agent is None or not agent.locked:
             return stored
-        options, secrets = agent.without_locked(stored.options), agent.without_locked(stored.secrets)
-        return replace(stored, options=options, secrets=secrets)
+        return replace(stored, options=agent.without_locked(stored.options), secrets=agent.without_locked(stored.secrets))
 
     async def summary(self, session: Session) -> SessionSummary:
         """The summary of a session."""
@@ -237,7 +252,7 @@ class Sessions:
         state = session.state
 
         async def end() -> None:
-            bind_session_id(session.id)
+            bind_session_id(session.id, session.redactor)
             try:
                 async with session.lock:
                     await session.sleep(state)

@@ -34,6 +34,7 @@ from gateway.runs.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
 from gateway.runs.stored_history import StoredHistory
+from gateway.security.redaction import Redactor
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.queued_messages import TurnQueue
@@ -100,13 +101,14 @@ class Session:
         agent: ConfiguredAgent,
         shared: SharedServices,
         last_seq: int,
+        redactor: Redactor,
         *,
         admission: AdmissionControl,
         changed: Callable[[Session], None],
         evict: Callable[[Session], None],
     ) -> None:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
-        self.agent, self.config, self._stored_config = agent, config, config
+        self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
         stored = partial(changed, self)
         self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first, all_written=stored)
         self.history = StoredHistory(shared.store, record.id)
@@ -119,7 +121,7 @@ class Session:
         self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted)
         self.evicting = False
         self._starts: set[InterruptibleStart] = set()
-        self._agent = LiveAgent(record.id, agent, record.native_id, shared, self.services, stored)
+        self._agent = LiveAgent(record.id, agent, record.native_id, shared, redactor, self.services, stored)
         self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
 
     # -- what it holds ----------------------------------------------------------------------------------------------------
@@ -186,6 +188,7 @@ class Session:
         # A fresh agent gets the history from the store.
         await self.log.require_written()
         settings = self.config if request.settings is None else request.settings(self.config)
+        settings.require_secrets()
         with self._admitted():
             if request.message is None:
                 return await self._answer(start, request, settings)
@@ -431,14 +434,16 @@ class Session:
         """Replace the settings, for the session's life. Call it under the lock.
 
         A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session.
+        Raises AgentProblem if the secrets of the session are lost.
         """
         if config != self.config:
+            config.require_secrets()
             if config.mcp_servers != self.config.mcp_servers:
                 await self._shared.audit_mcp_servers(self.id, self.agent.name, config.mcp_servers)
             await completed(self._store_settings(config))
 
     async def _store_settings(self, config: SessionSettings) -> None:
-        self._shared.redactor.register(config.hidden)
+        self.redactor.register(config.hidden)
         secrets = self._shared.encryption.encrypt(config.to_encrypt)
         await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
         self.config = self._stored_config = config
@@ -453,7 +458,7 @@ class Session:
     async def _configured(self, config: SessionSettings) -> AsyncIterator[None]:
         """Replace the settings, which the body stores with the turn; they are as before again where the body fails."""
         before = self.config
-        self._shared.redactor.register(config.hidden)
+        self.redactor.register(config.hidden)
         self.config = config
         try:
             yield
@@ -589,7 +594,7 @@ class Session:
             agent,
             self.log,
             shared.store,
-            shared.redactor,
+            self.redactor,
             meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
             has_history=True,
             suspendable=True,
@@ -646,7 +651,7 @@ class Session:
 
     async def _start_agent(self, settings: SessionSettings, seed: Sequence[Message], *, resume: bool) -> Agent:
         # The agent's lines are logged and recorded from its start on, before these settings are stored.
-        self._shared.redactor.register(settings.hidden)
+        self.redactor.register(settings.hidden)
         try:
             return await self._agent.start(settings, seed, resume=resume)
         finally:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer, from_text, to_text
+from gateway.agents.environment import SECRET_NAMES, is_named
+from gateway.errors import AgentProblem
+from gateway.security.redaction import is_secret
 
 _SERVERS = "mcp servers"
 """Not the name of any option: those have no space."""
+_SECRET_NAMES = (*SECRET_NAMES, "*AUTH*", "*COOKIE*", "*CREDENTIAL*")
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class SessionSettings:
 
     `additional_directories` are the real paths of all folders that the session works in besides its working folder.
     `workspace_key` is the name of the key in whose workspace the session works; None for the workspace of the default keys.
-    Sessions that were stored before keys had workspaces have None.
+    Sessions that were stored before keys had workspaces have None. With `secrets_lost` the stored secrets and MCP servers cannot
+    be decrypted, and the session can run nothing.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -29,6 +34,7 @@ class SessionSettings:
     mcp_servers: tuple[McpServer, ...] = ()
     additional_directories: tuple[str, ...] = ()
     workspace_key: str | None = None
+    secrets_lost: bool = False
 
     @property
     def to_encrypt(self) -> dict[str, str]:
@@ -37,8 +43,23 @@ class SessionSettings:
 
     @property
     def hidden(self) -> list[str]:
-        """The values that must not appear in responses and logs."""
-        return [*self.secrets.values(), *(secret for server in self.mcp_servers for secret in server.secrets)]
+        """The values that must not appear in the session's responses and logs, without those that are short or simple."""
+        return [*(value for value in self.secrets.values() if is_secret(value, named=True)), *self._secrets_of_servers()]
+
+    def _secrets_of_servers(self) -> Iterator[str]:
+        for server in self.mcp_servers:
+            for name, value in (*server.env.items(), *server.headers.items()):
+                named = is_named(name, _SECRET_NAMES)
+                # A header has its key behind a word: `Bearer KEY`.
+                yield from (part for part in dict.fromkeys((value, *value.split())) if is_secret(part, named=named))
+
+    def require_secrets(self) -> None:
+        """Raise AgentProblem if the secrets are lost: the agent would run with the login of the gateway's user."""
+        if self.secrets_lost:
+            raise AgentProblem(
+                "the secret options and MCP servers of this session cannot be decrypted, because the gateway's encryption key is "
+                "missing or another one; restore the key (docs/operations.md), or create a new session"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the secrets, as JSON data."""
@@ -54,13 +75,16 @@ class SessionSettings:
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], secrets: Mapping[str, str]) -> SessionSettings:
+    def from_json(cls, data: Mapping[str, Any], secrets: Mapping[str, str] | None) -> SessionSettings:
+        """Return stored settings. `secrets` is None if they cannot be decrypted."""
+        lost, secrets = secrets is None, secrets or {}
         tools = None if data.get("tools") is None else tuple(ToolGrant(*grant) for grant in data["tools"])
         app_tools = None if data.get("app_tools") is None else tuple(ToolSpec(*tool) for tool in data["app_tools"])
         hidden = {name: value for name, value in secrets.items() if name != _SERVERS}
         servers = from_text(secrets[_SERVERS]) if _SERVERS in secrets else ()
         directories = tuple(data.get("additional_directories", ()))
-        return cls(dict(data.get("options", {})), hidden, tools, app_tools, servers, directories, data.get("workspace_key"))
+        options, workspace = dict(data.get("options", {})), data.get("workspace_key")
+        return cls(options, hidden, tools, app_tools, servers, directories, workspace, lost)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,13 @@ def base_url_hint(app: FastAPI, method: str, path: str) -> str | None:
     if matching:
         what = f"{method} {rest} is of AAP {' and '.join(matching)}, this is the base URL of AAP {here or _ROOT}"
         return f"{what}; set the client's base URL to {_bases(matching)}"
-    return f"AAP has the base URLs {_bases(_VERSIONS)}" if _below(path, "/aap") and here is None else None
+    return bases_hint(path)
+
+
+def bases_hint(path: str) -> str | None:
+    """Return all base URLs for a path below /aap that is below none of them; None for any other path."""
+    known = any(_below(path, module.BASE) for module in _VERSIONS.values())
+    return f"AAP has the base URLs {_bases(_VERSIONS)}" if _below(path, "/aap") and not known else None
 
 
 def _below(path: str, base: str) -> bool:

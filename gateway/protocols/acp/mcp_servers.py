@@ -16,11 +16,14 @@ from gateway.errors import BadRequest
 
 log = logging.getLogger(__name__)
 
+MAX_VALUES = 1000
+"""Limit of the variables and headers of a session's servers: each value is searched for in the session's errors."""
 AnyMcpServer = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
 
 
 def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> tuple[McpServer, ...]:
-    """Return the servers for the agent. Raises BadRequest for a transport that its CLI does not support.
+    """Return the servers for the agent. Raises BadRequest for a transport that its CLI does not support, and for more
+    than MAX_VALUES variables and headers.
 
     Which servers the configuration allows is checked by the session registry.
 
@@ -30,6 +33,8 @@ def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> 
     if converted and not agent.info.mcp:
         log.info("agent %s supports no MCP servers; the client's are ignored", agent.name)
         return ()
+    if (values := sum(len(server.env) + len(server.headers) for server in converted)) > MAX_VALUES:
+        raise BadRequest(f"mcpServers: {values} variables and headers are too many; a session has {MAX_VALUES} at most")
     for n, server in enumerate(converted):
         if server.transport not in agent.info.mcp:
             raise BadRequest(

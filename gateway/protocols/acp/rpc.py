@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from drivers.codecs.json_rpc import as_json
 from gateway.errors import BadRequest, Conflict, Forbidden, GatewayError, NotFound
-from gateway.security.redaction import Redactor
+from gateway.security.redaction import Redactor, current_redactor
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Client:
 
     async def respond_error(self, request_id: Id, error: RpcError) -> None:
         """Answer a request with an error. Its message is redacted and put on one line."""
-        body = {"code": error.code, "message": " ".join(self._redactor.clean(str(error)).split())}
+        body = {"code": error.code, "message": " ".join(current_redactor(self._redactor).clean(str(error)).split())}
         await self._write({"jsonrpc": "2.0", "id": request_id, "error": body})
 
     async def request(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ async def test_servers_that_are_forbidden_later_are_not_started(tmp_path: Path, 
         (McpServer("s", command="x", args=("--api-key=abc", "-k=1")), ["--api-key=***", "-k=1"]),
         (McpServer("s", command="x", args=("--header", "Authorization: Bearer abc")), ["--header", "***"]),
         (McpServer("s", command="x", args=("-c", "curl https://u:pw@h/?token=abc")), ["-c", "curl https://u:***@h/?token=***"]),
-        (McpServer("s", command="x", args=("--db=in-the-env",), env={"A": "in-the-env"}), ["--db=***"]),
+        (McpServer("s", command="x", args=("--db=in-the-env",), env={"A": "in-the-env"}), ["--db=in-the-env"]),
         (McpServer("s", command="x", args=("--level=info",), env={"A": "info"}), ["--level=info"]),
     ],
 )

@@ -104,6 +104,24 @@ async def test_ids_are_inherited_by_tasks() -> None:
     assert text.format(record("x")).endswith("[- -]: x")
 
 
+async def test_secrets_of_a_session_are_redacted_in_its_lines_only() -> None:
+    of_session = Redactor(Redactor())
+    of_session.register(["secret-of-session-1"])
+    audited = record("rm secret-of-session-1")
+    audited.audit = True
+
+    async def work() -> None:
+        bind_session_id("sess_1", of_session)
+        for formatter in formatters():
+            assert "rm ***" in formatter.format(record("rm secret-of-session-1"))
+            # A client must not be able to hide a decision.
+            assert "rm secret-of-session-1" in formatter.format(audited)
+
+    await asyncio.create_task(work())
+    for formatter in formatters():
+        assert "rm secret-of-session-1" in formatter.format(record("rm secret-of-session-1"))
+
+
 def test_line_breaks_in_messages_are_escaped() -> None:
     text, structured = formatters()
     for line in (text.format(record("a\n2026-11-20 INFO forged\r")), structured.format(record("a\nb"))):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.security.api_keys import NamedKeys
-from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, execute, expect_error, get_history, parse_frames, send_turn, session_body
 
 Json = dict[str, Any]
@@ -172,18 +172,18 @@ async def test_execute_is_rejected_for_an_agent_with_restricting_rules(
     assert (await execute(ruled.client, driver="free"))[-1]["kind"] == "session_end"
 
 
-async def test_audit_records_have_no_secrets_and_remain_after_the_session_is_deleted(
+async def test_audit_records_have_no_secrets_of_the_gateway_and_remain_after_the_session_is_deleted(
     ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     options = {
-        "scenario": write_scenario([shell("one", "git secret-value-1 " + "x" * 1000), {"text": "done"}]),
+        "scenario": write_scenario([shell("one", f"git {KEY} secret-value-1 " + "x" * 1000), {"text": "done"}]),
         "token": "secret-value-1",
     }
     session = (await create_session(ruled.client, options=options, grants=[CAREFUL]))["sessionId"]
     assert (await ruled.client.delete(f"/session/{session}")).status_code == 204
     [record] = await ruled.gateway.store.audit.newest(10, session)
     assert (record.session_id, record.agent, record.tool, record.outcome) == (session, "script", "shell", "allowed")
-    assert record.arguments.startswith('{"command": "git *** xxx') and len(record.arguments) == 500
+    assert record.arguments.startswith('{"command": "git *** secret-value-1 xxx') and len(record.arguments) == 500
     await ruled.gateway.store.audit.delete_before(record.at + 1)
     assert await ruled.gateway.store.audit.newest(10) == []
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
+from acp.schema import EnvVariable, McpServerStdio
+from cryptography.fernet import Fernet
 
-from gateway.security.redaction import HIDDEN, Redactor
+from drivers.contract.mcp_servers import McpServer
+from gateway.agents.configured_agents import Agents
+from gateway.config import parse
+from gateway.errors import AgentProblem, BadRequest
+from gateway.protocols.acp.mcp_servers import MAX_VALUES, mcp_servers_for
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.security.redaction import HIDDEN, MAX_OF_SESSION, Redactor
+from gateway.sessions.settings import SessionSettings
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, RunningGateway, gateway_config
+from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import (
     agent_processes,
     create_session,
     execute,
     expect_error,
+    get_history,
     get_session,
     send_turn,
     session_body,
@@ -144,20 +156,120 @@ async def test_prompts_and_secrets_are_not_in_process_arguments(portico: Running
         assert text not in answer["messages"][0]["content"]
 
 
-async def test_lost_encryption_key_loses_the_secrets_but_not_the_sessions(
-    daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
+def _remove(file: Path) -> None:
+    file.unlink()
+
+
+def _replace(file: Path) -> None:
+    file.write_bytes(Fernet.generate_key())
+
+
+def _damage(file: Path) -> None:
+    file.write_text("not a key")
+
+
+@pytest.mark.parametrize("change", [_remove, _replace, _damage])
+async def test_session_whose_secrets_cannot_be_decrypted_runs_nothing(
+    write_scenario: WriteScenario, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
-    await daemon.start()
-    name = write_scenario([{"text": "[{options.token}]"}])
-    async with daemon.client() as client:
-        session = (await create_session(client, options={"scenario": name, "token": OF_SESSION}))["sessionId"]
-    await daemon.stop()
-    (tmp_path / "data" / "vault-key").unlink()
-    await daemon.start()
-    async with daemon.client() as client:
-        assert (await send_turn(client, session, "x"))["messages"][0]["content"] == "[]"
-        again = await send_turn(client, session, "x", agent={"options": {"token": "another-one"}})
-        assert again["messages"][0]["content"] == "[another-one]"
+    config, key = gateway_config(tmp_path), tmp_path / "data" / "vault-key"
+    name = write_scenario([{"text": "[{options.token}]"}], [{"text": "[{options.token}]"}])
+    async with run_gateway(config) as portico:
+        session = (await create_session(portico.client, options={"scenario": name, "token": OF_SESSION}))["sessionId"]
+        plain = (await create_session(portico.client, "echo"))["sessionId"]
+    original = key.read_bytes()
+    change(key)
+    async with run_gateway(config) as portico:
+        client = portico.client
+        for agent in ({}, {"agent": {"options": {"token": "another-one"}}}, {"agent": {"options": {"scenario": name}}}):
+            text = await expect_error(client.post(f"/session/{session}", json={"messages": [user_message()], **agent}), 503)
+            assert "cannot be decrypted" in text and str(tmp_path) not in text
+        assert not await portico.gateway.store.runs.unfinished()
+        assert len(await get_history(client, session)) == 2
+        assert set((await client.get("/sessions")).json()["sessions"]) == {session, plain}
+        await send_turn(client, plain, "x")
+        registry, administrator = portico.gateway.sessions, ADMINISTRATOR
+        found = await registry.get(administrator, session)
+        with pytest.raises(AgentProblem, match="cannot be decrypted"):
+            await registry.create(administrator, found.agent, found.config, [])
+        with pytest.raises(AgentProblem, match="cannot be decrypted"):
+            await found.configure(replace(found.config, options={}))
+    # Nothing was encrypted with another key meanwhile.
+    key.write_bytes(original)
+    async with run_gateway(config) as portico:
+        assert (await send_turn(portico.client, session, "x"))["messages"][0]["content"] == f"[{OF_SESSION}]"
+        found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+        assert found.config.secrets == {"token": OF_SESSION}
+
+
+async def test_secrets_of_a_session_are_redacted_in_this_session_only(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    call = {"id": "c", "name": "shell", "input": {"command": f"rm {OF_SESSION}"}}
+    work = {"tool_call": call}, {"stop": {"reason": "error", "message": f"cannot rm {OF_SESSION}"}}
+    name = write_scenario([*work], [*work], [*work])
+    trusted = [{"name": "shell", "trust": True}]
+    own = await create_session(portico.client, options={"scenario": name, "token": OF_SESSION}, grants=trusted)
+    other = await create_session(portico.client, options={"scenario": name}, grants=trusted)
+    assert (own["error"], other["error"]) == (f"cannot rm {HIDDEN}", f"cannot rm {OF_SESSION}")
+    # Its client chooses a secret, and cannot hide by it what its agent does.
+    rows = await portico.gateway.store.audit.newest(10)
+    assert [json.loads(row.arguments) for row in rows] == [{"command": f"rm {OF_SESSION}"}] * 2
+    assert OF_SESSION in await expect_error(portico.client.get(f"/session/{OF_SESSION}"), 404)
+    # A secret of the gateway is redacted everywhere.
+    assert HIDDEN in await expect_error(portico.client.get(f"/session/{KEY}"), 404)
+
+
+async def test_caller_without_a_key_receives_no_path(tmp_path: Path) -> None:
+    agents = {"demo": {"driver": "echo", "env": {"VENDOR_API_KEY": "hunter2"}}}
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as portico:
+        assert "/zzz-***-zzz" in await expect_error(portico.client.get("/zzz-hunter2-zzz"), 404)
+        portico.client.headers["Authorization"] = "Bearer wrong-key"
+        for headers in ({}, {"Authorization": ""}):
+            portico.client.headers.update(headers)
+            answers = {
+                await expect_error(portico.client.request(method, path), 404)
+                for method in ("GET", "PUT", "PATCH")
+                for path in ("/zzz-hunter2-zzz", "/zzz-hunter3-zzz")
+            }
+            assert answers == {"not found here; /openapi.json lists every endpoint"}
+            paths = ("/aap/hunter2", "/aap/hunter3")
+            assert len({await expect_error(portico.client.get(path), 404) for path in paths}) == 1
+            assert await expect_error(portico.client.delete("/healthz"), 405) == (
+                "method not allowed here; /openapi.json lists every endpoint"
+            )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("LOG_LEVEL", "info", []),
+        ("COMMAND", "git status", []),
+        ("HINT", "there is no session 1234567890", []),
+        ("PORT", "127.0.0.1", []),
+        ("NAME", "production-cluster", []),
+        ("DATABASE_URL", "postgres://me:pw12345@host/x", ["postgres://me:pw12345@host/x"]),
+        ("API_KEY", "short-1", []),
+        ("API_KEY", "aaaaaaaaaaaa", []),
+        ("api_key", "hunter2-hunter2", ["hunter2-hunter2"]),
+        ("Authorization", "Bearer hunter2-hunter2", ["Bearer hunter2-hunter2", "hunter2-hunter2"]),
+    ],
+)
+def test_value_of_an_mcp_server_needs_length_and_variety_to_be_redacted(name: str, value: str, hidden: list[str]) -> None:
+    for server in (McpServer("s", env={name: value}), McpServer("s", "http", url="http://x", headers={name: value})):
+        assert SessionSettings(mcp_servers=(server,)).hidden == hidden
+    assert SessionSettings(secrets={"token": "info"}).hidden == []
+
+
+def test_redaction_of_a_session_is_bounded() -> None:
+    redactor = Redactor(Redactor())
+    redactor.register(f"value-{n:06}" for n in range(MAX_OF_SESSION + 10))
+    assert redactor.clean("value-000009 value-000010") == f"value-000009 {HIDDEN}"
+    server = McpServerStdio(
+        name="s", command="x", args=[], env=[EnvVariable(name=str(n), value="x") for n in range(MAX_VALUES + 1)]
+    )
+    with pytest.raises(BadRequest, match="1001 variables"):
+        mcp_servers_for([server], Agents(parse({})).get("claude"))
 
 
 def test_longest_secret_is_redacted_first() -> None:
@@ -173,4 +285,5 @@ async def test_json_escaped_secrets_are_redacted(portico: RunningGateway, write_
     }
     answer = await create_session(portico.client, options={**options, "token": secret})
     assert answer["error"] == HIDDEN
-    assert portico.gateway.redactor.clean(json.dumps({"key": secret})) == json.dumps({"key": HIDDEN})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, answer["sessionId"])
+    assert session.redactor.clean(json.dumps({"key": secret})) == json.dumps({"key": HIDDEN})
