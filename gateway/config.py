@@ -83,6 +83,9 @@ class LimitSettings(_Table):
     live_agents: int = Field(default=16, ge=1, strict=True)
     running_turns: int = Field(default=0, ge=0, strict=True)
     turns_per_key: int = Field(default=0, ge=0, strict=True)
+    connections_per_key: int = Field(default=512, ge=0, strict=True)
+    streams_per_key: int = Field(default=256, ge=0, strict=True)
+    sessions_per_key: int = Field(default=10_000, ge=0, strict=True)
 
 
 class StoreSettings(_Table):

@@ -12,6 +12,7 @@ import uvicorn
 
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolServer
+from gateway.connection_limits import HeaderLimitProtocol
 from gateway.embedded_server import EmbeddedServer
 from gateway.mcp.agent_endpoints import Endpoint, Endpoints
 from gateway.security.redaction import Redactor
@@ -60,7 +61,7 @@ class Listener(EmbeddedServer):
         # The keep-alive time is long, because a client may send its next request while an idle connection is closed.
         super().__init__(
             uvicorn.Config(
-                app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+                app, http=HeaderLimitProtocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
                 timeout_keep_alive=24 * 3600, timeout_graceful_shutdown=1,
             ),
             max_connections,

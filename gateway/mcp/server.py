@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from mcp.types import (
     ToolAnnotations,
 )
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
@@ -31,6 +33,7 @@ from drivers.contract.driver_info import ToolSpec
 from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks, parse_data_uri
 from drivers.contract.tool_server import ToolResponse
 from gateway import __version__
+from gateway.body_limit import BodyLimit
 from gateway.mcp.agent_endpoints import Endpoint, Endpoints
 
 log = logging.getLogger(__name__)
@@ -43,6 +46,8 @@ PROGRESS_INTERVAL = 10.0
 """Seconds between two progress notifications of a pending call, for agents that request them.
 
 The stream has a comment every 15 s besides: node's fetch aborts a response without data after a minute (gemini 0.61.0)."""
+REFUSED = {"WWW-Authenticate": "Bearer", "Connection": "close"}
+"""Headers for a client without a token. Its connection is closed: those of agents may be idle for long."""
 ALLOWED_HOSTS = ["127.0.0.1:*", "localhost:*", "[::1]:*"]
 
 
@@ -62,13 +67,16 @@ class McpApp:
         endpoint = self._endpoints.find(token.strip()) if scheme.lower() == "bearer" else None
         if endpoint is None:
             text = "the token is unknown, or its session has ended; only an agent that the gateway has started has one"
-            return await _refuse(401, text)(scope, receive, send)
+            return await _refuse(401, text, REFUSED)(scope, receive, send)
         if scope["path"].rstrip("/") != PATH:
             return await _refuse(404, f"unknown path; the server's only path is {PATH}")(scope, receive, send)
         server = self._servers.get(endpoint)
         if server is None:
             server = self._servers[endpoint] = McpServer(endpoint)
-        await server.handle(scope, receive, send)
+        try:
+            await BodyLimit(server.handle, MAX_CALL_BYTES, "a tool call")(scope, receive, send)
+        except HTTPException as error:
+            await _refuse(error.status_code, error.detail, error.headers)(scope, receive, send)
 
     async def close(self) -> None:
         """Wait until all servers have ended. Their endpoints must be closed."""
@@ -149,6 +157,5 @@ def _content(content: Content) -> list[Any]:
     return converted
 
 
-def _refuse(status: int, text: str) -> JSONResponse:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+def _refuse(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": text}, status, headers)

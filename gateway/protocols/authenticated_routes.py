@@ -1,20 +1,39 @@
-"""Authentication of routes by a bearer key, for every protocol. It comes before any other check of a request."""
+"""Authentication of routes by a bearer key, for every protocol. It comes before any other check of a request.
+
+The quotas of the key hold until the response is sent.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
+from pydantic_core import from_json
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
 
+from gateway.errors import TooMany, Unauthorized
+from gateway.gateway import Gateway
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
 from gateway.protocols.route_metadata import SECURITY_REQUIREMENT
 from gateway.protocols.sse import until_unauthorized
-from gateway.security.authentication import Authenticator, Caller
+from gateway.security.authentication import Caller
+from gateway.security.quotas import RequestQuotas
+
+MAX_UNAUTHENTICATED_BODY = 1024 * 1024
+"""Bytes of a body that is read to find a key in it. JSON is nested about 200 deep at most (json_bodies.py)."""
+UNAUTHENTICATED_BODY_SECONDS = 10.0
+"""Seconds in which such a body must arrive, the wait for others included."""
 
 
-def authenticated_route(auth: Authenticator) -> type[APIRoute]:
-    """Return a route class for `APIRouter`. Its routes answer 401 to requests without a valid key, before anything else."""
+def authenticated_route(gateway: Gateway, body_field: str | None = None) -> type[APIRoute]:
+    """Return a route class for `APIRouter`. Its routes answer 401 to requests without a valid key, before anything else.
+
+    The key is in the Authorization header. Without a valid one there, it may be in the field `body_field` of a small JSON body.
+    """
 
     class AuthenticatedRoute(StrictJsonRoute):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -26,18 +45,96 @@ def authenticated_route(auth: Authenticator) -> type[APIRoute]:
             handler = super().get_route_handler()
 
             async def authenticated(request: Request) -> Response:
-                header = request.headers.get("authorization")
-                caller = request.state.caller = auth.check(header)
-                response = await handler(request)
-                # Only named keys can be revoked while the daemon runs.
-                return response if caller.name is None else until_unauthorized(response, lambda: auth.check(header))
+                header, token = request.headers.get("authorization"), None
+                try:
+                    caller = gateway.auth.check(header)
+                except Unauthorized:
+                    if body_field is None:
+                        raise
+                    body = await _unauthenticated_body(gateway, request)
+                    token = _field(body, body_field)
+                    caller = gateway.auth.check(header, token)
+                    request = Request(request.scope, _with_body(body, request.receive))
+                quotas = RequestQuotas(gateway.quotas, caller.name)
+                request.state.caller, request.state.quotas = caller, quotas
+                try:
+                    response = await handler(request)
+                except BaseException:
+                    quotas.release()
+                    raise
+                if caller.name is not None:
+                    # Only named keys can be revoked while the daemon runs.
+                    response = until_unauthorized(response, partial(gateway.auth.check, header, token))
+                # FastAPI only calls it.
+                return _Counted(response, quotas)  # type: ignore[return-value]
 
             return authenticated
 
     return AuthenticatedRoute
 
 
-def public_route(auth: Authenticator) -> type[APIRoute]:
+class _Counted:
+    """A response that releases the quotas of its request when it is sent."""
+
+    def __init__(self, response: Response, quotas: RequestQuotas) -> None:
+        self._response, self._quotas = response, quotas
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._response(scope, receive, send)
+        finally:
+            self._quotas.release()
+
+
+async def _unauthenticated_body(gateway: Gateway, request: Request) -> bytes:
+    """Read a body whose sender is not known yet. Raises Unauthorized, TooMany or HTTPException."""
+    too_large = Unauthorized(
+        f"no valid API key in the Authorization header, and without one a body may have {MAX_UNAUTHENTICATED_BODY} bytes: send "
+        "'Authorization: Bearer KEY'; `portico key` prints the key"
+    )
+    content_length = request.headers.get("content-length", "0")
+    if content_length.isdigit() and int(content_length) > MAX_UNAUTHENTICATED_BODY:
+        raise too_large
+    body, reading = bytearray(), False
+    try:
+        async with asyncio.timeout(UNAUTHENTICATED_BODY_SECONDS), gateway.unauthenticated_bodies:
+            reading = True
+            while True:
+                message = await request.receive()
+                body += message.get("body", b"")
+                if len(body) > MAX_UNAUTHENTICATED_BODY:
+                    raise too_large
+                if not message.get("more_body"):
+                    return bytes(body)
+    except TimeoutError:
+        if not reading:
+            raise TooMany("too many requests with the key in the body; send it in the Authorization header") from None
+        text = (
+            f"the body did not arrive within {UNAUTHENTICATED_BODY_SECONDS:g} seconds; send the key in the Authorization header"
+        )
+        raise HTTPException(408, text, {"Connection": "close"}) from None
+
+
+def _field(body: bytes, name: str) -> str | None:
+    try:
+        data = from_json(body, allow_inf_nan=False)
+    except ValueError:
+        return None
+    found = data.get(name) if isinstance(data, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that begins with the body that was read."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return first.pop() if first else await receive()
+
+    return replayed
+
+
+def public_route(gateway: Gateway) -> type[APIRoute]:
     """Return a route class for `APIRouter`. Its routes need no key, but answer 401 to a request with one that is not valid."""
 
     class PublicRoute(APIRoute):
@@ -47,7 +144,7 @@ def public_route(auth: Authenticator) -> type[APIRoute]:
             async def checked(request: Request) -> Response:
                 header = request.headers.get("authorization")
                 if header is not None:
-                    auth.check(header)
+                    gateway.auth.check(header)
                 return await handler(request)
 
             return checked
@@ -61,5 +158,12 @@ async def _caller(request: Request) -> Caller:
     return found
 
 
+async def _quotas(request: Request) -> RequestQuotas:
+    found: RequestQuotas = request.state.quotas
+    return found
+
+
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 """The type of a parameter of an authenticated endpoint that receives the caller."""
+CurrentQuotas = Annotated[RequestQuotas, Depends(_quotas)]
+"""The type of a parameter of an authenticated endpoint that receives what the request holds of its key's quotas."""

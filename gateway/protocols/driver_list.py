@@ -65,7 +65,7 @@ class DriversResponse(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the route of a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway.auth))
+    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
 
     @routes.get("/v1/drivers", openapi_extra=EXAMPLES)
     async def drivers() -> DriversResponse:

@@ -6,7 +6,6 @@ Frames are `data: {"kind": …}` without an `event:` line, as on the manual's pa
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
 
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,9 +27,9 @@ from drivers.contract.events import (
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.json_bodies import StrictJsonRoute
-from gateway.protocols.route_metadata import SECURITY_REQUIREMENT, EventStreamMetadata, openapi_extra
-from gateway.protocols.sse import event_stream, until_unauthorized
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
+from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
+from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.security.authentication import Caller
@@ -82,21 +81,20 @@ class ExecuteRequest(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the route of a gateway."""
-    routes = APIRouter(tags=["OutputEvent gateway"], route_class=StrictJsonRoute)
+    routes = APIRouter(tags=["OutputEvent gateway"], route_class=authenticated_route(gateway, "auth_token"))
 
-    @routes.post("/v1/execute", response_class=Response, openapi_extra={**SECURITY_REQUIREMENT, **EXAMPLES})
+    @routes.post("/v1/execute", response_class=Response, openapi_extra=EXAMPLES)
     async def execute(
         request: ExecuteRequest,
-        authorization: str | None = Header(default=None, include_in_schema=False),
+        caller: CurrentCaller,
+        quotas: CurrentQuotas,
         last_event_id: int | None = Header(default=None, ge=0, description="Number the frames, and begin after this one."),
     ) -> Response:
         """Run a task and stream its events until `session_end`. The run goes on if the client disconnects."""
-        caller = gateway.auth.check(authorization, request.auth_token)
+        quotas.take_stream()
         task = Task(request.driver, request.task, request.model, caller.name)
         turn = await gateway.tasks.execute(task, _idempotency_key(request, caller))
-        stream = event_stream(_frames(turn, last_event_id), gateway.keep_alive)
-        check = partial(gateway.auth.check, authorization, request.auth_token)
-        return stream if caller.name is None else until_unauthorized(stream, check)
+        return event_stream(_frames(turn, last_event_id), gateway.keep_alive)
 
     return routes
 

@@ -43,7 +43,7 @@ class NotReady(BaseModel):
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
     public = APIRouter()
-    metrics_routes = public if gateway.settings.server.open_metrics else APIRouter(route_class=authenticated_route(gateway.auth))
+    metrics_routes = public if gateway.settings.server.open_metrics else APIRouter(route_class=authenticated_route(gateway))
 
     @public.get("/healthz", openapi_extra=openapi_extra(responses={200: {"status": "ok", "version": __version__}}))
     async def health() -> Health:

@@ -46,6 +46,11 @@ class AdmissionControl:
         self._closing = False
 
     @property
+    def sessions_per_key(self) -> int:
+        """How many stored sessions one key may have; 0 for any number."""
+        return self._limits.sessions_per_key
+
+    @property
     def occupants(self) -> list[Occupant]:
         """All that hold something."""
         return list(self._occupants.values())

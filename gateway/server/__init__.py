@@ -1,4 +1,4 @@
-"""The HTTP server: the FastAPI app, the daemon's lifecycle, access log, Host and Origin checks, the body limit, OpenAPI.
+"""The HTTP server: the FastAPI app, the daemon's lifecycle, access log, Host and Origin checks, OpenAPI.
 
 It knows no protocol's paths and message formats.
 """

@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gateway import __version__
+from gateway.body_limit import BodyLimit
 from gateway.config import ServerSettings
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.gateway import Gateway
@@ -27,7 +28,6 @@ from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
-from gateway.server.body_limit import BodyLimit
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
 from gateway.server.openapi import openapi_document
 
@@ -72,7 +72,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
 
 def _add_openapi(app: FastAPI, gateway: Gateway) -> None:
     document = cache(lambda: openapi_document(app))
-    router = APIRouter(route_class=authenticated_route(gateway.auth))
+    router = APIRouter(route_class=authenticated_route(gateway))
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:

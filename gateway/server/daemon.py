@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.config import Settings
+from gateway.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
 from gateway.embedded_server import BoundedServer, listening_address
 from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
@@ -28,7 +29,6 @@ from gateway.security.loopback import check_key_lengths, check_no_auth
 from gateway.security.process_inspection import deny_process_inspection
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
-from gateway.server.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
 from gateway.server.data_dir_lock import data_dir_lock
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -16,7 +17,7 @@ from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, Forbidden, NotFound
+from gateway.errors import AgentProblem, Forbidden, NotFound, TooMany
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
@@ -52,6 +53,9 @@ class Sessions:
         self._sleep_timers: dict[str, asyncio.TimerHandle] = {}
         self._sleep_after = sleep_after
         self._closing = False
+        self._counting = asyncio.Lock()
+        self._counts: dict[str | None, int] = {}
+        """The number of stored sessions of a key that has created one, those that are being created included."""
 
     async def create(
         self,
@@ -69,10 +73,23 @@ class Sessions:
         A history that ends in calls without results waits for their answers, unless `wait_for_calls` is false: a user message
         follows it at once. `copied` is the id of another session, and how many of its messages come before these.
 
-        Raises ShuttingDown.
+        Raises ShuttingDown, TooMany, and AgentProblem if the settings' secrets are lost.
         """
         self._admission.refuse_if_closing()
         config.require_secrets()
+        async with self._counted(caller):
+            return await self._create(caller, agent, config, history, key, wait_for_calls, copied)
+
+    async def _create(
+        self,
+        caller: Caller,
+        agent: ConfiguredAgent,
+        config: SessionSettings,
+        history: Sequence[Message],
+        key: IdempotencyKey | None,
+        wait_for_calls: bool,
+        copied: tuple[str, int] | None,
+    ) -> Session:
         redactor = self._redactor_of(config)
         record = SessionRecord(
             f"sess_{uuid.uuid4().hex}",
@@ -107,6 +124,25 @@ class Sessions:
             allowed = allowed_servers(agent.settings, servers)
             denied = [server for server in servers if server not in allowed]
             await self._shared.audit_mcp_servers(session_id, agent.name, denied, denied=str(error))
+            raise
+
+    @asynccontextmanager
+    async def _counted(self, caller: Caller) -> AsyncIterator[None]:
+        """Count one session more for the caller's key, unless the body fails. Raises TooMany."""
+        limit, owner = self._admission.sessions_per_key, caller.name
+        if not limit:
+            yield
+            return
+        async with self._counting:
+            if owner not in self._counts:
+                self._counts[owner] = await self._store.sessions.count(owner)
+        if self._counts[owner] >= limit:
+            raise TooMany(f"this key has {limit} sessions, and no more may be (limits.sessions_per_key); delete some")
+        self._counts[owner] += 1
+        try:
+            yield
+        except BaseException:
+            self._counts[owner] -= 1
             raise
 
     async def get(self, caller: Caller, session_id: str) -> Session:
@@ -200,6 +236,8 @@ class Sessions:
     async def _delete(self, session: Session) -> None:
         # First, since it may fail: a deletion that is refused changes nothing.
         await session.delete_stored()
+        if session.owner in self._counts:
+            self._counts[session.owner] -= 1
         async with session.lock:
             try:
                 await session.stop("the session was deleted", forget=True)

@@ -68,6 +68,11 @@ class SessionRepository:
 
         return await self._database.read(rows)
 
+    async def count(self, owner: str | None) -> int:
+        """Returns how many sessions the key of this name has; None for the default keys."""
+        query = select(func.count()).select_from(schema.sessions).where(schema.sessions.c.owner == owner)
+        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
     async def update(self, session_id: str, **values: Any) -> None:
         """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`."""
         if "config" in values:

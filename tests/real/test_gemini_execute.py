@@ -53,6 +53,11 @@ async def test_tools_without_permission(gemini: Gemini, running: RunningGateway)
     assert not (gemini.work / "made.txt").exists()
 
 
+async def test_model_that_begins_with_a_dash_is_no_flag(gemini: Gemini, running: RunningGateway) -> None:
+    await execute(running, "[[run:touch made.txt]]", model="--yolo")
+    assert not (gemini.work / "made.txt").exists()
+
+
 async def test_tools_with_the_argument_yolo(gemini: Gemini) -> None:
     gemini.agent["args"] = ["--yolo"]
     async with gemini.gateway() as running:

@@ -15,7 +15,7 @@ from gateway.protocols.aap import examples
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import CancelResponse
 from gateway.protocols.aap.turn_frames import Position, StreamView
-from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
 from gateway.protocols.sse import event_stream
 from gateway.sessions.session import Session
 
@@ -39,6 +39,7 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
     @routes.get(session_path + "/events", response_class=Response, openapi_extra=examples.FOLLOW_EVENTS)
     async def events(
         caller: CurrentCaller,
+        quotas: CurrentQuotas,
         session_id: str,
         after: AfterQuery = None,
         last_event_id: LastEventId = None,
@@ -46,6 +47,7 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
         until: UntilQuery = None,
     ) -> Response:
         """Follow a session's events over all its turns. Without a number: the turn under way from its start, then what comes."""
+        quotas.take_stream()
         session = await gateway.sessions.get(caller, session_id)
         seen = _position(session, last_event_id or after)
         view = StreamView(whole=stream == "message", seen=seen, others=True)

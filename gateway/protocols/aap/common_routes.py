@@ -16,4 +16,4 @@ PAGE = 100
 
 def version_routers(gateway: Gateway) -> tuple[APIRouter, APIRouter]:
     """Return a router for routes that need no key, and one for those that do. Both answer 401 to a wrong key."""
-    return APIRouter(route_class=public_route(gateway.auth)), APIRouter(route_class=authenticated_route(gateway.auth))
+    return APIRouter(route_class=public_route(gateway)), APIRouter(route_class=authenticated_route(gateway))

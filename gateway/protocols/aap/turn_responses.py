@@ -19,10 +19,11 @@ from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, St
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
-from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
+from gateway.security.quotas import RequestQuotas
 from gateway.sessions.session import Session
 from gateway.store import KeyRecord
 
@@ -34,8 +35,8 @@ Started = tuple[Session, Turn]
 class Exchange:
     """The headers of a request for a turn."""
 
-    def __init__(self, http: Request, caller: Caller, key: str | None, seen: Position | None) -> None:
-        self._http, self._caller, self._key, self._seen = http, caller, key, seen
+    def __init__(self, http: Request, caller: Caller, quotas: RequestQuotas, key: str | None, seen: Position | None) -> None:
+        self._http, self._caller, self._quotas, self._key, self._seen = http, caller, quotas, key, seen
 
     def idempotency_key(self, operation: str, request: WireModel) -> IdempotencyKey | None:
         """The request's key, if it has one; keys of other callers and operations are other keys, whatever their text."""
@@ -45,6 +46,7 @@ class Exchange:
 
     async def create(self, gateway: Gateway, request: CreateSessionRequest) -> Response:
         """Make a session and answer its last user message."""
+        self._take_stream(request)
         key, caller = self.idempotency_key("create", request), self._caller
 
         async def start() -> Started:
@@ -63,6 +65,7 @@ class Exchange:
 
     async def turn(self, gateway: Gateway, session_id: str, request: TurnRequest, tools: Sequence[Tool] | None) -> Response:
         """Start or continue a session's run."""
+        self._take_stream(request)
         session = await gateway.sessions.get(self._caller, session_id)
         key = self.idempotency_key(f"turn {session.id}", request)
 
@@ -72,6 +75,10 @@ class Exchange:
             return session, await session.submit(message)
 
         return await self._respond(gateway, await self._once(gateway, key, start), request)
+
+    def _take_stream(self, request: TurnFields) -> None:
+        if request.stream != "none":
+            self._quotas.take_stream()
 
     async def _disconnected(self) -> None:
         """Return when the client's connection is gone."""
@@ -138,11 +145,15 @@ SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the
 
 
 async def _exchange(
-    http: Request, caller: CurrentCaller, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None
+    http: Request,
+    caller: CurrentCaller,
+    quotas: CurrentQuotas,
+    idempotency_key: KeyHeader = None,
+    last_event_id: SeenHeader = None,
 ) -> Exchange:
     # Async like the caller's (protocols/authenticated_routes.py), for the same reason.
     seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
-    return Exchange(http, caller, idempotency_key, seen)
+    return Exchange(http, caller, quotas, idempotency_key, seen)
 
 
 ExchangeOf = Annotated[Exchange, Depends(_exchange)]

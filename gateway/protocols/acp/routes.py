@@ -9,14 +9,14 @@ from gateway.gateway import Gateway
 from gateway.protocols.acp import examples
 from gateway.protocols.acp.transport.http import HttpClients
 from gateway.protocols.acp.transport.websocket import WebSockets
-from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
 
 PATH = "/acp/{agent}"
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of both transports. Their connections are closed when the gateway closes."""
-    routes = APIRouter(tags=["ACP"], route_class=authenticated_route(gateway.auth))
+    routes = APIRouter(tags=["ACP"], route_class=authenticated_route(gateway))
     clients, sockets = HttpClients(gateway), WebSockets(gateway)
     gateway.close_last += [clients.close, sockets.close]
 
@@ -26,8 +26,9 @@ def router(gateway: Gateway) -> APIRouter:
         return await clients.post(agent, caller, request)
 
     @routes.get(PATH, response_class=Response, responses=examples.NO_STREAM, openapi_extra=examples.LISTEN)
-    async def acp_stream(agent: str, caller: CurrentCaller, request: Request) -> Response:
+    async def acp_stream(agent: str, caller: CurrentCaller, quotas: CurrentQuotas, request: Request) -> Response:
         """Stream the messages of a connection, or with Acp-Session-Id those of a session."""
+        quotas.take_stream()
         return await clients.get(agent, caller, request)
 
     @routes.delete(PATH, status_code=202, response_class=Response, openapi_extra=examples.HEADERS)

@@ -15,10 +15,12 @@ import pytest
 
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
+from gateway import body_limit, connection_limits
 from gateway.mcp import server as mcp_server
 from gateway.mcp.listener import McpHost
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY
+from tests.gateway.raw_http import send_raw
 
 TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {"n": {"type": "number"}}})
 INITIALIZE = {
@@ -170,3 +172,23 @@ def test_gateway_does_not_import_mcp_and_acp_at_start() -> None:
     code = "import sys, gateway.server.app, gateway.gateway; print(*[name for name in ('mcp', 'acp') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+async def test_listener_has_the_limits_of_the_main_port(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_limit, "BODY_SECONDS", 0.05)
+    server = await host.open([TOOL])
+    key = f"Authorization: Bearer {server.token}\r\n".encode()
+    head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: */*\r\n"
+    size, count = connection_limits.MAX_HEAD_BYTES, connection_limits.MAX_HEADERS
+    for more in (b"X: " + b"x" * size + b"\r\n", b"".join(b"X%d: x\r\n" % n for n in range(count))):
+        for authorization in (b"", key):
+            assert (await send_raw(server.url, head + authorization + more + b"\r\n"))[0] == 431
+    # A client without a token gets its response before its body has arrived, and is closed.
+    status, got = await send_raw(server.url, head + b"Content-Length: 40000000\r\n\r\n{")
+    assert (status, b"connection: close" in got.lower()) == (401, True)
+    status, got = await send_raw(server.url, head + key + b"Content-Length: 40000000\r\n\r\n{")
+    assert (status, b"connection: close" in got.lower()) == (408, True), got
+    assert (await send_raw(server.url, head + key + b"Content-Length: 400000000\r\nConnection: close\r\n\r\n"))[0] == 413
+    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.05)
+    for pieces in ([], [head]):
+        assert (await send_raw(server.url, *pieces))[0] == 408

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gateway.server import connection_limits as limits
+from gateway import connection_limits as limits
 from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import create_session

@@ -1,4 +1,4 @@
-"""The undocumented parts of uvicorn and httptools that are used exist as gateway/server/connection_limits.py uses them.
+"""The undocumented parts of uvicorn and httptools that are used exist as gateway/connection_limits.py uses them.
 
 That the limits work is tested in tests/gateway/server/test_header_limits.py and
 tests/gateway/protocols/acp/test_transport_limits.py, the exit code after a signal in tests/gateway/server/test_daemon.py.
@@ -25,8 +25,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
+from gateway.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
 from gateway.embedded_server import EmbeddedServer, listening_address
-from gateway.server.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 

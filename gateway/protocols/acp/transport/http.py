@@ -89,8 +89,11 @@ class HttpClients:
         self._gateway.agents.get(agent)
         if not isinstance(message.get("id"), int | str):
             raise BadRequest("id: initialize is a request; its id must be a number or a string")
-        client = HttpClient(await connection_class(), self._gateway, agent, caller)
+        connection_type = await connection_class()
+        release = self._gateway.quotas.connections.take(caller.name)
+        client = HttpClient(connection_type, self._gateway, agent, caller)
         self._clients[client.id] = client
+        client.released = release
         self._record_use(client, request)
         if self._checks is None or self._checks.done():
             self._checks = asyncio.create_task(self._check_clients(), name="check ACP clients over HTTP")
@@ -115,6 +118,7 @@ class HttpClients:
 
     async def _disconnect(self, client: HttpClient) -> None:
         self._clients.pop(client.id, None)
+        client.released()
         client.end()
         await client.connection.close()
 

@@ -89,12 +89,14 @@ class HttpClient:
     """A connection and its streams.
 
     `caller` is who created it: no other caller may use it. `check_key` raises Unauthorized once the caller's API key is revoked.
+    `released` gives the connection back to the quota of the key.
     """
 
     def __init__(self, connection_type: type[Connection], gateway: Gateway, agent: str, caller: Caller) -> None:
         self.id, self.caller, self.agent = uuid.uuid4().hex, caller, agent
         self.connection = connection_type(gateway, agent, caller, self.send)
         self.check_key: Callable[[], object] = lambda: None
+        self.released: Callable[[], None] = lambda: None
         self.last_used = time.monotonic()
         self.closed = False
         self._own = Stream()

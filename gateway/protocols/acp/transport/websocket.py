@@ -20,6 +20,7 @@ from gateway.errors import GatewayError, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.transport.lazy_import import connection_class
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
+from gateway.security.authentication import Caller
 
 if TYPE_CHECKING:
     pass
@@ -49,8 +50,17 @@ class WebSockets:
         try:
             caller = check_key()
             self._gateway.agents.get(agent)
+            release = self._gateway.quotas.connections.take(caller.name)
         except GatewayError as error:
             return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status))
+        try:
+            await self._serve_client(agent, socket, subprotocol, caller, check_key)
+        finally:
+            release()
+
+    async def _serve_client(
+        self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object]
+    ) -> None:
         connection_type = await connection_class()
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)

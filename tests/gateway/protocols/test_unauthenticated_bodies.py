@@ -1,0 +1,90 @@
+"""`/v1/execute` takes a key in its body: what a caller can cause before the key is known is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import pytest
+
+from gateway.protocols import authenticated_routes as limits
+from tests.daemon import KEY, RunningGateway
+from tests.gateway.raw_http import connect, send_raw
+from tests.gateway.requests import expect_error, parse_output_events, wait_until
+
+HEAD = b"POST /v1/execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+TASK = {"driver": "echo", "task": "x"}
+
+
+@pytest.mark.parametrize("key", [b"", b"Authorization: Bearer wrong-key\r\n"])
+async def test_large_body_is_refused_before_it_is_sent(portico: RunningGateway, key: bytes) -> None:
+    for size in (limits.MAX_UNAUTHENTICATED_BODY + 1, 48 * 1024 * 1024):
+        reader, writer = await connect(portico.url)
+        writer.write(HEAD + key + b"Content-Length: %d\r\n\r\n" % size)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 401 ") and b"www-authenticate: Bearer" in head
+
+
+async def test_large_body_without_a_length_is_refused(portico: RunningGateway) -> None:
+    chunk = b"%x\r\n%b\r\n" % (64 * 1024, b"x" * 64 * 1024)
+    reader, writer = await connect(portico.url)
+    writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 17)
+    assert b" 401 " in await asyncio.wait_for(reader.readline(), 60)
+    writer.close()
+
+
+async def test_key_in_the_body_is_found_in_a_small_body_only(portico: RunningGateway) -> None:
+    del portico.client.headers["Authorization"]
+    small = {**TASK, "auth_token": KEY, "task": "x" * (limits.MAX_UNAUTHENTICATED_BODY - 1000)}
+    assert (await portico.client.post("/v1/execute", json=small)).status_code == 200
+    large = {**TASK, "auth_token": KEY, "task": "x" * limits.MAX_UNAUTHENTICATED_BODY}
+    assert "1048576 bytes" in await expect_error(portico.client.post("/v1/execute", json=large), 401)
+    headers = {"Authorization": f"Bearer {KEY}"}
+    answer = await portico.client.post("/v1/execute", json={**large, "auth_token": None}, headers=headers)
+    assert parse_output_events(answer.text)[0]["text"] == large["task"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[" * 10_000,
+        b'"x"',
+        b'{"task": "x"}',
+        b'{"auth_token": 7}',
+        b'{"auth_token": "wrong"}',
+        b'{"auth_token": "%b", "x": %b%b}' % (KEY.encode(), b"[" * 300, b"]" * 300),
+    ],
+)
+async def test_body_without_a_key_is_not_checked_further(portico: RunningGateway, body: bytes) -> None:
+    del portico.client.headers["Authorization"]
+    for content_type in ("application/json", "text/plain"):
+        answer = await portico.client.post("/v1/execute", content=body, headers={"Content-Type": content_type})
+        assert (answer.status_code, "portico key" in answer.json()["error"]) == (401, True)
+
+
+async def test_slow_body_ends(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNAUTHENTICATED_BODY_SECONDS", 0.1)
+    status, got = await send_raw(portico.url, HEAD + b'Content-Length: 100\r\n\r\n{"auth_token"')
+    assert (status, b"connection: close" in got.lower()) == (408, True)
+
+
+async def test_few_bodies_are_read_at_the_same_time(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            _, writer = await connect(portico.url)
+            stack.callback(writer.close)
+            writer.write(HEAD + b"Content-Length: 100\r\n\r\n{")
+        await wait_until(portico.gateway.unauthenticated_bodies.locked)
+        monkeypatch.setattr(limits, "UNAUTHENTICATED_BODY_SECONDS", 0.05)
+        body = {**TASK, "auth_token": KEY}
+        refused = await portico.client.post("/v1/execute", json=body, headers={"Authorization": ""})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        # A key in the header does not wait for them.
+        assert (await portico.client.post("/v1/execute", json=body)).status_code == 200
+    monkeypatch.undo()
+    answer = await portico.client.post("/v1/execute", json=body, headers={"Authorization": ""})
+    assert answer.status_code == 200, json.dumps(answer.text)

@@ -1,0 +1,47 @@
+"""Slow bodies and idle connections end, on the main port."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway import body_limit
+from gateway.server import daemon
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.gateway.raw_http import connect, send_raw
+
+HEADERS = f"Host: localhost\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n".encode()
+REQUESTS = [b"POST /v1/execute", b"POST /session/sess_x", b"PUT /session", b"POST /acp/echo", b"POST /aap/v3/sessions"]
+
+
+@pytest.mark.parametrize("request_line", REQUESTS)
+async def test_slow_body_gets_408_and_its_connection_ends(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, request_line: bytes
+) -> None:
+    monkeypatch.setattr(body_limit, "BODY_SECONDS", 0.05)
+    status, got = await send_raw(
+        portico.url, request_line + b" HTTP/1.1\r\n" + HEADERS + b"Content-Length: 20000000\r\n\r\n{", b" "
+    )
+    assert status == 408
+    assert b"connection: close" in got.lower() and b"did not arrive" in got
+
+
+async def test_body_that_arrives_fast_enough_may_take_longer(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_limit, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(body_limit, "MIN_RATE", 1)
+    reader, writer = await connect(portico.url)
+    body = b'{"driver": "echo", "task": "hello, this is a task"}'
+    writer.write(b"POST /v1/execute HTTP/1.1\r\n" + HEADERS + b"Content-Length: %d\r\n\r\n" % len(body) + body[:-1])
+    await asyncio.sleep(0.1)
+    writer.write(body[-1:])
+    assert b" 200 " in await asyncio.wait_for(reader.readline(), 60)
+    writer.close()
+
+
+async def test_idle_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "KEEP_ALIVE", 0.05)
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        status, _ = await send_raw(portico.url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert status == 200
