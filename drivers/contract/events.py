@@ -74,7 +74,10 @@ class ToolResult(Event):
 
 class DeniedResult(ToolResult):
     """The result of a call that a driver has denied without asking the client. Policy enforcement records the denial in the audit
-    and passes it on as a ToolResult."""
+    and passes it on as a ToolResult: what is stored, and what a client gets."""
+
+    def tool_result(self) -> ToolResult:
+        return ToolResult(**dict(self))
 
 
 class Subagent(Event):

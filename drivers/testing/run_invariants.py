@@ -7,7 +7,18 @@ from collections.abc import Callable, Sequence
 
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
 from drivers.contract.errors import AgentGone
-from drivers.contract.events import AwaitedCall, Awaiting, Error, Event, OutputEvent, SessionEnd, ToolCall, ToolResult, decode
+from drivers.contract.events import (
+    AwaitedCall,
+    Awaiting,
+    DeniedResult,
+    Error,
+    Event,
+    OutputEvent,
+    SessionEnd,
+    ToolCall,
+    ToolResult,
+    decode,
+)
 from drivers.testing.check_outcome import Failed
 
 REFUSED = "refused by the conformance check"
@@ -63,7 +74,8 @@ def refuse_odd(events: Sequence[object], where: str) -> None:
     for event in events:
         if not isinstance(event, Event):
             raise Failed(f"{where} gave {event!r:.200}; it must give OutputEvents (drivers/contract/events.py)")
-        if decode(event.encode()) != event:
+        stored = event.tool_result() if isinstance(event, DeniedResult) else event
+        if decode(event.encode()) != stored:
             raise Failed(f"{where} gave {event!r:.200}, which is not the same after it was stored and read back")
 
 

@@ -73,7 +73,7 @@ class PolicyEnforcer:
                 self._call(event, enforced)
             elif isinstance(event, DeniedResult):
                 self._record(event.tool_call_id, "denied", "default", str(event.output))
-                enforced.events.append(ToolResult(tool_call_id=event.tool_call_id, output=event.output, is_error=event.is_error))
+                enforced.events.append(event.tool_result())
             elif isinstance(event, ToolResult):
                 enforced.events += [event] if event.tool_call_id not in self._reported else []
             elif isinstance(event, Awaiting):
