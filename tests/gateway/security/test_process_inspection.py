@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import shutil
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from drivers.contract.codec import Command
+from drivers.runtime.process import Spawner
+from drivers.runtime.process_tree import family
 from gateway.cli.main import main
 from gateway.security.process_inspection import PR_SET_DUMPABLE, deny_process_inspection
 from tests.conftest import write_config
@@ -103,6 +107,28 @@ def test_programs_that_it_starts_are_dumpable() -> None:
 
     with forked(run, b"PATH="):
         pass
+
+
+def test_agents_start_from_a_protected_process(folder: Path) -> None:
+    """Their working folder is passed on by /proc, and their processes are found by their environment."""
+
+    async def spawn() -> None:
+        command = Command(("cat", "/proc/self/environ"), folder, {"PATH": os.environ["PATH"], "WHO": "agent"}, stdin=b"")
+        process = await Spawner("inspection").spawn(command)
+        os.write(1, b"".join(await process.read_lines()))
+        waiting = await Spawner("inspection").spawn(Command(("sleep", "60"), folder, {"PATH": os.environ["PATH"]}))
+        os.write(1, b"found" * (waiting.pid in {found.pid for found in family("inspection")}))
+        os.kill(waiting.pid, signal.SIGKILL)
+        os.write(1, b"ended")
+        # Without closing them, for which a forked process lacks the threads of its parent.
+        os._exit(0)
+
+    def run() -> None:
+        deny_process_inspection()
+        asyncio.run(spawn())
+
+    with forked(run, b"foundended") as pid:
+        assert pid
 
 
 def test_environment_of_the_daemon_is_not_read_by_a_process_of_its_user(folder: Path) -> None:
