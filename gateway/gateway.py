@@ -30,7 +30,7 @@ from gateway.runs.run import RunState
 from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import Authenticator
 from gateway.security.encryption import SecretEncryption
-from gateway.security.quotas import KeyQuotas
+from gateway.security.quotas import KeyQuotas, UnauthenticatedBodies
 from gateway.security.redaction import Redactor
 from gateway.security.secret_files import read_or_create
 from gateway.sessions.registry import Sessions
@@ -45,8 +45,6 @@ STORE_TIMEOUT = 1.0
 """Seconds after `limits.grace` at which a shutdown abandons a store that does not answer."""
 CLOSE_TIMEOUT = 0.3
 """Seconds that the end of connections may take once all runs have ended, and then the last writes."""
-UNAUTHENTICATED_BODIES = 4
-"""Bodies that are read at the same time to find a key in them."""
 END_TIMEOUT = 1.4
 """Seconds after `limits.grace` at which a shutdown goes on without the agents that cannot be ended."""
 
@@ -71,7 +69,7 @@ class Gateway:
             redactor.register(agent.secrets)
         self.metrics = Metrics()
         self.quotas = KeyQuotas(settings.limits)
-        self.unauthenticated_bodies = asyncio.Semaphore(UNAUTHENTICATED_BODIES)
+        self.unauthenticated_bodies = UnauthenticatedBodies()
         self.close_last: list[Callable[[], Awaitable[None]]] = []
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None

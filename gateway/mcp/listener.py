@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import socket
 from collections.abc import Sequence
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -68,7 +69,8 @@ class Listener(EmbeddedServer):
         )  # fmt: skip
         self._app, self._socket = app, listening
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self._work = asyncio.create_task(self.serve(sockets=[listening]), name="mcp listener")
+        # In a context of its own: it serves all sessions, and the one that starts it is in the context.
+        self._work = asyncio.create_task(self.serve(sockets=[listening]), name="mcp listener", context=Context())
 
     @classmethod
     async def start(cls, app: McpApp, max_connections: int) -> Listener:

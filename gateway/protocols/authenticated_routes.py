@@ -21,7 +21,7 @@ from gateway.protocols.json_bodies import Handler, StrictJsonRoute
 from gateway.protocols.route_metadata import SECURITY_REQUIREMENT
 from gateway.protocols.sse import until_unauthorized
 from gateway.security.authentication import Caller
-from gateway.security.quotas import RequestQuotas
+from gateway.security.quotas import TOO_MANY_BODIES, RequestQuotas
 
 MAX_UNAUTHENTICATED_BODY = 1024 * 1024
 """Bytes of a body that is read to find a key in it. JSON is nested about 200 deep at most (json_bodies.py)."""
@@ -97,7 +97,7 @@ async def _unauthenticated_body(gateway: Gateway, request: Request) -> bytes:
         raise too_large
     body, reading = bytearray(), False
     try:
-        async with asyncio.timeout(UNAUTHENTICATED_BODY_SECONDS), gateway.unauthenticated_bodies:
+        async with asyncio.timeout(UNAUTHENTICATED_BODY_SECONDS), gateway.unauthenticated_bodies.read():
             reading = True
             while True:
                 message = await request.receive()
@@ -108,7 +108,7 @@ async def _unauthenticated_body(gateway: Gateway, request: Request) -> bytes:
                     return bytes(body)
     except TimeoutError:
         if not reading:
-            raise TooMany("too many requests with the key in the body; send it in the Authorization header") from None
+            raise TooMany(TOO_MANY_BODIES) from None
         text = (
             f"the body did not arrive within {UNAUTHENTICATED_BODY_SECONDS:g} seconds; send the key in the Authorization header"
         )

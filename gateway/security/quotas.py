@@ -1,12 +1,19 @@
-"""How many connections and event streams the holder of one key may have at the same time. All default keys count as one."""
+"""Quotas: connections and event streams of one key at the same time, and bodies that are read before their sender is known.
+
+All default keys count as one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from gateway.config import LimitSettings
 from gateway.errors import TooMany
+
+TOO_MANY_BODIES = "too many requests have their key in the body; send it in the Authorization header"
 
 
 class Quota:
@@ -56,3 +63,35 @@ class RequestQuotas:
     def release(self) -> None:
         for release in self._releases:
             release()
+
+
+class UnauthenticatedBodies:
+    """Bodies that are read to find a key in them."""
+
+    AT_A_TIME = 4
+    WAITING = 32
+    """Each of those that wait has a connection."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Semaphore(self.AT_A_TIME)
+        self.waiting = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether one more has to wait."""
+        return self._reading.locked()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[None]:
+        """Wait until a body can be read. Raises TooMany if too many wait."""
+        if self.waiting >= self.WAITING:
+            raise TooMany(TOO_MANY_BODIES)
+        self.waiting += 1
+        try:
+            await self._reading.acquire()
+        finally:
+            self.waiting -= 1
+        try:
+            yield
+        finally:
+            self._reading.release()

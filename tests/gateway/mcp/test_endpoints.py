@@ -17,8 +17,9 @@ from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from gateway import body_limit, connection_limits
 from gateway.mcp import server as mcp_server
-from gateway.mcp.listener import McpHost
-from gateway.security.redaction import Redactor
+from gateway.mcp.listener import Listener, McpHost
+from gateway.observability.logs import bind_session_id, session_id
+from gateway.security.redaction import Redactor, redactor_of_session
 from tests.daemon import KEY
 from tests.gateway.raw_http import send_raw
 
@@ -192,3 +193,30 @@ async def test_listener_has_the_limits_of_the_main_port(host: McpHost, monkeypat
     monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.05)
     for pieces in ([], [head]):
         assert (await send_raw(server.url, *pieces))[0] == 408
+
+
+class App:
+    """Records what the context of each request has of a session."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str | None, Redactor | None]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.seen.append((session_id.get(), redactor_of_session.get()))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def close(self) -> None: ...
+
+
+async def test_requests_do_not_belong_to_the_session_that_started_the_listener() -> None:
+    app: Any = App()
+
+    async def start() -> Listener:
+        bind_session_id("sess_1", Redactor())
+        return await Listener.start(app, 10)
+
+    listener = await asyncio.create_task(start())
+    await send_raw(listener.url, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await listener.stop()
+    assert app.seen == [(None, None)]

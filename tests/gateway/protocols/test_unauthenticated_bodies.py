@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from gateway.protocols import authenticated_routes as limits
+from gateway.security.quotas import UnauthenticatedBodies
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import expect_error, parse_output_events, wait_until
@@ -78,9 +79,13 @@ async def test_few_bodies_are_read_at_the_same_time(portico: RunningGateway, mon
             _, writer = await connect(portico.url)
             stack.callback(writer.close)
             writer.write(HEAD + b"Content-Length: 100\r\n\r\n{")
-        await wait_until(portico.gateway.unauthenticated_bodies.locked)
-        monkeypatch.setattr(limits, "UNAUTHENTICATED_BODY_SECONDS", 0.05)
+        await wait_until(lambda: portico.gateway.unauthenticated_bodies.full)
         body = {**TASK, "auth_token": KEY}
+        monkeypatch.setattr(UnauthenticatedBodies, "WAITING", 0)
+        refused = await portico.client.post("/v1/execute", json=body, headers={"Authorization": ""})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        monkeypatch.undo()
+        monkeypatch.setattr(limits, "UNAUTHENTICATED_BODY_SECONDS", 0.05)
         refused = await portico.client.post("/v1/execute", json=body, headers={"Authorization": ""})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
         # A key in the header does not wait for them.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import body_limit
+from gateway import body_limit, connection_limits
 from gateway.server import daemon
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.raw_http import connect, send_raw
@@ -45,3 +45,14 @@ async def test_idle_connection_is_closed(tmp_path: Path, monkeypatch: pytest.Mon
     async with run_gateway(gateway_config(tmp_path)) as portico:
         status, _ = await send_raw(portico.url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == 200
+
+
+async def test_rest_of_the_body_of_a_refused_request_ends(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(connection_limits, "HTTP_CLOSE_DELAY", 0.0)
+    reader, writer = await connect(portico.url)
+    writer.write(b"PUT /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000000\r\n\r\n{")
+    assert b" 401 " in await asyncio.wait_for(reader.readline(), 60)
+    writer.write(b" ")
+    await asyncio.wait_for(reader.read(), 60)
+    writer.close()
