@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
+from pydantic_core import from_json
 
 from gateway.protocols import authenticated_routes as limits
 from gateway.security.quotas import UnauthenticatedBodies
@@ -65,6 +67,32 @@ async def test_body_without_a_key_is_not_checked_further(portico: RunningGateway
     for content_type in ("application/json", "text/plain"):
         answer = await portico.client.post("/v1/execute", content=body, headers={"Content-Type": content_type})
         assert (answer.status_code, "portico key" in answer.json()["error"]) == (401, True)
+
+
+async def test_body_without_a_valid_key_is_not_parsed(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def parse(data: bytes, **options: Any) -> Any:
+        parsed.append(data)
+        return from_json(data, **options)
+
+    monkeypatch.setattr(limits, "from_json", parse)
+    del portico.client.headers["Authorization"]
+    headers = {"Content-Type": "application/json"}
+    for body in (b'{"auth_token": "wrong"}', b'{"auth_token": "a\\u0062"}', b"[]", b'{"auth_token": "wrong"}' * 10_000):
+        assert (await portico.client.post("/v1/execute", content=body, headers=headers)).status_code == 401
+        assert all(len(literal) < 20 for literal in parsed) and len(parsed) <= limits.MAX_CANDIDATES
+        parsed.clear()
+    # The field itself counts, whatever other texts look like it.
+    task, escaped = json.dumps({**TASK, "auth_token": KEY}), "".join(f"\\u{ord(letter):04x}" for letter in KEY)
+    for body, status in (
+        (json.dumps({**TASK, "x": {"auth_token": KEY}}), 401),
+        (json.dumps({**TASK, "auth_token": "wrong", "x": {"auth_token": KEY}}), 401),
+        (json.dumps({**TASK, "x": {"auth_token": "wrong"}, "auth_token": KEY}), 200),
+        (task.replace(KEY, escaped), 200),
+        (json.dumps({**TASK, "task": task, "auth_token": KEY}, indent=2), 200),
+    ):
+        assert (await portico.client.post("/v1/execute", content=body, headers=headers)).status_code == status, body
 
 
 async def test_slow_body_ends(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
