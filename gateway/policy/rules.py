@@ -24,6 +24,8 @@ Pattern = str | bool | int | float
 
 SHELL_ARGUMENTS = frozenset({"command", "cmd"})
 """Arguments with these names, at any depth, are shell command lines."""
+LONG = 500
+"""Characters of the input of a call that is evaluated in a thread: it may take milliseconds."""
 OPERATOR = re.compile(r"[;&|<>`\n]|\$\(")
 _STRICT: Sequence[Verdict | None] = ("deny", "ask", None, "allow")
 UNKNOWN_LINE = "the command line does not name every command that it runs"

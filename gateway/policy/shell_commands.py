@@ -1,45 +1,91 @@
-"""Parses a shell command line into its commands, for policy rules. Pure functions; nothing is run.
+"""Analyses a shell command line into the commands that it runs, for policy rules. Pure functions; nothing is run.
 
 The result serves two purposes. To *allow* a line, it must be plain: words and operators between commands, without expansions,
 substitutions and redirections. To *deny* a command, it is searched everywhere in the line, and in lines that are passed to
-another shell. The grammar is bash's (tree-sitter-bash). A line that it cannot parse is neither plain nor known.
+another shell. A line that is not understood, or whose analysis needs more work than the limits permit,
+is neither plain nor known.,
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from itertools import pairwise
 
-if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+from gateway.policy.shell_syntax import Budget, NotUnderstood, Reader, SimpleCommand, TooMuch, Word
 
 MAX_LENGTH = 100_000
-"""Characters. A longer line is not parsed, and is neither plain nor known."""
-_MAX_DEPTH = 4
-_PLAIN = frozenset(
+"""Characters. A longer line is not analysed, and is neither plain nor known."""
+MAX_DEPTH = 4
+"""Lines inside each other, such as that of `bash -c` in a line. Deeper ones are not analysed."""
+MAX_LINES = 64
+"""Lines nested in one line."""
+MAX_WORDS = 5_000
+"""Words of all commands."""
+MIN_WORK, WORK_PER_CHARACTER = 50_000, 8
+"""Characters that are read or copied during the analysis of one line: at least `MIN_WORK`."""
+
+_UNREADABLE = re.compile(r"[^\S \t\n]|[\x00-\x08\x0e-\x1f\x7f]")
+_BETWEEN = re.compile(r"[;&|\n(){}`]|\$\(")
+
+SHELLS = frozenset(
     {
-        "program", "list", "pipeline", "command", "command_name", "word", "number", "string", "string_content", "raw_string",
-        "concatenation", "redirected_statement", "file_redirect", "file_descriptor",
+        "ash", "bash", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "lksh", "loksh", "mksh", "nu", "oksh", "osh",
+        "posh", "pwsh",
+        "powershell", "rbash", "rksh", "rzsh", "sh", "tcsh", "xonsh", "yash", "zsh",
     }
 )  # fmt: skip
-_OPERATORS = frozenset({"&&", "||", ";", "|", "|&", "&", "\n", '"', ">&", ">", ">>", "&>", "&>>"})
-_HARMLESS = re.compile(r"[12]?>&[12]|(?:[12]?>>?|&>>?)\s*/dev/null")
-_COMMANDS = frozenset({"command", "declaration_command", "unset_command", "test_command"})
-_UNREADABLE = re.compile(r"[^\S \t\n]|[\x00-\x08\x0e-\x1f\x7f]")
-
-SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "eval"})
-"""Programs that take a command line as an argument."""
+"""Programs that take a command line behind an option, and else read commands from a file or from standard input."""
+EVALUATORS = frozenset({"alias", "bind", "compgen", "complete", "eval", "expect", "mapfile", "readarray", "trap"})
+"""Builtins and programs any of whose arguments may be a command line."""
 WRAPPERS = frozenset(
     {
-        "!", "builtin", "chroot", "command", "coproc", "doas", "env", "exec", "find", "flock", "ionice", "nice", "nohup",
-        "parallel", "setsid", "stdbuf", "strace", "sudo", "taskset", "time", "timeout", "unshare", "watch", "xargs",
+        "!", "-", "at", "batch", "builtin", "busybox", "chpst", "chroot", "chrt", "command", "coproc", "dbus-run-session",
+        "doas", "env", "exec", "fakeroot", "fd", "find", "firejail", "flock", "gosu", "ionice", "linux32", "linux64",
+        "ltrace",
+        "machinectl", "nice", "nocorrect", "noglob", "nohup", "nsenter", "parallel", "pkexec", "proot", "repeat", "rlwrap",
+        "runuser",
+        "schedtool", "screen", "script", "setarch", "setpriv", "setsid", "sg", "softlimit", "ssh", "start-stop-daemon",
+        "stdbuf", "strace",
+        "su", "su-exec", "sudo", "systemd-run", "taskset", "time", "timeout", "tmux", "torify", "torsocks", "toybox",
+        "unbuffer", "unshare",
+        "valgrind", "watch", "x-terminal-emulator", "xargs", "xterm",
     }
 )  # fmt: skip
 """Programs that run a command given in their arguments."""
+LINE_OPTIONS = {
+    "env": re.compile(r"-[A-Za-z0]*?S(.*)|--s[a-z-]*(?:=(.*))?", re.DOTALL),
+    **dict.fromkeys(
+        ("flock", "runuser", "script", "sg", "su"), re.compile(r"-[A-Za-z]*?c(.*)|--(?:c|s)[a-z-]*(?:=(.*))?", re.DOTALL)
+    ),
+    **dict.fromkeys(
+        ("parallel", "screen", "ssh", "tmux", "watch", "xterm", "x-terminal-emulator"), re.compile(r"()(.*)", re.DOTALL)
+    ),
+}
+"""Options of wrappers whose value is a command line, also where it is in the same word."""
+_WITHOUT_COMMAND = frozenset(
+    {"batch", "at", "chroot", "newgrp", "nsenter", "parallel", "runuser", "screen", "script", "sg", "su", "tmux", "unshare"}
+)
+"""Programs that start a shell, or read commands, where they get no command line."""
+_WITH_OPERAND = frozenset({"chroot", "chrt", "flock", "gosu", "runuser", "setarch", "sg", "ssh", "su", "su-exec", "taskset"})
+"""Programs that have an argument before the command."""
+_STARTS_SHELL = re.compile(r"-[A-Za-z]*[si].*|--(?:shell|login)")
+"""The options of sudo and doas with which they start a shell."""
+_EVALUATING = frozenset(
+    {
+        "[", "declare", "export", "getopts", "let", "local", "mapfile", "nameref", "print", "printf", "read", "readarray",
+        "readonly", "test",
+        "typeset", "unset", "wait",
+    }
+)  # fmt: skip
+"""Builtins that evaluate arguments as variable names or as arithmetic, with the substitutions in them."""
+_EXEC = re.compile(r"-(?:exec|execdir|ok|okdir)|--?(?:exec|exec-batch|x|X)")
+_REPLACES = re.compile(r"-[iIJ](.*)|--replace(?:=(.*))?", re.DOTALL)
+"""The options of xargs that name the text which is replaced by its input."""
+_INPUT_FILES = re.compile(r"-|/dev/(?:stdin|fd/.*)|/proc/.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +98,7 @@ class ShellCommand:
 
 @dataclass(frozen=True, slots=True)
 class ShellLine:
-    """A parsed line. `plain`: it does nothing but run its commands. `known`: it names every command that it runs."""
+    """An analysed line. `plain`: it does nothing but run its commands. `known`: it names every command that it runs."""
 
     text: str
     commands: tuple[ShellCommand, ...]
@@ -60,165 +106,250 @@ class ShellLine:
     known: bool
 
 
+@lru_cache(maxsize=32)
 def parse(text: str) -> ShellLine:
-    """Parse a command line."""
+    """Analyse a command line. Time and memory are limited whatever the line is."""
     if len(text) > MAX_LENGTH:
         return ShellLine(text, (), plain=False, known=False)
-    found = _Found()
-    # Near a backslash, the grammar does not take every line end as the end of a command.
-    for reading in {text, text.replace("\\\n", ""), re.sub(r"\n[ \t]*\\", "\n", text)}:
-        found.read(reading, 0)
+    analysis = _Analysis(Budget(max(MIN_WORK, WORK_PER_CHARACTER * len(text))))
+    analysis.run(text)
     odd = _UNREADABLE.search(text) is not None
-    plain = found.plain and "\\\n" not in text and not odd
-    return ShellLine(text, tuple(found.commands), plain=plain, known=found.known and not odd)
+    plain = analysis.plain and "\\\n" not in text and not odd
+    return ShellLine(text, tuple(analysis.commands.values()), plain=plain, known=analysis.known and not odd)
 
 
 @dataclass(slots=True)
-class _Found:
+class _Analysis:
     """The commands of a line and of the lines nested in it."""
 
-    commands: list[ShellCommand] = field(default_factory=list)
+    budget: Budget
+    commands: dict[ShellCommand, ShellCommand] = field(default_factory=dict)
     plain: bool = True
     known: bool = True
+    _todo: list[tuple[str, int]] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set)
+    _words: int = 0
 
-    def read(self, text: str, depth: int) -> None:
-        root = _parser().parse(text.encode("utf-8", "replace")).root_node
-        if root.has_error or depth > _MAX_DEPTH:
+    def run(self, line: str) -> None:
+        self._add_line(line, 0)
+        try:
+            # Breadth first: a line that occurs twice is read at its least depth.
+            for text, depth in self._todo:
+                self._read(text, depth)
+        except TooMuch:
             self.plain = self.known = False
-        for node in _nodes(root):
-            self.plain = self.plain and _is_plain(node)
-            if node.type in _COMMANDS:
-                self._take(node, depth)
-        if root.has_error:
-            # A shell may accept what the grammar does not: the text between two operators may be a command.
-            self.commands += [_command(piece.split()) for piece in re.split(r"[;&|\n(){}`]|\$\(", text) if piece.strip()]
 
-    def _take(self, node: Node, depth: int) -> None:
-        first, *others = _lines(node)
-        self._take_words(node, [*first, *_words_behind_redirects(node)], depth)
-        for parts in others:
-            self._take_words(node, parts, depth)
+    def _add_line(self, text: str, depth: int) -> None:
+        """Read the line later. A shell joins continued lines, but not in single quotes: both readings count."""
+        for reading in (text, text.replace("\\\n", "")):
+            if reading in self._seen:
+                continue
+            if depth > MAX_DEPTH or len(self._seen) >= MAX_LINES:
+                self.plain = self.known = False
+                return
+            self.budget.spend(len(reading))
+            self._seen.add(reading)
+            self._todo.append((reading, depth))
 
-    def _take_words(self, node: Node, parts: list[Node], depth: int) -> None:
-        words = [_literal(part) for part in parts]
-        if not words:
-            return
-        self.commands.append(_command(words, _text(node)))
-        # A quoted 'git status' is one word, but its text is that of git with an argument.
-        self.plain = self.plain and not re.search(r"\s", words[0])
-        # `$X -rf` runs a command that the line does not name.
-        self.known = self.known and not (node.type == "command" and _is_dynamic(parts[0]))
+    def _read(self, text: str, depth: int) -> None:
+        reader = Reader(text, self.budget)
+        try:
+            reader.read()
+        except NotUnderstood:
+            self.plain = self.known = False
+        except TooMuch:
+            self.plain = self.known = False
+            # The commands until then can be denied.
+            self.budget.left = MIN_WORK
+        self.plain = self.plain and reader.plain
+        evaluates = reader.evaluates
+        for command in reader.commands:
+            evaluates = self._take(command, depth) or evaluates
+        self.known = self.known and not reader.surprising and not (evaluates and reader.hides)
+        for nested in reader.nested:
+            self._add_line(nested, depth + 1)
+        if not self.known and depth == 0:
+            # A shell may accept what is not understood here: the text between two operators may be a command.
+            for piece in _BETWEEN.split(text):
+                if piece.strip():
+                    self._add(piece.split())
+
+    def _add(self, words: Sequence[str], source: str = "") -> None:
+        """Add a command with its forms."""
+        self._words += len(words)
+        if self._words > MAX_WORDS:
+            raise TooMuch
+        text = " ".join(words)
+        self.budget.spend(2 * len(text))
+        forms = {text, source} if source else {text}
+        wrapped = False
         for n, word in enumerate(words):
             name = posixpath.basename(word)
-            if name in SHELLS and (n == 0 or any(posixpath.basename(w) in WRAPPERS for w in words[:n])):
-                self._take_inner(name, parts[n + 1 :], words[n + 1 :], depth)
+            rest = text if n == 0 else " ".join(words[n:])
+            self.budget.spend(len(rest) + 1)
+            forms.add(rest[len(word) - len(name) :])
+            if wrapped:
+                forms.add(name)
+            wrapped = wrapped or _program(word) in WRAPPERS
+            if not wrapped:
+                break
+        command = ShellCommand(text, frozenset(forms))
+        self.commands[command] = command
 
-    def _take_inner(self, name: str, parts: list[Node], words: list[str], depth: int) -> None:
-        """Parse what a shell runs: a line in its arguments. Script files are not read; without either, it reads its input."""
-        lines = [n for n, word in enumerate(words) if re.fullmatch(r"-\w*c\w*", word)]
-        if name != "eval" and not lines:
-            self.known = self.known and any(not word.startswith("-") for word in words)
-            return
+    def _take(self, command: SimpleCommand, depth: int) -> bool:
+        """Add a command, and the lines in its arguments. Returns whether it may evaluate its arguments."""
+        words = command.words
+        literals = [word.literal for word in words]
+        self._add(literals, command.source)
+        # A quoted 'git status' is one word, but its text is that of git with an argument.
+        self.plain = self.plain and not re.search(r"\s", literals[0])
+        # `$X -rf` runs a command that the line does not name; in zsh, `=rm` is rm; find replaces `{}`.
+        named = not words[0].dynamic and not literals[0].startswith("=") and "{}" not in literals[0]
+        self.known = self.known and (named or literals[0] == "[")
+        evaluates = False
+        for n, literal in enumerate(literals):
+            name = _program(literal)
+            rest = words[n + 1 :] if name in SHELLS or name in EVALUATORS or name in WRAPPERS or name in _OTHERS else []
+            self.budget.spend(len(rest))
+            evaluates = evaluates or name in _EVALUATING
+            if name in SHELLS:
+                self._shell(name, rest, command.stdin, depth)
+            elif name in EVALUATORS:
+                self._evaluator(name, rest, depth)
+            elif name in WRAPPERS:
+                self._wrapper(name, rest, command.stdin, depth)
+            elif name in _OTHERS and (n == 0 or literals[n - 1] in ("command", "builtin")):
+                self._other(name, rest, command.stdin, depth)
+            if n == 0 and name not in WRAPPERS:
+                break
+        return evaluates
+
+    def _lines(self, lines: Iterable[str], depth: int) -> None:
         self.plain = False
-        self.known = self.known and not any(_is_dynamic(part) for part in parts)
-        for line in [" ".join(words)] if name == "eval" else words[lines[0] + 1 :]:
-            self.read(line, depth + 1)
+        for line in lines:
+            if line:
+                self._add_line(line, depth + 1)
+
+    def _unknown_if(self, unknown: bool) -> None:
+        self.known = self.known and not unknown
+
+    def _shell(self, name: str, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
+        """Read what a shell runs: a line in its arguments. Script files are not read; without either, it reads its input."""
+        self.plain = False
+        self._unknown_if(any(word.dynamic for word in words))
+        options = [n for n, word in enumerate(words) if word.literal[:1] in ("-", "+")]
+        with_line = [n for n in options if "c" in words[n].literal.lower()]
+        if with_line:
+            self._unknown_if(with_line[0] + 1 >= len(words))
+            attached = [words[n].literal.partition("=")[2] for n in with_line]
+            self._lines([*attached, *(word.literal for word in words[with_line[0] + 1 :])], depth)
+            return
+        self._lines(stdin, depth)
+        files = [word.literal for n, word in enumerate(words) if n not in options]
+        if files:
+            self._add(files)
+        from_input = any(re.fullmatch(r"-\w*s\w*|-", words[n].literal) for n in options)
+        self._unknown_if(not files or from_input or any(_INPUT_FILES.fullmatch(file) for file in files))
+
+    def _evaluator(self, name: str, words: Sequence[Word], depth: int) -> None:
+        if name == "eval":
+            self._unknown_if(any(word.dynamic for word in words))
+            line = " ".join(word.literal for word in words)
+            self.budget.spend(len(line))
+            return self._lines([line], depth)
+        if name in ("mapfile", "readarray") and not any(word.dynamic or "C" in word.literal for word in words):
+            return
+        self._unknown_if(any(word.dynamic for word in words) or name in ("bind", "expect"))
+        lines = [word.literal for word in words]
+        lines += [line.partition("=")[2] for line in lines] if name == "alias" else []
+        lines += [re.sub(r"^-\w", "", line) for line in lines if line.startswith("-")]
+        self._lines([line for line in lines if not line.startswith("-")], depth)
+
+    def _other(self, name: str, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
+        """The builtins that read commands from files, or give a program another name."""
+        if name in ("source", "."):
+            self._unknown_if(any(word.dynamic or _INPUT_FILES.fullmatch(word.literal) for word in words))
+            self._add([word.literal for word in words])
+            self._lines(stdin, depth)
+        elif name == "hash":
+            self._unknown_if(any(word.dynamic or (word.literal.startswith("-") and "p" in word.literal) for word in words))
+        elif name == "enable":
+            self._unknown_if(any(word.dynamic or (word.literal.startswith("-") and "f" in word.literal) for word in words))
+        else:
+            self._unknown_if(True)
+
+    def _wrapper(self, name: str, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
+        if name == "find":
+            return self._find(words)
+        self._unknown_if(name == "coproc" or _names_no_program(words, 1 if name in _WITH_OPERAND else 0))
+        found = False
+        if (option := LINE_OPTIONS.get(name)) is not None:
+            for n, word in enumerate(words):
+                if (match := option.fullmatch(word.literal)) is None:
+                    continue
+                found = True
+                following = [words[n + 1].literal] if n + 1 < len(words) else []
+                self._unknown_if(any(part.dynamic for part in words[n : n + 2]))
+                self._lines([group for group in match.groups() if group] or following, depth)
+        if name in _WITHOUT_COMMAND and not found:
+            named = any(not word.literal.startswith("-") for word in words)
+            self._unknown_if(not named or name in ("at", "batch", "newgrp", "runuser", "script", "su"))
+            self._lines(stdin, depth)
+        if name in ("sudo", "doas", "su", "runuser", "machinectl") and any(_STARTS_SHELL.fullmatch(w.literal) for w in words):
+            self._unknown_if(name != "su" or not found)
+            self._lines(stdin, depth)
+        if name in ("xargs", "parallel"):
+            self._from_input(words)
+
+    def _find(self, words: Sequence[Word]) -> None:
+        self._unknown_if(any(word.splits for word in words))
+        for word, following in pairwise(words):
+            if _EXEC.fullmatch(word.literal):
+                self._unknown_if(following.dynamic or "{}" in following.literal)
+
+    def _from_input(self, words: Sequence[Word]) -> None:
+        """Words from standard input can become a program, or a part of a line."""
+        names = [_program(word.literal) for word in words]
+        if names and (names[-1] in WRAPPERS or names[-1] in SHELLS):
+            self.known = False
+        for n, word in enumerate(words):
+            if (option := _REPLACES.fullmatch(word.literal)) is None:
+                continue
+            if any(name in SHELLS or name in EVALUATORS or name in WRAPPERS for name in names):
+                self.known = False
+            rest = [word.literal for word in words[n + 1 :]]
+            attached = option.group(1) or option.group(2)
+            replaced = attached or ("{}" if option.group() in ("-i", "--replace") or not rest else rest.pop(0))
+            program = next((word for word in rest if not re.match(r"-|[0-9]+$", word)), "")
+            self.known = self.known and replaced not in program
 
 
-_NOT_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
+_OTHERS = frozenset({".", "source", "hash", "enable", "fc", "newgrp", "crontab", "rshell"})
 
 
-def _lines(command: Node) -> list[list[Node]]:
-    """Return the words of each line: the grammar parses `2>&12>&1 #\\nbad` as one command with a comment, a shell as two."""
-    lines: list[list[Node]] = [[]]
-    source, start, end = command.text or b"", command.start_byte, command.start_byte
-    for child in command.named_children:
-        if b"\n" in source[end - start : child.start_byte - start]:
-            lines.append([])
-        end = child.end_byte
-        if child.type not in _NOT_WORDS:
-            lines[-1].append(child)
-    return lines
+def _program(word: str) -> str:
+    """The name of a program. File systems may ignore case, and shells have names with versions."""
+    name = posixpath.basename(word).lower().removesuffix(".exe")
+    return re.sub(r"(?<=sh)-?[0-9][0-9.]*$", "", name)
 
 
-def _words_behind_redirects(command: Node) -> list[Node]:
-    """Return words that the grammar takes for files of a redirection, such as c in `a < b c`."""
-    redirects = list(command.named_children)
-    if command.parent is not None and command.parent.type == "redirected_statement":
-        redirects += command.parent.named_children
-    words: list[Node] = []
-    for redirect in redirects:
-        if redirect.type in ("file_redirect", "herestring_redirect"):
-            words += [child for child in redirect.named_children if child.type != "file_descriptor"][1:]
-        elif redirect.type == "heredoc_redirect":
-            words += redirect.children_by_field_name("argument")
-    return words
+def _names_no_program(words: Sequence[Word], operands: int) -> bool:
+    """Whether the word that may be the program is replaced by the shell.
 
-
-def _command(words: list[str], source: str = "") -> ShellCommand:
-    text = " ".join(words)
-    forms = {text, source} if source else {text}
-    for n in range(len(words)):
-        forms.add(" ".join([posixpath.basename(words[n]), *words[n + 1 :]]))
-        if not any(posixpath.basename(word) in WRAPPERS for word in words[: n + 1]):
-            break
-    return ShellCommand(text, frozenset(forms))
-
-
-def _is_plain(node: Node) -> bool:
-    if node.type == "file_redirect":
-        return _HARMLESS.fullmatch(_text(node)) is not None
-    if node.type == "redirected_statement" and node.child_by_field_name("body") is None:
-        return False
-    if node.type in ("command", "redirected_statement") and not _has_only_blanks(node):
-        return False
-    if node.type == "word" and re.search(r"\s", _text(node).replace("\\ ", "")):
-        return False
-    return node.type in _PLAIN if node.is_named else node.type in _OPERATORS
-
-
-def _has_only_blanks(node: Node) -> bool:
-    """Whether only blanks are between its parts: anything else could end a command."""
-    between = zip(node.children, node.children[1:], strict=False)
-    source, start = node.text or b"", node.start_byte
-    return all(not source[a.end_byte - start : b.start_byte - start].strip(b" \t") for a, b in between)
-
-
-def _is_dynamic(node: Node) -> bool:
-    """Whether the shell changes the word, by an expansion, a substitution or an escape."""
-    inner = list(_nodes(node))
-    return any(found.type.endswith(("expansion", "substitution")) for found in inner) or any(
-        found.type in ("word", "ansi_c_string") and re.search(r"[*?\[{]|^\$'.*\\", _text(found)) for found in inner
-    )
-
-
-def _literal(node: Node) -> str:
-    """Return the word without quotes and escapes; expansions stay as they are written."""
-    if node.type in ("raw_string", "ansi_c_string"):
-        return _text(node).removeprefix("$")[1:-1]
-    if node.type == "string":
-        return re.sub(r'\\([\\"$`\n])', r"\1", _text(node)[1:-1])
-    if node.type in ("command_name", "concatenation") and node.children:
-        return "".join(_literal(child) for child in node.children)
-    return re.sub(r"\\(.)", r"\1", _text(node), flags=re.DOTALL)
-
-
-def _nodes(root: Node) -> Iterator[Node]:
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        yield node
-        todo += reversed(node.children)
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
-
-
-@lru_cache(maxsize=1)
-def _parser() -> Parser:
-    # Imported at first use: a gateway without such rules does not need it.
-    import tree_sitter_bash
-    from tree_sitter import Language, Parser
-
-    return Parser(Language(tree_sitter_bash.language()))
+    Options may have values, and there are `operands` words before the program: these are not the program.
+    """
+    after_option = False
+    for word in words:
+        if word.dynamic:
+            return True
+        if re.fullmatch(r"[A-Za-z_]\w*=.*|[0-9.]+[a-z]*", word.literal, re.DOTALL):
+            continue
+        if word.literal.startswith(("-", "+")):
+            after_option = True
+        elif after_option:
+            after_option = False
+        elif operands:
+            operands -= 1
+        else:
+            return False
+    return False

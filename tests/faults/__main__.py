@@ -20,6 +20,7 @@ from tests.faults.kills import kills, start_kills
 from tests.faults.migrations import migrations
 from tests.faults.pauses import pauses
 from tests.faults.process_one import process_one
+from tests.faults.rules import rules
 from tests.faults.shutdown import shutdown
 from tests.faults.storage import disk, lock
 from tests.faults.store_faults import store
@@ -46,6 +47,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     "shutdown": shutdown,
     "clock": clock,
     "confinement": confinement,
+    "rules": rules,
     "descriptors": descriptors,
     "process-one": process_one,
 }

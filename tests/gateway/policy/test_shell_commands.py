@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import tempfile
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gateway.policy.rules import Policy, Rule
-from gateway.policy.shell_commands import parse
+from gateway.policy.rules import LONG, Policy, Rule
+from gateway.policy.shell_commands import MAX_LENGTH, parse
+from tests.gateway.policy.lines_run_by_bash import lines_that_run_bad, missed_lines, random_line
 
 ALLOW = Policy([Rule(tool="shell", when={"command": "echo ok*"}, decide="allow")])
 DENY = Policy([Rule(tool="shell", when={"command": "bad*"}, decide="deny")])
 
 PIECES = (
-    "echo ok", "echo ok ", "bad", " bad ", "bad x", "a", " ", "  ", ";", "&", "&&", "|", "||", "|&", "\n", "\\\n", "\\", "'", '"',
-    "`", "$(", ")", "(", "{", "}", "${x:-", "$x", "$((", "))", "<(", ">(", "<", ">", ">>", "2>&1", ">/dev/null", "&>", "<<E\n",
+    "echo ok", "echo ok ", "bad", " bad ", "bad x", "a", " ", "  ", ";", "&", "&&", "|", "||", "|&", "\n", "\\\n", "\\",
+    "'", '"',
+    "`", "$(", ")", "(", "{", "}", "${x:-", "$x", "$((", "))", "<(", ">(", "<", ">", ">>", "2>&1", ">/dev/null", "&>",
+    "<<E\n",
     "E\n",
     "<<<", "#", "!", "*", "?", "[", "]", "=", "x=1 ", "if ", "then ", "fi", "for i in a; do ", "done", "case a in a)", ";;",
     "esac",     "eval ", "command ", "$'", "\\x62", "\t", "\r", "~", "\u2028", "é", "[[ ", " ]]", "coproc ",
@@ -134,7 +140,8 @@ def test_commands_of_plain_lines(line: str, commands: list[str]) -> None:
         "git $X", "git $(ls)", "git `ls`", "git > f", "git \\\n a", "git < f", "git <<< x", "x=1 git",
         "(git)", "{ git; }", "git *(e:ls:)",
         "git =(ls)",
-        "'git status'", "git 'x", "git # x", "git\r", "git\u00a0x", "! git", "bash -c git", "eval git", "git " + "x" * 200_000,
+        "'git status'", "git 'x", "git # x", "git\r", "git\u00a0x", "! git", "bash -c git", "eval git",
+        "git " + "x" * 200_000,
     ],
 )  # fmt: skip
 def test_lines_that_are_not_plain_are_recognized(line: str) -> None:
@@ -146,7 +153,8 @@ def test_lines_that_are_not_plain_are_recognized(line: str) -> None:
     [
         "rm x", "/bin/rm x", "'rm' x", "r\\m x", "a; rm x", "a && rm x", "a | rm x", "a\nrm x", "a & rm x",
         "echo $(rm x)", 'echo "`rm x`"',
-        "(rm x)", "if a; then rm x; fi", "sudo -u me rm x", "env A=1 rm x", "A=1 rm x", "timeout 5 rm x", "ls | xargs -n1 rm x",
+        "(rm x)", "if a; then rm x; fi", "sudo -u me rm x", "env A=1 rm x", "A=1 rm x", "timeout 5 rm x",
+        "ls | xargs -n1 rm x",
         "find . -exec rm x {} +", "bash -c 'rm x'", "bash -lc \"a; rm x\"", "sudo sh -c 'rm x'", "eval rm x",
         "a 'b; (rm x", "nohup nice rm x",
         "cat <<E\n$(rm x)\nE", "sh -c \"sh -c 'rm x'\"", "rm x *(e:ls:)", "rm <a x", "sudo <a rm x", "<a rm x", "rm <<<a x",
@@ -165,3 +173,133 @@ UNDETERMINED = ("$X -rf /", "`a` x", "$'\\x72m' x", "/bin/r? x", "echo rm x | sh
 def test_line_with_an_undetermined_command_gets_the_verdict_ask(line: str) -> None:
     assert DENY.evaluate("shell", {"command": line}).verdict == "ask"
     assert DENY.evaluate("shell", {"command": "echo rm"}).verdict is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '$"rm" x', "echo ${x:-`rm x`}", 'echo "${x:-`rm x`}"', ". <(rm x)", "bash <(rm x)", "rbash -c 'rm x'",
+        "env -S'rm x'", "env -iS 'rm x'",
+        "env --split-string='rm x'", "trap 'rm x' EXIT", "trap -- 'rm x' 0", "su -c 'rm x'", "su me -lc 'rm x'",
+        "su --command='rm x'",
+        "tcsh -c 'rm x'", "csh -c 'rm x'", "fish -c 'rm x'", "busybox rm x", "busybox sh -c 'rm x'",
+        "setpriv --reuid 1 rm x", "script -c 'rm x'",
+        "script -qc 'rm x' /dev/null", "flock f -c 'rm x'", "flock f rm x", "sudo -s <<< 'rm x'", "sudo -s rm x",
+        "mapfile -C 'rm x' -c 1 a",
+        "readarray -C'rm x' a", "bash <<< 'rm x'", "bash <<'E'\nrm x\nE", "compgen -W '$(rm x)'", "alias ll='rm x'",
+        "watch 'rm x'",
+        "ssh host 'cd a && rm x'", "parallel 'rm x' ::: a", "coproc a { rm x; }", "time -p rm x",
+        "case $(rm x) in a) ;; esac", "/BIN/Bash -c 'rm x'",
+        "function f { rm x; }", "a=($(rm x))", "a[$(rm x)]=1", ": $(( `rm x` ))", "cat <(rm x)",
+        "for ((i=0; i<1; i++)); do rm x; done",
+        "case a in (b|a) rm x ;& esac", "PROMPT_COMMAND='rm x' bash -i", "sudo bash ./rm x", "e\\\nval 'rm x'",
+    ],
+)  # fmt: skip
+def test_command_that_a_builtin_or_another_program_runs_is_denied(line: str) -> None:
+    policy = Policy([Rule(tool="shell", when={"command": "rm *"}, decide="deny")])
+    assert policy.evaluate("shell", {"command": line}).verdict == "deny"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash <(printf bad)", ". <(printf bad)", "source <(printf bad)", "source /dev/stdin", "sudo -s", "sudo -i", "su",
+        "env $X", "sudo $X", "timeout 5 $X",
+        "flock f $X", "find . -exec $X \\;", "find . $X", "find . -exec {} \\;", "xargs env", "xargs -I% sh -c %",
+        "xargs -I% %", "xargs -I {} {}", "xargs bash -c",
+        "x='a[$(bad)]'; : $((x))", "x='$(bad)'; : ${x@P}", "let 'a[$(bad)]=1'", "unset 'a[$(bad)]'",
+        "PS4='$(bad)'; set -x", "hash -p /bin/x y",
+        "BASH_ENV=f bash -c x", "trap $X EXIT", "=x y", "${ bad; }", "echo $[x]", 'echo "${x:-\'a}"', "cat <<E", "echo (",
+        "a; esac", "{ a; }; )",
+    ],
+)  # fmt: skip
+def test_line_that_is_not_understood_gets_the_verdict_ask(line: str) -> None:
+    assert (
+        Policy([Rule(tool="shell", when={"command": "other *"}, decide="deny")]).evaluate("shell", {"command": line}).verdict
+        == "ask"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd /tmp && ls -la | grep -v 'a b' > out.txt 2>&1", 'for f in *.py; do echo "$f"; wc -l "$f"; done',
+        "if [ -f a ]; then cat a; else echo no >&2; exit 1; fi",
+        'if [[ "$x" =~ ^(a|b)+$ ]]; then echo "${x%.*} ${y:-def} ${#z}"; fi',
+        "git commit -m \"$(cat <<'EOF'\nFix `foo` and $(bar): don't\n\nrm x\nEOF\n)\"",
+        "cat > f.py <<'EOF'\nprint('$(x)', \"`\")\nEOF",
+        "awk '{print $1}' f | sort -u", "sed -i 's/a$/b/; s/`//' f",
+        "find . -name '*.py' -not -path './x/*' | xargs grep -n 'foo'",
+        "find . -type f -exec grep -l foo {} +", "ls | xargs -I{} cp {} dst/", "x=$(git rev-parse HEAD); echo \"$x\"",
+        "i=$((i+1)); echo $i",
+        "while read -r line; do echo \"$line\"; done < f", "diff <(sort a) <(sort b)", "source ~/.bashrc",
+        "bash script.sh a b", "bash -lc 'cd x && make'",
+        "arr=(a b 'c d'); echo \"${arr[@]}\"", "case \"$1\" in start|stop) echo x;; *) echo y;; esac",
+        "cat <<EOF\nHello $USER it's $(date)\nEOF",
+        "git commit -m 'rm old files'", "grep -rn 'rm -rf' src", "echo rm x", "cp a{,.bak}", "echo 'a; rm x'",
+        "python3 -c 'import rm'",
+        "sudo -u me git status", "timeout 60 npm test", "env FOO=1 make", "trap 'echo \"$x\"' EXIT", "my-func() { echo a; }",
+    ],
+)  # fmt: skip
+def test_ordinary_line_is_understood(line: str) -> None:
+    policy = Policy([Rule(tool="shell", when={"command": "rm *"}, decide="deny")])
+    assert policy.evaluate("shell", {"command": line}).verdict is None
+
+
+LARGE = (
+    "eval env " * 25 + "x", "eval " * 500 + "x", "env" + " a" * 12_000, "echo" + " sh" * 3000, "curl |" * 3000,
+    "a|" * 30_000, "a=(" * 30_000, "a)" * 40_000,
+    "<<E\n" * 20_000, "$(" * 40_000, "`" * 90_000, '"$(' * 30_000, "$((" * 30_000, "${a:-" * 20_000, "((" * 49_000,
+    "case a in " * 9000, "<(" * 40_000,
+    "env -S 'a' " * 8000, "trap 'a' b;" * 8000, "bash -c '" * 9000, "eval eval a;" * 8000, "find -exec " * 8000,
+    "xargs -I% " * 9000, "\\\n" * 49_000,
+    "[[ " * 30_000, "$((" * 39 + "$(" * 39, "x() " * 20_000, "a;" * 49_000, "x" * (MAX_LENGTH + 1), "sudo " * 19_000 + "x",
+    "a " * 50_000, "trap 'eval `eval x`' a;" * 4000,
+)  # fmt: skip
+"""Lines whose analysis takes seconds, gigabytes or too many frames if its work is not limited."""
+
+
+@pytest.mark.parametrize("line", LARGE, ids=lambda line: line[:12].replace("\n", " "))
+def test_work_on_a_line_is_limited(line: str) -> None:
+    before = time.thread_time()
+    found = parse.__wrapped__(line)
+    assert time.thread_time() - before < 1
+    assert not found.plain or len(found.commands) <= 50_000
+
+
+def test_short_lines_are_analysed_quickly() -> None:
+    """They are analysed in the event loop."""
+    for line in LARGE:
+        text = line[:LONG]
+        before = time.thread_time()
+        DENY.evaluate("shell", {"command": text})
+        assert time.thread_time() - before < 0.1, text
+
+
+@pytest.mark.parametrize(
+    "line", ["eval env " * 25 + "x", "eval " * 500 + "x", "env" + " a" * 12_000, "$(" * 40_000, "x" * (MAX_LENGTH + 1)]
+)
+def test_line_above_a_limit_gets_the_verdict_ask(line: str) -> None:
+    assert DENY.evaluate("shell", {"command": line}).verdict == "ask"
+
+
+def test_memory_of_an_analysis_is_limited() -> None:
+    tracemalloc.start()
+    try:
+        parse.__wrapped__("env" + " a" * 12_000)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_random_lines_that_bash_runs_are_not_missed() -> None:
+    """A longer run of the same is the campaign `rules` of `make faults`."""
+    source = random.Random(1)
+    lines = [random_line(source) for _ in range(300)]
+    assert missed_lines(lines) == []
+
+
+def test_random_lines_run_the_program() -> None:
+    """The comparison with bash finds what it looks for."""
+    lines = ["bad x", "echo bad", "bash -c 'bad x'", "env -S'bad x'", "'"]
+    assert lines_that_run_bad(lines) == ["bad x", "bash -c 'bad x'", "env -S'bad x'"]
