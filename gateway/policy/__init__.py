@@ -1,1 +1,1 @@
-"""Rules about tool calls, and their enforcement before the client is asked. Pure: no I/O and no clock."""
+"""Rules about tool calls, and their enforcement before the client is asked. Pure, without I/O and clock, but for `paths`."""

@@ -10,7 +10,7 @@ from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, DeniedResult, Event, OutputEvent, ToolCall, ToolResult
 from drivers.contract.messages import ToolUseBlock
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision, Outcome, denial
-from gateway.policy.rules import NO_RULE, Evaluation, Policy
+from gateway.policy.rules import NO_RULE, Evaluation, Policy, Resolve
 
 RELEVANT: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, DeniedResult, Awaiting))
 """The kinds of events that enforcement reads or changes; batches without them need not pass through it."""
@@ -46,8 +46,9 @@ class PolicyEnforcer:
     answers and the `held` replies go to the agent together: a denied call has its result at once, an allowed one runs then.
     """
 
-    def __init__(self, policy: Policy | None = None, grants: Iterable[ToolGrant] = ()) -> None:
-        self._policy = policy or Policy()
+    def __init__(self, policy: Policy | None = None, grants: Iterable[ToolGrant] = (), resolve: Resolve | None = None) -> None:
+        self._policy, self._resolve = policy or Policy(), resolve
+        self._evaluated: dict[str, tuple[ToolUseBlock, Evaluation]] = {}
         self.begin(grants)
         self._calls: dict[str, ToolUseBlock] = {}
         self._reported: set[str] = set()
@@ -64,6 +65,31 @@ class PolicyEnforcer:
     def add_calls(self, calls: Mapping[str, ToolUseBlock]) -> None:
         """Add calls that were made before the first event that comes here."""
         self._calls |= calls
+
+    def slow_calls(self, events: Iterable[OutputEvent]) -> list[ToolUseBlock]:
+        """The calls that `apply` evaluates for these events and that take long, or read the file system.
+
+        Evaluate them by `evaluate`, in a thread, and pass the result to `add_evaluations` before `apply`.
+        """
+        if not self._policy.rules:
+            return []
+        calls, found = dict(self._calls), dict[str, ToolUseBlock]()
+        for event in events:
+            if isinstance(event, ToolCall) and event.status == "started":
+                calls[event.id] = _call_block(event)
+                if event.name in self._inline:
+                    found[event.id] = calls[event.id]
+            elif isinstance(event, Awaiting):
+                found |= {call.id: calls[call.id] for call in event.calls if not call.optional and call.id in calls}
+        return [call for call in found.values() if self._policy.is_slow(call.name, call.input)]
+
+    def evaluate(self, calls: Iterable[ToolUseBlock]) -> list[tuple[ToolUseBlock, Evaluation]]:
+        """Evaluate calls. It changes nothing and may run in a thread."""
+        return [(call, self._policy.evaluate(call.name, call.input, self._resolve)) for call in calls]
+
+    def add_evaluations(self, evaluated: Iterable[tuple[ToolUseBlock, Evaluation]]) -> None:
+        """Use these evaluations for the calls, as long as their input does not change."""
+        self._evaluated |= {call.tool_call_id: (call, evaluation) for call, evaluation in evaluated}
 
     def apply(self, events: Iterable[OutputEvent]) -> Enforced:
         """Decide the calls of these events; the events as the client gets them, and the replies to the agent."""
@@ -110,19 +136,28 @@ class PolicyEnforcer:
         call = self._calls.get(call_id)
         if call is None or self._trust.get(call.name):
             return False
-        return self._policy.evaluate(call.name, call.input).verdict is None
+        if call_id not in self._evaluated and self._policy.is_slow(call.name, call.input):
+            # After a restart: the client is asked.
+            return False
+        return self._evaluation(call).verdict is None
+
+    def _evaluation(self, call: ToolUseBlock) -> Evaluation:
+        evaluated = self._evaluated.get(call.tool_call_id)
+        if evaluated is not None and evaluated[0] == call:
+            return evaluated[1]
+        return self._policy.evaluate(call.name, call.input, self._resolve)
 
     def _call(self, event: ToolCall, enforced: Enforced) -> None:
         if event.status != "started":
             self._calls.pop(event.id, None)
+            self._evaluated.pop(event.id, None)
             if event.id in self._reported:
                 self._reported.discard(event.id)
                 return
         else:
-            given = event.input if isinstance(event.input, dict) else {} if event.input is None else {"input": event.input}
-            self._calls[event.id] = ToolUseBlock(tool_call_id=event.id, name=event.name, input=given)
+            call = self._calls[event.id] = _call_block(event)
             if event.name in self._inline:
-                by_rule = self._policy.evaluate(event.name, given)
+                by_rule = self._evaluation(call)
                 self._record_ruling(event.id, by_rule if by_rule.rule is not None else NO_RULE)
         enforced.events.append(event)
 
@@ -148,7 +183,7 @@ class PolicyEnforcer:
         call = self._calls.get(awaited.id)
         if call is None:
             return Evaluation("ask")
-        ruling = self._policy.evaluate(call.name, call.input)
+        ruling = self._evaluation(call)
         if ruling.verdict == "deny" or awaited.wants == "result":
             # Unless a rule denies it, an application-side tool is run by the client.
             return ruling if ruling.verdict == "deny" else Evaluation("ask")
@@ -185,3 +220,8 @@ def _reply(call_id: str, ruling: Evaluation) -> PermissionReply | None:
     if ruling.verdict == "allow":
         return PermissionReply(call_id, granted=True)
     return PermissionReply(call_id, granted=False, reason=ruling.reason) if ruling.verdict == "deny" else None
+
+
+def _call_block(event: ToolCall) -> ToolUseBlock:
+    given = event.input if isinstance(event.input, dict) else {} if event.input is None else {"input": event.input}
+    return ToolUseBlock(tool_call_id=event.id, name=event.name, input=given)

@@ -1,4 +1,4 @@
-"""Policy rules about tool calls: allow, ask or deny. Pure functions; docs/policy.md explains the rules.
+"""Policy rules about tool calls: allow, ask or deny. Pure but for the `resolve` of a caller; docs/policy.md explains the rules.
 
 The first rule that matches a call decides. A shell command line is evaluated command by command, and the strictest verdict holds.
 """
@@ -9,6 +9,7 @@ import json
 import posixpath
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,8 @@ SHELL_ARGUMENTS = frozenset({"command", "cmd"})
 LONG = 500
 """Characters of the input of a call that is evaluated in a thread: it may take milliseconds."""
 OPERATOR = re.compile(r"[;&|<>`\n]|\$\(")
+IGNORES_CASE = sys.platform in ("darwin", "win32")
+"""Whether file systems usually ignore the case of names. Names of programs are compared without it on all platforms."""
 _STRICT: Sequence[Verdict | None] = ("deny", "ask", None, "allow")
 UNKNOWN_LINE = "the command line does not name every command that it runs"
 
@@ -75,15 +78,37 @@ class Evaluation:
 NO_RULE = Evaluation()
 NEUTRAL = Evaluation("allow")
 """No restriction by this part of a call. The strictest evaluation of all parts holds."""
-Value = str | ShellCommand
+Resolve = Callable[[str], Iterable[str]]
+"""Returns the paths that a path stands for, such as the one without symbolic links. It may read the file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument that is no command. `forms` are the texts that `ask` and `deny` rules are compared to."""
+
+    text: str
+    forms: frozenset[str]
+
+
+Value = Argument | ShellCommand
 _Values = Mapping[str, Sequence[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A rule that applies to the tool of a call. Besides `when`, `links` has patterns whose directory is resolved."""
+
+    index: int
+    rule: Rule
+    links: Mapping[str, frozenset[str]]
 
 
 class Policy:
     """The rules of one agent, in order."""
 
-    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, rules: Sequence[Rule] = (), *, ignore_case: bool = IGNORES_CASE) -> None:
         self.rules = tuple(rules)
+        self._ignore_case = ignore_case
 
     @property
     def restricts(self) -> bool:
@@ -103,20 +128,73 @@ class Policy:
                     return True
         return grant.trust
 
-    def evaluate(self, tool: str, given: Any) -> Evaluation:
-        """Evaluate a call of `tool` with the input `given`."""
+    def is_slow(self, tool: str, given: Any) -> bool:
+        """Whether to evaluate such a call outside of the event loop: its line is long, or links of its paths are resolved."""
+        names = {name: rule for rule in self.rules if rule.when and rule.applies_to(tool) for name in rule.when}
+        restricts = any(
+            rule.decide != "allow" and not _is_shell(name) for rule in self.rules for name in rule.when if name in names
+        )
+        return bool(names) and (restricts or _size(given) > LONG)
+
+    def evaluate(self, tool: str, given: Any, resolve: Resolve | None = None) -> Evaluation:
+        """Evaluate a call of `tool` with the input `given`. With `resolve`, paths are compared in all their forms."""
         rules = [(n, rule) for n, rule in enumerate(self.rules) if rule.applies_to(tool)]
         if not rules:
             return NO_RULE
+        checks = [_Check(n, rule, _links(rule, resolve)) for n, rule in rules]
         names = {name for _, rule in rules for name in rule.when}
-        values = {name: list(_values(given, name.split("."), line=_is_shell(name))) for name in names}
-        lines = {name: [parse(text) for text in values[name]] for name in names if _is_shell(name)}
-        found: dict[str, Sequence[Value]] = {**values, **{name: _commands(of) for name, of in lines.items()}}
-        rulings = [_first(rules, {**found, name: (command,)}) for name in lines for command in _commands(lines[name])]
-        rulings = rulings or [_first(rules, found)]
-        rulings += [_of_line(rules, found, name, line) for name in lines for line in lines[name]]
+        texts = {name: list(_values(given, name.split("."), line=_is_shell(name))) for name in names}
+        lines = {name: [parse(text) for text in texts[name]] for name in names if _is_shell(name)}
+        found: dict[str, Sequence[Value]] = {
+            name: _commands(lines[name]) if name in lines else [_argument(text, resolve) for text in texts[name]]
+            for name in names
+        }
+        rulings = [self._first(checks, {**found, name: (command,)}) for name in lines for command in found[name]]
+        rulings = rulings or [self._first(checks, found)]
+        rulings += [self._of_line(checks, found, name, line) for name in lines for line in lines[name]]
         last = len(self.rules)
         return min(rulings, key=lambda ruling: (_STRICT.index(ruling.verdict), last if ruling.rule is None else ruling.rule))
+
+    def _first(self, checks: Sequence[_Check], unit: _Values) -> Evaluation:
+        for check in checks:
+            if self._holds(check, check.rule.when, unit):
+                return Evaluation(check.rule.decide, check.index, check.rule.reason)
+        return NO_RULE
+
+    def _holds(self, check: _Check, names: Iterable[str], unit: _Values) -> bool:
+        return all(self._matches(check, name, unit.get(name, ())) for name in names)
+
+    def _matches(self, check: _Check, name: str, found: Sequence[Value]) -> bool:
+        """Whether the values match. To allow, all must match unchanged; to ask or deny, one in any of its forms is enough."""
+        pattern = str_of(check.rule.when[name])
+        if check.rule.decide == "allow":
+            return bool(found) and all(_allowed(pattern, value) for value in found)
+        patterns = (pattern, *check.links.get(name, ()))
+        return any(self._restricts(each, form, value) for each in patterns for value in found for form in value.forms)
+
+    def _restricts(self, pattern: str, form: str, value: Value) -> bool:
+        if glob(pattern, form):
+            return True
+        if self._ignore_case:
+            return glob(pattern.lower(), form.lower())
+        return isinstance(value, ShellCommand) and glob(_lower_name(pattern), _lower_name(form))
+
+    def _of_line(self, checks: Sequence[_Check], unit: _Values, name: str, line: ShellLine) -> Evaluation:
+        """Evaluate a line as a whole, beyond its commands: no pattern allows a line that is not plain."""
+        for check in checks:
+            rule = check.rule
+            if not self._holds(check, [other for other in rule.when if other != name], unit):
+                continue
+            if name not in rule.when:
+                # A plain line is nothing but its commands, which were evaluated with this rule already.
+                return NEUTRAL if line.plain and line.commands else Evaluation(rule.decide, check.index, rule.reason)
+            if rule.decide != "allow":
+                pattern = str_of(rule.when[name])
+                if OPERATOR.search(pattern) and glob(pattern, line.text):
+                    return Evaluation(rule.decide, check.index, rule.reason)
+                if not line.known:
+                    return Evaluation("ask", check.index, UNKNOWN_LINE)
+        return NEUTRAL if line.plain and line.commands else NO_RULE
 
 
 def glob(pattern: str, text: str) -> bool:
@@ -201,50 +279,60 @@ def _commands(lines: Sequence[ShellLine]) -> list[ShellCommand]:
     return [command for line in lines for command in line.commands]
 
 
-def _first(rules: Sequence[tuple[int, Rule]], unit: _Values) -> Evaluation:
-    for n, rule in rules:
-        if _holds(rule, rule.when, unit):
-            return Evaluation(rule.decide, n, rule.reason)
-    return NO_RULE
-
-
-def _holds(rule: Rule, names: Iterable[str], unit: _Values) -> bool:
-    return all(_matches(rule, name, str_of(rule.when[name]), unit.get(name, ())) for name in names)
-
-
-def _matches(rule: Rule, name: str, pattern: str, found: Sequence[Value]) -> bool:
-    """Whether the values match. To allow, all must match unchanged; to ask or deny, one in any of its forms is enough."""
-    if rule.decide == "allow":
-        return bool(found) and all(_allowed(pattern, value) for value in found)
-    return any(glob(pattern, form) for value in found for form in _forms(value))
-
-
 def _allowed(pattern: str, value: Value) -> bool:
     if isinstance(value, ShellCommand):
         return glob(pattern, value.text)
     # Rejects paths with `..`, which may lead outside of the directory that the pattern names.
-    return glob(pattern, value) and (pattern == "*" or ".." in pattern or ".." not in re.split(r"[/\\]", value))
+    return glob(pattern, value.text) and (pattern == "*" or ".." in pattern or ".." not in re.split(r"[/\\]", value.text))
 
 
-def _forms(value: Value) -> Iterable[str]:
-    return value.forms if isinstance(value, ShellCommand) else {value, posixpath.normpath(value)}
+def _argument(text: str, resolve: Resolve | None) -> Argument:
+    # normpath keeps two slashes at the start.
+    forms = {text, posixpath.normpath(re.sub(r"^//+", "/", text))}
+    if resolve is not None and _may_be_path(text):
+        forms.update(resolve(text))
+    return Argument(text, frozenset(forms))
 
 
-def _of_line(rules: Sequence[tuple[int, Rule]], unit: _Values, name: str, line: ShellLine) -> Evaluation:
-    """Evaluate a line as a whole, beyond its commands: no pattern allows a line that is not plain."""
-    for n, rule in rules:
-        if not _holds(rule, [other for other in rule.when if other != name], unit):
+def _may_be_path(text: str) -> bool:
+    return 0 < len(text) < 4096 and "\0" not in text and "://" not in text
+
+
+def _links(rule: Rule, resolve: Resolve | None) -> Mapping[str, frozenset[str]]:
+    """The patterns of a rule that asks or denies, with the directory at their start resolved."""
+    if resolve is None or rule.decide == "allow":
+        return {}
+    found = {}
+    for name, pattern in rule.when.items():
+        if _is_shell(name) or not isinstance(pattern, str) or not pattern.startswith(("/", "~/")):
             continue
-        if name not in rule.when:
-            # A plain line is nothing but its commands, which were evaluated with this rule already.
-            return NEUTRAL if line.plain and line.commands else Evaluation(rule.decide, n, rule.reason)
-        if rule.decide != "allow":
-            pattern = str_of(rule.when[name])
-            if OPERATOR.search(pattern) and glob(pattern, line.text):
-                return Evaluation(rule.decide, n, rule.reason)
-            if not line.known:
-                return Evaluation("ask", n, UNKNOWN_LINE)
-    return NEUTRAL if line.plain and line.commands else NO_RULE
+        # Up to the last directory without `*` and `?`.
+        end = re.split(r"[*?]", pattern, maxsplit=1)[0].rfind("/")
+        paths = resolve(pattern[:end] or "/") if re.search(r"[*?]", pattern) else resolve(pattern)
+        rest = pattern[end:] if re.search(r"[*?]", pattern) else ""
+        found[name] = frozenset(path.rstrip("/") + rest for path in paths)
+    return found
+
+
+def _lower_name(text: str) -> str:
+    """The text with its first word in lower case, up to a `*` or `?`."""
+    end = len(re.split(r"[\s*?]", text, maxsplit=1)[0])
+    return text[:end].lower() + text[end:]
+
+
+def _size(given: Any) -> int:
+    """The number of characters of all texts in an input."""
+    size, todo = 0, [given]
+    while todo and size <= LONG:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+            size += len(value)
+        else:
+            size += len(value) if isinstance(value, str) else 1
+    return size
 
 
 def str_of(pattern: Pattern) -> str:

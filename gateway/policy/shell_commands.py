@@ -29,6 +29,7 @@ MIN_WORK, WORK_PER_CHARACTER = 50_000, 8
 """Characters that are read or copied during the analysis of one line: at least `MIN_WORK`."""
 
 _UNREADABLE = re.compile(r"[^\S \t\n]|[\x00-\x08\x0e-\x1f\x7f]")
+_LOOSE_PATH = re.compile(r"//|/\.\.?(?:/|\s|$)|(?:^|\s)\./")
 _BETWEEN = re.compile(r"[;&|\n(){}`]|\$\(")
 
 SHELLS = frozenset(
@@ -193,6 +194,11 @@ class _Analysis:
             wrapped = wrapped or _program(word) in WRAPPERS
             if not wrapped:
                 break
+        if _LOOSE_PATH.search(text):
+            paths = [
+                posixpath.normpath(re.sub("^//+", "/", word)) if "/" in word and "://" not in word else word for word in words
+            ]
+            forms |= {" ".join(paths), " ".join([posixpath.basename(paths[0]), *paths[1:]])}
         command = ShellCommand(text, frozenset(forms))
         self.commands[command] = command
 

@@ -20,6 +20,7 @@ from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone, DriverError, InputFull
 from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
+from drivers.runtime.file_threads import in_thread
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
@@ -28,6 +29,7 @@ from gateway.observability.audit import log_decisions
 from gateway.observability.metrics import RunMetrics
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision
 from gateway.policy.enforcement import RELEVANT, PolicyEnforcer
+from gateway.policy.rules import Evaluation
 from gateway.runs.agent_output import STORED_FIRST, RunOutput
 from gateway.runs.cancellation import completed
 from gateway.runs.idempotency import IdempotencyKey
@@ -43,6 +45,8 @@ CLOSE_GRACE = 0.5
 """Seconds that an agent has to end when the gateway ends its run."""
 MAX_STEERED = 16 * 1024 * 1024
 """Characters of messages to the agent at work that may wait for the end of its own message; a single one may be longer."""
+EVALUATION_TIMEOUT = 5.0
+"""Seconds for the evaluation of calls with long arguments or paths: a file system may not answer."""
 CLOSE_TIMEOUT = 10.0
 """Seconds until a run whose agent does not end is cancelled."""
 
@@ -414,11 +418,22 @@ class Run:
         """The events as the client gets them, once the calls that do not need the client are decided."""
         if not any(type(event) in RELEVANT for event in events):
             return events
+        if slow := self._enforcer.slow_calls(events):
+            self._enforcer.add_evaluations(await self._evaluated(slow))
         enforced = self._enforcer.apply(events)
         # The audit has a decision before it takes effect.
         await self._record_decisions()
         await self._reply(enforced.replies)
         return enforced.events
+
+    async def _evaluated(self, calls: Sequence[ToolUseBlock]) -> list[tuple[ToolUseBlock, Evaluation]]:
+        """Evaluate calls outside of the event loop. The client is asked where that does not end in time."""
+        try:
+            async with asyncio.timeout(EVALUATION_TIMEOUT):
+                return await in_thread(self._enforcer.evaluate, calls)
+        except OSError as error:
+            why = str(error) or f"its arguments were not evaluated within {EVALUATION_TIMEOUT:g} s"
+            return [(call, Evaluation("ask", reason=why)) for call in calls]
 
     async def _reply(self, replies: Sequence[Reply]) -> None:
         # An agent that is gone reports so when it is read, after everything that it has sent before.

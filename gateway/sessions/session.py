@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
@@ -27,6 +28,7 @@ from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import Turn
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
+from gateway.policy.paths import PathResolver
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import completed
 from gateway.runs.idempotency import IdempotencyKey
@@ -502,8 +504,14 @@ class Session:
             await run.end_unanswered(replies, resolve(await self.history.unanswered_calls(), run.pending.calls, replies))
             self._run_over(run)
 
+    def _working_directory(self) -> Path:
+        chosen = self.agent.without_locked(self.config.options).get("cwd")
+        return self.agent.working_directory(chosen, self.config.workspace_key)
+
     def _runs_at_once(self, call: ToolUseBlock) -> bool:
-        """Whether a call of the agent's own tools needs no permission."""
+        """Whether a call of the agent's own tools needs no permission. False where its evaluation could take long."""
+        if self.agent.policy.is_slow(call.name, call.input):
+            return False
         verdict = self.agent.policy.evaluate(call.name, call.input).verdict
         trusted = any(grant.name == call.name and grant.trust for grant in self.config.tools or ())
         return verdict == "allow" or (verdict is None and trusted)
@@ -598,7 +606,7 @@ class Session:
             meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
             has_history=True,
             suspendable=True,
-            enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or ()),
+            enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or (), PathResolver(self._working_directory)),
             audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
             pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),
         )

@@ -10,7 +10,7 @@ from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, ToolCall
 from drivers.contract.messages import ToolUseBlock
 from gateway.policy.decision_record import TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
-from gateway.policy.rules import Policy, Rule
+from gateway.policy.rules import Evaluation, Policy, Rule
 
 RULES = Policy(
     [
@@ -147,3 +147,25 @@ def test_replies_and_cancellations_are_recorded_as_decisions() -> None:
 def test_other_events_are_passed_on_in_order() -> None:
     events: list[OutputEvent] = [started_call("a"), ToolResult(tool_call_id="z", output=1), started_call("b")]
     assert create_enforcer().apply(events).events == events
+
+
+def test_slow_call_is_evaluated_once_and_before_its_event_is_applied() -> None:
+    found = create_enforcer()
+    line = "ls " + "x" * 1000
+    events = [started_call("a", line), awaiting_client("a")]
+    (call,) = found.slow_calls(events)
+    found.add_evaluations([(call, Evaluation("deny", reason="too slow"))])
+    assert found.apply(events).replies == [PermissionReply("a", False, "too slow")]
+    # Other input is evaluated again.
+    assert found.apply([started_call("a", "git status"), awaiting_client("a")]).replies == [PermissionReply("a", True)]
+    assert found.slow_calls([started_call("b", "rm x"), awaiting_client("b")]) == []
+    assert found.slow_calls([started_call("b", line)]) == []
+
+
+def test_call_whose_evaluation_is_slow_does_not_run_by_trust_after_a_restart() -> None:
+    found = create_enforcer(trust=False)
+    line = "ls " + "x" * 1000
+    found.add_calls({"a": ToolUseBlock(tool_call_id="a", name="shell", input={"command": line})})
+    assert not found.lacks_trust_only("a")
+    found.add_evaluations(found.evaluate(found.slow_calls([awaiting_client("a")])))
+    assert found.lacks_trust_only("a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from drivers.contract.driver_info import ToolGrant
+from gateway.policy.paths import PathResolver
 from gateway.policy.rules import Policy, Rule, glob
 
 
@@ -140,3 +142,74 @@ def test_effective_grants_do_not_trust_tools_with_restricting_rules() -> None:
         ("Read", True), ("Read", True), ("Edit", True), ("Glob", True),
     ]  # fmt: skip
     assert policy.restricts and not Policy([rule("allow")]).restricts
+
+
+@pytest.mark.parametrize("path", ["//home/u/.ssh/id", "///home//u/.ssh/id", "/home/./u/.ssh/id", "/home/x/../u/.ssh/id"])
+def test_path_is_denied_however_it_is_written(path: str) -> None:
+    policy = Policy([rule("deny", "Read", file_path="/home/u/.ssh/*"), rule("deny", command="cat /home/u/.ssh/*")])
+    assert policy.evaluate("Read", {"file_path": path}).verdict == "deny"
+    assert verdict(policy, f"cat {path}") == "deny"
+    assert verdict(policy, f"/bin/cat {path}") == "deny"
+
+
+def test_links_and_the_working_directory_are_resolved_to_deny_and_ask(tmp_path: Path) -> None:
+    secret, work = tmp_path / "secret", tmp_path / "work"
+    secret.mkdir()
+    work.mkdir()
+    (secret / "id").touch()
+    (work / "link").symlink_to(secret)
+    (tmp_path / "alias").symlink_to(secret)
+    resolve = PathResolver(lambda: work)
+
+    def found(decide: str, pattern: str, path: str) -> str | None:
+        return Policy([rule(decide, "Read", file_path=pattern)]).evaluate("Read", {"file_path": path}, resolve).verdict
+
+    for decide in ("deny", "ask"):
+        for path in (
+            f"{work}/link/id",
+            "link/id",
+            "./link/id",
+            "../secret/id",
+            f"{secret}/id",
+            f"{tmp_path}/alias/id",
+            f"/{secret}//id",
+        ):
+            assert found(decide, f"{secret}/*", path) == decide, path
+            assert found(decide, f"{tmp_path}/alias/*", path) == decide, path
+            assert found(decide, f"{tmp_path}/alias/id", path) == decide, path
+        assert found(decide, f"{secret}/*", "id") is None
+    # To allow, the text itself must match.
+    assert found("allow", f"{secret}/*", "link/id") is None
+    assert found("allow", "link/*", "link/id") == "allow"
+
+
+def test_relative_path_without_a_working_directory_is_compared_as_text() -> None:
+    def gone() -> Path:
+        raise FileNotFoundError
+
+    policy = Policy([rule("deny", "Read", file_path="x/*")])
+    assert policy.evaluate("Read", {"file_path": "x/../x/y"}, PathResolver(gone)).verdict == "deny"
+
+
+def test_case_of_a_program_is_ignored_to_deny_and_ask() -> None:
+    rules = [rule("deny", command="rm *"), rule("ask", command="git branch -D *"), rule("allow", command="make *")]
+    policy = Policy(rules, ignore_case=False)
+    assert [verdict(policy, line) for line in ("RM x", "/BIN/Rm x", "sudo Rm x", "MAKE x")] == ["deny", "deny", "deny", None]
+    # Options and paths differ by case where the file system's names do.
+    assert verdict(policy, "git branch -d x") is None
+    assert verdict(Policy([rule("ask", command="*-D*")], ignore_case=False), "git branch -d x") is None
+    ignoring = Policy(
+        [rule("deny", "Read", file_path="/Users/u/.ssh/*"), rule("allow", "Read", file_path="/a/*")], ignore_case=True
+    )
+    assert ignoring.evaluate("Read", {"file_path": "/users/U/.SSH/id"}).verdict == "deny"
+    assert ignoring.evaluate("Read", {"file_path": "/A/b"}).verdict is None
+
+
+def test_calls_that_are_evaluated_outside_of_the_event_loop() -> None:
+    policy = Policy([rule("deny", command="rm *"), rule("deny", "Read", file_path="/etc/*"), rule("allow", "Edit", path="a/*")])
+    assert not policy.is_slow("Bash", {"command": "x" * 400})
+    assert policy.is_slow("Bash", {"command": "x" * 600})
+    assert policy.is_slow("Bash", {"command": ["x"] * 600})
+    assert policy.is_slow("Read", {"file_path": "x"})
+    assert not policy.is_slow("Edit", {"path": "x"})
+    assert not policy.is_slow("Other", {"x": "x" * 9000})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +222,45 @@ async def test_audit_names_the_api_key_that_decided(ruled: RunningGateway, tmp_p
     await ruled.client.delete(f"/session/{session}", headers=headers)
     decided = [(call_id, outcome, by) for call_id, outcome, by, _ in audit(tmp_path) if outcome != "asked"]
     assert decided == [("first", "granted", "client phone"), ("second", "granted", "client")]
+
+
+def call(call_id: str, given: Json) -> Json:
+    return {"tool_call": {"id": call_id, "name": "shell", "input": given, "result": "ran"}}
+
+
+async def test_link_to_a_denied_folder_is_denied(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    rules = [{"tool": "shell", "when": {"path": f"{secret}/*"}, "decide": "deny", "reason": "secret"}]
+    agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": rules}
+    scenario = write_scenario([call("a", {"path": "link/id"}), call("b", {"path": "id"}), {"text": "end"}])
+    (tmp_path / "scenes" / "link").symlink_to(secret)
+    async with run_gateway(gateway_config(tmp_path, agents={"script": agent})) as running:
+        _, found, _ = await run_first_turn(running, "none", scenario, [FREE])
+    assert found == {"a": "Tool call denied: secret", "b": "ran"}
+
+
+@pytest.mark.parametrize("line", ["a;" * 20_000, "a|" * 20_000, "eval env " * 25 + "x" * 500])
+async def test_requests_are_served_while_a_long_line_is_analysed(
+    ruled: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, line: str
+) -> None:
+    # CPU time of this thread, which has the event loop: the time on the clock depends on the load of the machine.
+    longest, stop = 0.0, asyncio.Event()
+
+    async def measure() -> None:
+        nonlocal longest
+        while not stop.is_set():
+            before = time.thread_time()
+            assert (await ruled.client.get("/healthz")).is_success
+            longest = max(longest, time.thread_time() - before)
+
+    measuring = asyncio.create_task(measure())
+    try:
+        scenario = write_scenario([call("a", {"command": line}), {"text": "end"}])
+        _, found, _ = await run_first_turn(ruled, "none", scenario, [FREE])
+    finally:
+        stop.set()
+        await measuring
+    assert found == {}
+    assert longest < 0.2
+    assert [(outcome, by) for _, outcome, by, _ in audit(tmp_path)] == [("asked", "policy[1]")]

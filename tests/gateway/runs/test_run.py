@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, OutputEve
 from drivers.contract.messages import MESSAGE, ToolUseBlock
 from gateway.events.event_log import EventLog
 from gateway.observability.metrics import Metrics
+from gateway.policy.decision_record import Decision
 from gateway.policy.enforcement import PolicyEnforcer
+from gateway.policy.rules import Policy, Rule
 from gateway.runs.run import Run
 from gateway.security.redaction import Redactor
-from gateway.store import RunRecord, SessionRecord, Store
+from gateway.store import AuditRecord, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 
 
@@ -78,3 +81,33 @@ async def test_output_before_the_agent_process_ended_is_kept(store: Store) -> No
     messages = [MESSAGE.validate_json(row.body) for row in await store.messages.rows("sess_1")]
     blocks = [block for message in messages if isinstance(message.content, list | tuple) for block in message.content]
     assert ToolUseBlock(tool_call_id="c", name="shell", input={"command": "ls"}) in blocks
+
+
+async def test_client_is_asked_where_a_path_cannot_be_resolved_in_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.runs.run.EVALUATION_TIMEOUT", 0.02)
+    answers = threading.Event()
+
+    def resolve(path: str) -> tuple[str, ...]:
+        answers.wait(10)
+        return ()
+
+    policy = Policy([Rule(tool="Read", when={"path": "/etc/*"}, decide="deny")])
+    enforcer = PolicyEnforcer(policy, [ToolGrant("Read", trust=True)], resolve)
+    awaited = Awaiting(calls=(AwaitedCall(id="c", wants="permission"),))
+    agent = Gone([ToolCall(id="c", name="Read", status="started", input={"path": "/mnt/x"}), awaited])
+    record = RunRecord("run_1", "sess_1", "running", None, 1)
+    await store.sessions.create(SessionRecord("sess_1", "script"), [], record)
+    log = EventLog("sess_1", store)
+    decided: list[Decision] = []
+
+    def audit(decisions: Sequence[Decision]) -> list[AuditRecord]:
+        decided.extend(decisions)
+        return []
+
+    meter = Metrics().for_agent("script").run_metrics(session=True)
+    run = Run(record, agent, log, store, Redactor(), meter=meter, has_history=True, enforcer=enforcer, audit=audit)
+    run.start()
+    await run.wait()
+    answers.set()
+    assert [(decision.outcome, decision.by) for decision in decided] == [("asked", "default")]
+    assert "not evaluated within 0.02 s" in (decided[0].reason or "")
