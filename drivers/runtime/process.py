@@ -194,9 +194,20 @@ class Process:
         # Also when it has exited by itself: what it has left behind is not ended later than that.
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(grace))
+            # The end of the event loop cancels it, even before it has begun.
+            self._closing.add_done_callback(lambda _: self._close_transport())
         return self._closing
 
     async def _close(self, grace: float) -> None:
+        left = await self._end(grace)
+        self._close_transport()
+        if self._ledger:
+            self._forgetting = asyncio.create_task(self._forget(self._ledger))
+            if not left:
+                await asyncio.wait([self._forgetting], timeout=LEDGER_SECONDS)
+
+    async def _end(self, grace: float) -> list[psutil.Process]:
+        """End it and what it started; the processes that still run."""
         known = set[psutil.Process]()
         if grace and not self._input_ended:
             # Searched while the process lives: a descendant without marker and tag is found by its parent only.
@@ -216,13 +227,12 @@ class Process:
             self._recorder.ended(self.pid, self._exit_code, self.stderr_tail())
         if self._grace_timer is not None:
             self._grace_timer.cancel()
+        return ended.left
+
+    def _close_transport(self) -> None:
         # It kills a process that still runs, which may be another user's.
         with suppress(PermissionError):
             self._transport.close()
-        if self._ledger:
-            self._forgetting = asyncio.create_task(self._forget(self._ledger))
-            if not ended.left:
-                await asyncio.wait([self._forgetting], timeout=LEDGER_SECONDS)
 
     async def _forget(self, ledger: Ledger) -> None:
         """Delete it from the ledger once it has exited, with repetitions. Until then a later daemon would look for it."""

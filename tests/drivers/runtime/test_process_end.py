@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import threading
 import time
+from pathlib import Path
 from unittest.mock import Mock
 
 import psutil
 import pytest
 
+from drivers.contract.codec import Command
 from drivers.runtime import process as process_module
 from drivers.runtime import process_tree
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import end_family, family, find_family, process_of
-from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of, until_gone
+from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of, python, until_gone
 
 IGNORES_EOF = "print('up', flush=True)\nwhile True: time.sleep(60)"
 IGNORES_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + IGNORES_EOF
@@ -59,6 +62,24 @@ async def test_a_process_that_ignores_end_of_input_is_signalled_and_then_killed(
     took = time.monotonic() - began
     assert await process.exit_code() == -signal
     assert 0.3 <= took < 20
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_close_that_is_cancelled_by_the_end_of_the_event_loop_ends_the_process(tmp_path: Path, steps: int) -> None:
+    async def cancel_everything_during_the_close() -> None:
+        process = await Spawner().spawn(Command(python(IGNORES_SIGTERM), tmp_path, {}))
+        assert await first_line(process) == b"up"
+        closing = asyncio.ensure_future(process.close(60.0))
+        for _ in range(1 + steps):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await until_gone(process.pid)
+
+    asyncio.run(cancel_everything_during_the_close())
+    # A transport that was not closed fails the test.
+    gc.collect()
 
 
 async def test_a_process_that_is_started_at_sigterm_is_ended(start: StartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
