@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
 
 PR_SET_DUMPABLE = 4
+ALLOWED_BY = "PORTICO_ALLOW_INSPECTION"
+"""The variable that is `1` where a debugger or profiler is to read the process."""
 
 
-def deny_process_inspection() -> None:
+def deny_process_inspection(environ: Mapping[str, str] = os.environ) -> None:
     """Make this process not dumpable: `/proc/PID/environ`, `mem`, `fd` and `maps`, ptrace(2) and core dumps need root.
 
-    Processes that it starts are dumpable again from their execve(2) on, which sets the attribute (PR_SET_DUMPABLE in prctl(2)).
+    Without effect where the variable ALLOWED_BY is `1`. Processes that it starts are dumpable again from execve(2) on, which
+    sets the attribute (PR_SET_DUMPABLE in prctl(2)).
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or environ.get(ALLOWED_BY) == "1":
         return
     import ctypes  # 5 ms
 

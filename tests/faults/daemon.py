@@ -175,6 +175,8 @@ class Daemon:
     def _environment(self) -> dict[str, str]:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home / "user"), "LANG": "C.UTF-8", "PYTHONPATH": str(DRIVER)}
         env["PYTHONFAULTHANDLER"] = "1"
+        # Its open files are counted.
+        env["PORTICO_ALLOW_INSPECTION"] = "1"
         return {**env, "FAULTS": str(self.home / "faults.json"), "FAULTS_TRACE": str(self.trace)} if self.faults else env
 
     def log_tail(self, size: int = 600) -> str:

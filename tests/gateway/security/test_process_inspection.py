@@ -20,7 +20,7 @@ from drivers.contract.codec import Command
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import family
 from gateway.cli.main import main
-from gateway.security.process_inspection import PR_SET_DUMPABLE, deny_process_inspection
+from gateway.security.process_inspection import ALLOWED_BY, PR_SET_DUMPABLE, deny_process_inspection
 from tests.conftest import write_config
 from tests.daemon import gateway_config
 
@@ -107,6 +107,15 @@ def test_programs_that_it_starts_are_dumpable() -> None:
 
     with forked(run, b"PATH="):
         pass
+
+
+def test_inspection_is_allowed_by_a_variable_of_the_environment() -> None:
+    def run() -> None:
+        deny_process_inspection({ALLOWED_BY: "1"})
+        _print_and_wait()
+
+    with forked(run, b"ready") as pid:
+        assert b"PATH=" in _environment_of(pid)
 
 
 def test_agents_start_from_a_protected_process(folder: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.security.loopback import check_key_lengths, check_no_auth
+from gateway.security.process_inspection import ALLOWED_BY
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
 from tests.gateway.portico_command import PorticoCommand
@@ -106,6 +107,8 @@ async def test_the_exit_does_not_wait_for_a_blocked_file_access(daemon: Daemon, 
     # The daemon writes what its agents can do to this file. Opening a FIFO that is not read blocks.
     (tmp_path / "data").mkdir(exist_ok=True)
     os.mkfifo(tmp_path / "data" / "discovery.new")
+    # Its threads are read in /proc.
+    daemon.env[ALLOWED_BY] = "1"
     await daemon.start()
     await wait_until(lambda: _is_blocked(daemon.pid))
     # `limits.grace` (1 s) and 2 s. It takes 0.8 s, also with 20 busy processes on two cores.
