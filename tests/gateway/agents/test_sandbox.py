@@ -28,12 +28,16 @@ from tests.gateway.requests import create_session, execute, get_session, send_tu
 needs_landlock = pytest.mark.skipif(sandbox.unavailable() is not None, reason=f"no sandbox here: {sandbox.unavailable()}")
 
 SHELL_AGENT = """
-import json, subprocess, sys
+import json, os, subprocess, sys
 def send(**message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 for line in sys.stdin:
     message = json.loads(line)
     method, result = message.get("method"), {}
     if method == "initialize":
+        try:
+            open(os.path.join(os.environ["HOME"], "started"), "w").close()
+        except OSError:
+            pass
         result = {"protocolVersion": 1, "agentCapabilities": {}}
     elif method == "session/new":
         result = {"sessionId": "s"}
@@ -46,7 +50,7 @@ for line in sys.stdin:
     if "id" in message and method:
         send(id=message["id"], result=result)
 """
-"""An ACP agent that runs each prompt as a shell command and answers with its output."""
+"""An ACP agent that runs each prompt as a shell command and answers with its output. It writes a file in HOME when it starts."""
 
 
 @pytest.fixture
@@ -106,6 +110,15 @@ async def test_agent_without_a_sandbox_is_not_restricted(folder: Path) -> None:
         assert (await create_session(running.client, "shell", f"cat {folder}/data/api-key"))["messages"][-1][
             "content"
         ] == "secret"
+    assert (folder / "home" / "started").exists()
+
+
+@needs_landlock
+async def test_probe_has_the_sandbox(folder: Path) -> None:
+    async with run_gateway(config_of(folder)) as running:
+        [state] = [found for found in await running.gateway.discovery.all_agents() if found.agent.name == "shell"]
+        assert state.problem is None
+    assert not (folder / "home" / "started").exists()
 
 
 @needs_landlock
