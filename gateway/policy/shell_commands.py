@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
-from gateway.policy.shell_syntax import Budget, NotUnderstood, Reader, SimpleCommand, TooMuch, Word
+from gateway.policy.shell_syntax import RUN_VARIABLE, Budget, NotUnderstood, Reader, SimpleCommand, TooMuch, Word
 
 MAX_LENGTH = 100_000
 """Characters. A longer line is not analysed, and is neither plain nor known."""
@@ -45,7 +45,7 @@ EVALUATORS = frozenset({"alias", "bind", "compgen", "complete", "eval", "expect"
 WRAPPERS = frozenset(
     {
         "!", "-", "at", "batch", "builtin", "busybox", "chpst", "chroot", "chrt", "command", "coproc", "dbus-run-session",
-        "doas", "env", "exec", "fakeroot", "fd", "find", "firejail", "flock", "gosu", "ionice", "linux32", "linux64",
+        "doas", "env", "exec", "fakeroot", "fd", "find", "firejail", "flock", "gosu", "ionice", "jobs", "linux32", "linux64",
         "ltrace",
         "machinectl", "nice", "nocorrect", "noglob", "nohup", "nsenter", "parallel", "pkexec", "proot", "repeat", "rlwrap",
         "runuser",
@@ -210,6 +210,7 @@ class _Analysis:
         # A quoted 'git status' is one word, but its text is that of git with an argument.
         self.plain = self.plain and not re.search(r"\s", literals[0])
         # `$X -rf` runs a command that the line does not name; in zsh, `=rm` is rm; find replaces `{}`.
+        self._unknown_if(any(RUN_VARIABLE.match(literal) for literal in literals))
         named = not words[0].dynamic and not literals[0].startswith("=") and "{}" not in literals[0]
         self.known = self.known and (named or literals[0] == "[")
         evaluates = False
@@ -218,6 +219,8 @@ class _Analysis:
             rest = words[n + 1 :] if name in SHELLS or name in EVALUATORS or name in WRAPPERS or name in _OTHERS else []
             self.budget.spend(len(rest))
             evaluates = evaluates or name in _EVALUATING
+            # Its escapes can write what is evaluated later.
+            self._unknown_if(name == "printf" and "-v" in literals and any("\\" in literal for literal in literals))
             if name in SHELLS:
                 self._shell(name, rest, command.stdin, depth)
             elif name in EVALUATORS:
@@ -260,7 +263,7 @@ class _Analysis:
     def _evaluator(self, name: str, words: Sequence[Word], depth: int) -> None:
         if name == "eval":
             self._unknown_if(any(word.dynamic for word in words))
-            line = " ".join(word.literal for word in words)
+            line = " ".join(word.literal for word in words[1 if words and words[0].literal == "--" else 0 :])
             self.budget.spend(len(line))
             return self._lines([line], depth)
         if name in ("mapfile", "readarray") and not any(word.dynamic or "C" in word.literal for word in words):

@@ -88,6 +88,9 @@ _ORDINARY = re.compile(r"[^\s\\'\"$`;&|<>()*?\[{]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.:@+-]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+RUN_VARIABLE = re.compile(r"(?:BASH_ENV|PROMPT_COMMAND|PS[0124])(?:$|[+=\[])")
+"""The name of a variable that a shell runs or expands, or an assignment to it. ENV is one for interactive shells only."""
+_INTERACTIVE = re.compile(r"sh[^;&|]*\s[-+]\w*i")
 _LETTER = re.compile(r"[A-Za-z_]")
 _PARENTHESES = re.compile(r"[ \t]*\([ \t]*\)")
 _RESERVED_SIGN = re.compile(r"[{}!]|\[\[")
@@ -105,7 +108,8 @@ _BRACED = re.compile(r"[^}\\'\"$`<>]+")
 _ARITHMETIC = re.compile(r"[^()\\'\"$`]+")
 _CONDITION = re.compile(r"[ \t\n!]+|[^\s\\'\"$`<>;]+")
 _HIDDEN = re.compile(r"`|\$[({\[]|\$$")
-_EVALUATED = re.compile(r"[^}]*@P|!|\w+(?:\[|:(?![-=?+]))")
+_PROMPT = re.compile(r"[^}]*@P")
+_EVALUATED = re.compile(r"!|\w+(?:\[|:(?![-=?+]))")
 
 
 class Reader:
@@ -274,7 +278,7 @@ class Reader:
                 raise NotUnderstood
             return
         name = self._word()
-        if _NAME.fullmatch(name.source) is None:
+        if _NAME.fullmatch(name.source) is None or RUN_VARIABLE.match(name.source):
             raise NotUnderstood
         self._space()
         if self._take_word("in"):
@@ -356,8 +360,7 @@ class Reader:
         name = word.source.partition("=")[0]
         if "[" in name:
             self.evaluates = True
-        if name in ("PS0", "PS1", "PS2", "PS4", "PROMPT_COMMAND", "BASH_ENV", "ENV"):
-            # The shell runs or expands these.
+        if RUN_VARIABLE.match(name) or (name == "ENV" and _INTERACTIVE.search(self._text)):
             self.surprising = True
             self.nested.append(word.literal.partition("=")[2])
 
@@ -636,6 +639,9 @@ class Reader:
             raise NotUnderstood
         if _EVALUATED.match(self._text, self._at):
             self.evaluates = True
+        if _PROMPT.match(self._text, self._at):
+            # The value is expanded, wherever it comes from.
+            self.surprising = True
         self._deeper()
         while (char := self._peek()) != "}":
             self._budget.spend(1)

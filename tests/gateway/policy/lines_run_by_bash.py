@@ -24,7 +24,7 @@ WRAPPINGS = (
     "[[ a =~ $({}) ]]", ": <({})", ": > >({})", "cat <<E\n$({})\nE", "cat <<'E'\nx\nE\n{}", "cat <<-E\n\t$({})\n\tE",
     "<<E {}\nE",
     "# comment\n{}", "echo 'a\nb'; {}", "2>&1 {}", ">/dev/null {}", "</dev/null {}", "echo \\\\\n{}", "echo \\\n; {}",
-    "command {}",
+    "command {}", "jobs -x {}",
     "builtin eval {}", "exec {}", "env {}", "env A=1 {}", "env -u A {}", "nice {}", "nohup {}", "timeout 5 {}",
     "setsid -w {}",
     "echo | xargs {}", "echo y | xargs -I% {}", "find . -maxdepth 0 -exec {} \\;", "stdbuf -o0 {}", "busybox {}",
@@ -46,7 +46,9 @@ WRAPPINGS = (
 )  # fmt: skip
 """`{}` is the place of a command that is not quoted."""
 QUOTING = (
-    "eval {}", "bash -c {}", "sh -c {}", "rbash -c {}", "bash -lc {}", "bash -o posix -c {}", "bash <<< {}",
+    "eval {}", "eval -- {}", "export BASH_ENV=<(printf %s {}); bash -c :",
+    "read BASH_ENV <<< b/bad; export BASH_ENV; bash -c : {}", "bash -c {}", "sh -c {}", "rbash -c {}", "bash -lc {}",
+    "bash -o posix -c {}", "bash <<< {}",
     "sh -s <<< {}", "bash -c {} a b",
     "trap {} EXIT", "trap -- {} EXIT", "x={}; $x", "x={}; eval $x", "printf %s {} | sh", "printf %s {} | bash -s",
     "bash <(printf %s {})",
@@ -74,7 +76,8 @@ HIDING = (
     "[[ 'a[$({})]' -eq 1 ]]",
     "PS4='$({})'; set -x; :", "compgen -W '$({})'", "declare -n r='a[$({})]'; r=1", "x='a[$({})]'; ((x))",
     "x='a[$({})]'; y=${{z[x]}}",
-    "x='y[$({})]'; : ${{!x}}", "set -- 'a[$({})]'; : $(($1))", "wait -n -p 'a[$({})]'",
+    "x='y[$({})]'; : ${{!x}}", "printf -v x '\\x24({})'; : ${{x@P}}", "printf -v x 'a[\\x24({})]'; : $((x))",
+    "set -- 'a[$({})]'; : $(($1))", "wait -n -p 'a[$({})]'",
 )  # fmt: skip
 """Single quotes around a substitution that bash expands all the same."""
 NAMES = (

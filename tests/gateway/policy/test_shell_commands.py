@@ -192,7 +192,8 @@ def test_line_with_an_undetermined_command_gets_the_verdict_ask(line: str) -> No
         "case $(rm x) in a) ;; esac", "/BIN/Bash -c 'rm x'",
         "function f { rm x; }", "a=($(rm x))", "a[$(rm x)]=1", ": $(( `rm x` ))", "cat <(rm x)",
         "for ((i=0; i<1; i++)); do rm x; done",
-        "case a in (b|a) rm x ;& esac", "PROMPT_COMMAND='rm x' bash -i", "sudo bash ./rm x", "e\\\nval 'rm x'",
+        "case a in (b|a) rm x ;& esac", "PROMPT_COMMAND='rm x' bash -i", "sudo bash ./rm x", "eval -- rm x",
+        "jobs -x rm x", "e\\\nval 'rm x'",
     ],
 )  # fmt: skip
 def test_command_that_a_builtin_or_another_program_runs_is_denied(line: str) -> None:
@@ -209,7 +210,9 @@ def test_command_that_a_builtin_or_another_program_runs_is_denied(line: str) -> 
         "xargs -I% %", "xargs -I {} {}", "xargs bash -c",
         "x='a[$(bad)]'; : $((x))", "x='$(bad)'; : ${x@P}", "let 'a[$(bad)]=1'", "unset 'a[$(bad)]'",
         "PS4='$(bad)'; set -x", "hash -p /bin/x y",
-        "BASH_ENV=f bash -c x", "trap $X EXIT", "=x y", "${ bad; }", "echo $[x]", 'echo "${x:-\'a}"', "cat <<E", "echo (",
+        "BASH_ENV=f bash -c x", "export BASH_ENV=f; bash -c x",
+        "for BASH_ENV in f; do bash -c x; done", "read PS4 <<< x", "ENV=f sh -i", "printf -v x '\\x24(bad)'",
+        "echo ${x@P}", "trap $X EXIT", "=x y", "${ bad; }", "echo $[x]", 'echo "${x:-\'a}"', "cat <<E", "echo (",
         "a; esac", "{ a; }; )",
     ],
 )  # fmt: skip
@@ -238,7 +241,8 @@ def test_line_that_is_not_understood_gets_the_verdict_ask(line: str) -> None:
         "cat <<EOF\nHello $USER it's $(date)\nEOF",
         "git commit -m 'rm old files'", "grep -rn 'rm -rf' src", "echo rm x", "cp a{,.bak}", "echo 'a; rm x'",
         "python3 -c 'import rm'",
-        "sudo -u me git status", "timeout 60 npm test", "env FOO=1 make", "trap 'echo \"$x\"' EXIT", "my-func() { echo a; }",
+        "sudo -u me git status", "timeout 60 npm test", "env FOO=1 make", "trap 'echo \"$x\"' EXIT",
+        "my-func() { echo a; }", "ENV=prod make -i",
     ],
 )  # fmt: skip
 def test_ordinary_line_is_understood(line: str) -> None:
