@@ -24,7 +24,7 @@ MAX_DEPTH = 4
 MAX_LINES = 64
 """Lines nested in one line."""
 MAX_WORDS = 5_000
-"""Words of all commands."""
+"""Words of the line and of the lines nested in it."""
 MIN_WORK, WORK_PER_CHARACTER = 50_000, 8
 """Characters that are read or copied during the analysis of one line: at least `MIN_WORK`."""
 
@@ -112,7 +112,7 @@ def parse(text: str) -> ShellLine:
     """Analyse a command line. Time and memory are limited whatever the line is."""
     if len(text) > MAX_LENGTH:
         return ShellLine(text, (), plain=False, known=False)
-    analysis = _Analysis(Budget(max(MIN_WORK, WORK_PER_CHARACTER * len(text))))
+    analysis = _Analysis(Budget(max(MIN_WORK, WORK_PER_CHARACTER * len(text)), MAX_WORDS))
     analysis.run(text)
     odd = _UNREADABLE.search(text) is not None
     plain = analysis.plain and "\\\n" not in text and not odd
@@ -129,7 +129,6 @@ class _Analysis:
     known: bool = True
     _todo: list[tuple[str, int]] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
-    _words: int = 0
 
     def run(self, line: str) -> None:
         self._add_line(line, 0)
@@ -161,7 +160,7 @@ class _Analysis:
         except TooMuch:
             self.plain = self.known = False
             # The commands until then can be denied.
-            self.budget.left = MIN_WORK
+            self.budget.left, self.budget.words = MIN_WORK, MAX_WORDS
         self.plain = self.plain and reader.plain
         evaluates = reader.evaluates
         for command in reader.commands:
@@ -172,14 +171,12 @@ class _Analysis:
         if not self.known and depth == 0:
             # A shell may accept what is not understood here: the text between two operators may be a command.
             for piece in _BETWEEN.split(text):
-                if piece.strip():
-                    self._add(piece.split())
+                if words := piece.split():
+                    self.budget.count_words(len(words))
+                    self._add(words)
 
     def _add(self, words: Sequence[str], source: str = "") -> None:
         """Add a command with its forms."""
-        self._words += len(words)
-        if self._words > MAX_WORDS:
-            raise TooMuch
         text = " ".join(words)
         self.budget.spend(2 * len(text))
         forms = {text, source} if source else {text}

@@ -24,14 +24,21 @@ class TooMuch(Exception):
 
 @dataclass(slots=True)
 class Budget:
-    """The work that is left for a line, in characters that are read or copied."""
+    """The work that is left for a line, in characters that are read or copied, and the number of words that it may still have."""
 
     left: int
+    words: int
 
     def spend(self, work: int) -> None:
         """Raises TooMuch when nothing is left."""
         self.left -= work
         if self.left < 0:
+            raise TooMuch
+
+    def count_words(self, words: int = 1) -> None:
+        """Raises TooMuch when there are more words than are left."""
+        self.words -= words
+        if self.words < 0:
             raise TooMuch
 
 
@@ -434,6 +441,7 @@ class Reader:
     def _word(self, *, condition: bool = False) -> Word:
         """Read a word. Raises NotUnderstood where there is none."""
         text, start = self._text, self._at
+        self._budget.count_words()
         found = _Parts(start, condition)
         while self._at < self._end:
             self._budget.spend(1)

