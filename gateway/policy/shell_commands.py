@@ -2,8 +2,8 @@
 
 The result serves two purposes. To *allow* a line, it must be plain: words and operators between commands, without expansions,
 substitutions and redirections. To *deny* a command, it is searched everywhere in the line, and in lines that are passed to
-another shell. A line that is not understood, or whose analysis needs more work than the limits permit,
-is neither plain nor known.,
+another shell. A line that is not understood, or whose analysis needs more work than the limits permit, is neither plain nor
+known.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _BETWEEN = re.compile(r"[;&|\n(){}`]|\$\(")
 
 SHELLS = frozenset(
     {
-        "ash", "bash", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "lksh", "loksh", "mksh", "nu", "oksh", "osh",
-        "posh", "pwsh",
-        "powershell", "rbash", "rksh", "rzsh", "sh", "tcsh", "xonsh", "yash", "zsh",
+        "ash", "bash", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "lksh", "loksh", "mksh", "nu", "oksh", "osh", "posh",
+        "pwsh", "powershell", "rbash", "rksh", "rzsh", "sh", "tcsh", "xonsh", "yash", "zsh",
     }
 )  # fmt: skip
 """Programs that take a command line behind an option, and else read commands from a file or from standard input."""
@@ -46,14 +45,11 @@ WRAPPERS = frozenset(
     {
         "!", "-", "at", "batch", "builtin", "busybox", "chpst", "chroot", "chrt", "command", "coproc", "dbus-run-session",
         "doas", "env", "exec", "fakeroot", "fd", "find", "firejail", "flock", "gosu", "ionice", "jobs", "linux32", "linux64",
-        "ltrace",
-        "machinectl", "nice", "nocorrect", "noglob", "nohup", "nsenter", "parallel", "pkexec", "proot", "repeat", "rlwrap",
-        "runuser",
-        "schedtool", "screen", "script", "setarch", "setpriv", "setsid", "sg", "softlimit", "ssh", "start-stop-daemon",
-        "stdbuf", "strace",
-        "su", "su-exec", "sudo", "systemd-run", "taskset", "time", "timeout", "tmux", "torify", "torsocks", "toybox",
-        "unbuffer", "unshare",
-        "valgrind", "watch", "x-terminal-emulator", "xargs", "xterm",
+        "ltrace", "machinectl", "nice", "nocorrect", "noglob", "nohup", "nsenter", "parallel", "pkexec", "proot", "repeat",
+        "rlwrap", "runuser", "schedtool", "screen", "script", "setarch", "setpriv", "setsid", "sg", "softlimit", "ssh",
+        "start-stop-daemon", "stdbuf", "strace", "su", "su-exec", "sudo", "systemd-run", "taskset", "time", "timeout",
+        "tmux", "torify", "torsocks", "toybox", "unbuffer", "unshare", "valgrind", "watch", "x-terminal-emulator", "xargs",
+        "xterm",
     }
 )  # fmt: skip
 """Programs that run a command given in their arguments."""
@@ -78,8 +74,7 @@ _STARTS_SHELL = re.compile(r"-[A-Za-z]*[si].*|--(?:shell|login)")
 _EVALUATING = frozenset(
     {
         "[", "declare", "export", "getopts", "let", "local", "mapfile", "nameref", "print", "printf", "read", "readarray",
-        "readonly", "test",
-        "typeset", "unset", "wait",
+        "readonly", "test", "typeset", "unset", "wait",
     }
 )  # fmt: skip
 """Builtins that evaluate arguments as variable names or as arithmetic, with the substitutions in them."""
@@ -107,7 +102,7 @@ class ShellLine:
     known: bool
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def parse(text: str) -> ShellLine:
     """Analyse a command line. Time and memory are limited whatever the line is."""
     if len(text) > MAX_LENGTH:
@@ -301,7 +296,7 @@ class _Analysis:
             named = any(not word.literal.startswith("-") for word in words)
             self._unknown_if(not named or name in ("at", "batch", "newgrp", "runuser", "script", "su"))
             self._lines(stdin, depth)
-        if name in ("sudo", "doas", "su", "runuser", "machinectl") and any(_STARTS_SHELL.fullmatch(w.literal) for w in words):
+        if name in ("sudo", "doas", "su", "runuser", "machinectl") and any(map(_STARTS_SHELL.fullmatch, _options(words))):
             self._unknown_if(name != "su" or not found)
             self._lines(stdin, depth)
         if name in ("xargs", "parallel"):
@@ -331,6 +326,16 @@ class _Analysis:
 
 
 _OTHERS = frozenset({".", "source", "hash", "enable", "fc", "newgrp", "crontab", "rshell"})
+
+
+def _options(words: Sequence[Word]) -> list[str]:
+    """The options before the program, and the words that may be their values."""
+    found: list[str] = []
+    for word in words:
+        if not word.literal.startswith("-") and not (found and found[-1].startswith("-")):
+            break
+        found.append(word.literal)
+    return found
 
 
 def _program(word: str) -> str:
