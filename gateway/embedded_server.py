@@ -64,9 +64,14 @@ class BoundedServer(uvicorn.Server):
         self._acceptors = [_Acceptor(self, found.fileno()) for server in self.servers for found in server.sockets]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.stop_accepting()
+        await super().shutdown(sockets)
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections. Open ones stay."""
         for acceptor in self._acceptors:
             acceptor.close()
-        await super().shutdown(sockets)
+        self._acceptors = []
 
 
 class EmbeddedServer(BoundedServer):

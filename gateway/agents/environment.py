@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 ALLOWED_ENV = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "XDG_*",
@@ -21,9 +22,14 @@ def process_environment(environ: Mapping[str, str], driver_patterns: Iterable[st
     `environ` is the gateway's own, `driver_patterns` are the variables that the driver needs (patterns of fnmatch), `entry` is
     `env` of the agent's entry in the configuration, which has precedence. Variables of the gateway (`PORTICO_*`) are left out.
     """
-    allowed = re.compile("|".join(fnmatch.translate(pattern) for pattern in (*ALLOWED_ENV, *driver_patterns)))
+    allowed = _any_of((*ALLOWED_ENV, *driver_patterns))
     kept = {name: value for name, value in environ.items() if not name.startswith("PORTICO_") and allowed.match(name)}
     return {**kept, **entry}
+
+
+@lru_cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, patterns)))
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
