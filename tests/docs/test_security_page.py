@@ -14,7 +14,7 @@ def test_named_tests_exist() -> None:
     for match in re.finditer(r"`([\w/]+\.py)?::(\w+|\*)`", (ROOT / "docs/security.md").read_text()):
         path, named = match[1] or path, match[2]
         assert path is not None
-        file = ROOT / "tests" / path
+        file = ROOT / path
         text = file.read_text() if file.is_file() else ""
         if not re.search(r"def test_" if named == "*" else rf"def {named}\(", text):
             missing.append(f"{path}::{named}")
