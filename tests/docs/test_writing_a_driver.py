@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import fcntl
 import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,19 +45,31 @@ def block(language: str, number: int = 0) -> str:
 CAT, OPENCODE, TEST = (block("python", number) for number in range(3))
 
 
-def build_and_install(project: Path, target: Path) -> None:
-    """Build a wheel of a project with the installed setuptools, and install it without dependencies or network."""
+def build_and_install(projects: Sequence[Path], target: Path) -> None:
+    """Build a wheel of each project with the installed setuptools, and install it without dependencies or network."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    wheels = project / "wheels"
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, project], check=True)
-    (wheel,) = wheels.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", target, wheel], check=True)
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--no-index", "--no-build-isolation", "--target", target, *projects], check=True
+    )
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages of the page and one package that cannot be imported, all installed from wheels."""
-    folder = tmp_path_factory.mktemp("packages")
+def target(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
+    """A folder with the packages of the page and one package that cannot be imported, all installed from wheels.
+
+    The processes of a test run share it.
+    """
+    folder = tmp_path_factory.getbasetemp().parent / f"packages-{testrun_uid}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "target").exists():
+            _write_projects(folder)
+            build_and_install([folder / "cat", folder / "opencode", folder / "broken"], folder / "target")
+    return folder / "target"
+
+
+def _write_projects(folder: Path) -> None:
     project = block("toml")
     sources = {
         "cat": (project, CAT),
@@ -67,8 +80,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
         (folder / name / "pyproject.toml").write_text(pyproject)
         (folder / name / f"portico_{name}.py").write_text(code)
-        build_and_install(folder / name, folder / "target")
-    return folder / "target"
 
 
 @pytest.fixture
