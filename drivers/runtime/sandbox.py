@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.confined_files import open_folder
 
 MIN_ABI = 3
 """Of Linux 6.2. Versions before do not restrict truncating files."""
@@ -47,8 +48,8 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "s
 class Sandbox:
     """Files that an agent's processes may use: they write in `writable` only, and read all but `hidden`.
 
-    A writable path may be below a hidden one, and is readable then. Writable paths that do not exist are left out, but the
-    folders `created` are created, and are writable too.
+    A writable path may be below a hidden one, and is readable then; a symbolic link that leads there makes nothing writable.
+    Writable paths that do not exist are left out, but the folders `created` are created, and are writable too.
     """
 
     writable: tuple[Path, ...]
@@ -56,12 +57,20 @@ class Sandbox:
     created: tuple[Path, ...] = ()
 
     def conflict(self) -> str | None:
-        """Return why the sandbox is not possible, if a writable path has a hidden one in it."""
-        hidden = [path.resolve() for path in self.hidden]
-        for path in (*self.writable, *self.created):
-            for secret in hidden:
-                if secret.is_relative_to(path.resolve()):
-                    return f"agents could write in {path}, which contains {secret}"
+        """Return why the sandbox is not possible: a writable path has a hidden one in it, or is a link to what is in one."""
+        return next(
+            (problem for path in (*self.writable, *self.created) if (problem := self._conflict_of(path, path.resolve()))), None
+        )
+
+    def _conflict_of(self, path: Path, real: Path) -> str | None:
+        for given in self.hidden:
+            secret = given.resolve()
+            if secret.is_relative_to(real):
+                return f"agents could write in {path}, which contains {secret}"
+            # An agent may have replaced a folder that it can write, below a hidden one or elsewhere.
+            named = next((secret / path.relative_to(base) for base in (given, secret) if path.is_relative_to(base)), None)
+            if real.is_relative_to(secret) and real != named:
+                return f"agents could write in {real}, to which a symbolic link in {path} leads"
         return None
 
     def ruleset(self) -> int:
@@ -85,13 +94,25 @@ class Sandbox:
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in (*self.writable, *self.created):
                 with suppress(FileNotFoundError):
-                    _allow(ruleset, path.resolve(), _WRITE)
+                    self._allow_writable(ruleset, path)
         except BaseException as error:
             os.close(ruleset)
             if isinstance(error, OSError):
                 raise AgentUnavailable(f"the sandbox cannot be had: {error}") from error
             raise
         return ruleset
+
+    def _allow_writable(self, ruleset: int, path: Path) -> None:
+        """Add the rule of a writable path. Raises AgentUnavailable, OSError."""
+        real = path.resolve()
+        if problem := self._conflict_of(path, real):
+            raise AgentUnavailable(f"the sandbox cannot be had: {problem}")
+        # The path that was checked: none of its folders has become a link since.
+        folder = open_folder(real.parent)
+        try:
+            _allow(ruleset, Path(real.name or "."), _WRITE, follow=False, folder=folder)
+        finally:
+            os.close(folder)
 
 
 def command_in_sandbox(ruleset: int, argv: Sequence[str]) -> tuple[str, ...]:
@@ -139,9 +160,9 @@ def _all_but(hidden: set[Path]) -> Iterator[Path]:
                     yield path
 
 
-def _allow(ruleset: int, path: Path, rights: int, *, follow: bool = True) -> None:
-    """Add a rule for a path. Raises OSError."""
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+def _allow(ruleset: int, path: Path, rights: int, *, follow: bool = True, folder: int | None = None) -> None:
+    """Add a rule for a path, relative to the descriptor `folder` if there is one. Raises OSError."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES

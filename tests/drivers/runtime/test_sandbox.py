@@ -137,6 +137,22 @@ async def test_writable_folder_that_contains_a_hidden_file_is_refused(folder: Pa
         await spawner.spawn(Command(("true",), folder / "work", ENV))
 
 
+@pytest.mark.parametrize("link", ["work/link", "data/workspace/link"])
+def test_link_to_hidden_files_makes_nothing_writable(folder: Path, link: str) -> None:
+    (folder / "data" / "keys").mkdir()
+    (folder / link).symlink_to(folder / "data" / "keys")
+    with pytest.raises(AgentUnavailable, match="symbolic link"):
+        os.close(Sandbox((folder / link,), (folder / "data",)).ruleset())
+
+
+@pytest.mark.parametrize("hidden", ["data", "link"])
+def test_folder_below_a_hidden_one_is_writable_however_that_is_named(folder: Path, hidden: str) -> None:
+    (folder / "link").symlink_to(folder / "data")
+    (folder / "other-link").symlink_to(folder / "other")
+    writable = (folder / hidden / "workspace", folder / "data" / "workspace", folder / "other-link", folder / "other" / "file")
+    os.close(Sandbox(writable, (folder / hidden,)).ruleset())
+
+
 @pytest.mark.parametrize(("abi", "reason"), [(0, "this kernel has none"), (2, "this kernel has version 2")])
 async def test_sandbox_is_refused_without_landlock(folder: Path, abi: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_module, "landlock_version", lambda: abi)
