@@ -95,8 +95,9 @@ _ORDINARY = re.compile(r"[^\s\\'\"$`;&|<>()*?\[{]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.:@+-]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
-RUN_VARIABLE = re.compile(r"(?:BASH_ENV|PROMPT_COMMAND|PS[0124])(?:$|[+=\[])")
-"""The name of a variable that a shell runs or expands, or an assignment to it. ENV is one for interactive shells only."""
+RUN_VARIABLE = re.compile(r"(?:BASH_ENV|BASH_ALIASES|BASH_CMDS|PROMPT_COMMAND|PS[0124])(?:$|[+=\[])|BASH_FUNC_")
+"""The name of a variable that a shell runs or expands, or an assignment to it. ENV is one for interactive shells only;
+BASH_FUNC_NAME%% is an exported function."""
 _INTERACTIVE = re.compile(r"sh[^;&|]*\s[-+]\w*i")
 _LETTER = re.compile(r"[A-Za-z_]")
 _PARENTHESES = re.compile(r"[ \t]*\([ \t]*\)")

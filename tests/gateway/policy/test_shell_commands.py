@@ -298,3 +298,11 @@ def test_random_lines_run_the_program() -> None:
     """The comparison with bash finds what it looks for."""
     lines = ["bad x", "echo bad", "bash -c 'bad x'", "env -S'bad x'", "'"]
     assert lines_that_run_bad(lines) == ["bad x", "bash -c 'bad x'", "env -S'bad x'"]
+
+
+@pytest.mark.parametrize(
+    "line", ["env 'BASH_FUNC_git%%=() { bad; }' bash -c git", "BASH_ALIASES[x]=bad; x", "BASH_CMDS[x]=/bin/bad; x"]
+)
+def test_line_that_defines_commands_by_a_variable_gets_the_verdict_ask(line: str) -> None:
+    policy = Policy([Rule(tool="shell", when={"command": "bad *"}, decide="deny")])
+    assert policy.evaluate("shell", {"command": line}).verdict == "ask"
