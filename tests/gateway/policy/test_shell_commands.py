@@ -304,5 +304,5 @@ def test_random_lines_run_the_program() -> None:
     "line", ["env 'BASH_FUNC_git%%=() { bad; }' bash -c git", "BASH_ALIASES[x]=bad; x", "BASH_CMDS[x]=/bin/bad; x"]
 )
 def test_line_that_defines_commands_by_a_variable_gets_the_verdict_ask(line: str) -> None:
-    policy = Policy([Rule(tool="shell", when={"command": "bad *"}, decide="deny")])
+    policy = Policy([Rule(tool="shell", when={"command": "other *"}, decide="deny")])
     assert policy.evaluate("shell", {"command": line}).verdict == "ask"
