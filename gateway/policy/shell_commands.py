@@ -43,20 +43,22 @@ EVALUATORS = frozenset({"alias", "bind", "compgen", "complete", "eval", "expect"
 """Builtins and programs any of whose arguments may be a command line."""
 WRAPPERS = frozenset(
     {
-        "!", "-", "at", "batch", "builtin", "busybox", "chpst", "chroot", "chrt", "command", "coproc", "dbus-run-session",
-        "doas", "env", "exec", "fakeroot", "fd", "find", "firejail", "flock", "gosu", "ionice", "jobs", "linux32", "linux64",
-        "ltrace", "machinectl", "nice", "nocorrect", "noglob", "nohup", "nsenter", "parallel", "pkexec", "proot", "repeat",
-        "rlwrap", "runuser", "schedtool", "screen", "script", "setarch", "setpriv", "setsid", "sg", "softlimit", "ssh",
-        "start-stop-daemon", "stdbuf", "strace", "su", "su-exec", "sudo", "systemd-run", "taskset", "time", "timeout",
-        "tmux", "torify", "torsocks", "toybox", "unbuffer", "unshare", "valgrind", "watch", "x-terminal-emulator", "xargs",
-        "xterm",
+        "!", "-", "at", "batch", "builtin", "busybox", "bwrap", "capsh", "choom", "chpst", "chroot", "chrt", "command",
+        "coproc", "dbus-run-session", "doas", "dumb-init", "eatmydata", "env", "exec", "fakeroot", "fd", "find", "firejail",
+        "flock", "gdb", "gosu", "i386", "ionice", "jobs", "ld-linux-aarch64.so.1", "ld-linux-x86-64.so.2", "ld-linux.so.2",
+        "ld-musl-aarch64.so.1", "ld-musl-x86_64.so.1", "ld.so", "linux32", "linux64", "ltrace", "machinectl", "nice",
+        "nocorrect", "noglob", "nohup", "nsenter", "numactl", "parallel", "pkexec", "prlimit", "proot", "repeat", "rlwrap",
+        "runcon", "runuser", "schedtool", "screen", "script", "setarch", "setpriv", "setsid", "sg", "softlimit", "ssh",
+        "start-stop-daemon", "stdbuf", "strace", "su", "su-exec", "sudo", "systemd-cat", "systemd-inhibit", "systemd-run",
+        "taskset", "time", "timeout", "tini", "tmux", "torify", "torsocks", "toybox", "uclampset", "unbuffer", "unshare",
+        "valgrind", "watch", "x-terminal-emulator", "x86_64", "xargs", "xterm",
     }
 )  # fmt: skip
 """Programs that run a command given in their arguments."""
 LINE_OPTIONS = {
     "env": re.compile(r"-[A-Za-z0]*?S(.*)|--s[a-z-]*(?:=(.*))?", re.DOTALL),
     **dict.fromkeys(
-        ("flock", "runuser", "script", "sg", "su"), re.compile(r"-[A-Za-z]*?c(.*)|--(?:c|s)[a-z-]*(?:=(.*))?", re.DOTALL)
+        ("capsh", "flock", "runuser", "script", "sg", "su"), re.compile(r"-[A-Za-z]*?c(.*)|--(?:c|s)[a-z-]*(?:=(.*))?", re.DOTALL)
     ),
     **dict.fromkeys(
         ("parallel", "screen", "ssh", "tmux", "watch", "xterm", "x-terminal-emulator"), re.compile(r"()(.*)", re.DOTALL)

@@ -185,6 +185,8 @@ def test_line_with_an_undetermined_command_gets_the_verdict_ask(line: str) -> No
         '$"rm" x', "echo ${x:-`rm x`}", 'echo "${x:-`rm x`}"', ". <(rm x)", "bash <(rm x)", "rbash -c 'rm x'",
         "env -S'rm x'", "env -iS 'rm x'", "env --split-string='rm x'", "trap 'rm x' EXIT", "trap -- 'rm x' 0",
         "su -c 'rm x'", "su me -lc 'rm x'", "su --command='rm x'", "tcsh -c 'rm x'", "csh -c 'rm x'", "fish -c 'rm x'",
+        "prlimit --nofile=9 rm x", "bwrap --ro-bind / / rm x", "capsh -- -c 'rm x'", "tini -- rm x", "gdb --args rm x",
+        "numactl -N 0 rm x", "systemd-inhibit rm x", "setarch x86_64 rm x", "x86_64 rm x", "/lib/ld-linux.so.2 /bin/rm x",
         "busybox rm x", "busybox sh -c 'rm x'", "setpriv --reuid 1 rm x", "script -c 'rm x'", "script -qc 'rm x' /dev/null",
         "flock f -c 'rm x'", "flock f rm x", "sudo -s <<< 'rm x'", "sudo -s rm x", "mapfile -C 'rm x' -c 1 a",
         "readarray -C'rm x' a", "bash <<< 'rm x'", "bash <<'E'\nrm x\nE", "compgen -W '$(rm x)'", "alias ll='rm x'",
