@@ -170,7 +170,8 @@ class ConfiguredAgent:
     def additional_directories(self, given: Sequence[str], workspace_key: str | None = None) -> tuple[Path, ...]:
         """Return the directories of a session besides its working directory, without duplicates.
 
-        Paths must be absolute; otherwise the rules of `working_directory` hold. Raises BadRequest that names the path.
+        Paths must be absolute; otherwise the rules of `working_directory` hold. With a locked `cwd` they are in the configured
+        working directory. Raises BadRequest that names the path.
         """
         if given and self.info.additional_directories is False:
             raise BadRequest(f"additionalDirectories: agent {self.name!r} works in one folder a session; give none")
@@ -179,6 +180,8 @@ class ConfiguredAgent:
                 f"additionalDirectories: {len(given)} are too many; a session has {MAX_ADDITIONAL_DIRECTORIES} at most"
             )
         base, found = self._base(workspace_key), dict[Path, None]()
+        if given and CWD.name in self.locked:
+            base = self.working_directory(None, workspace_key)
         for n, path in enumerate(given):
             try:
                 if not os.path.isabs(path):

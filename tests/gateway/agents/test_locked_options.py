@@ -77,6 +77,20 @@ async def test_acp_client_cannot_set_a_locked_option_or_folder(client: Client, t
     await client.request("session/new", {"cwd": str(tmp_path / "scenes"), "mcpServers": []})
 
 
+async def test_additional_directories_are_in_a_locked_folder(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    config = locked_config(tmp_path, write_scenario([{"text": "hello"}]), "cwd")
+    config["agents"]["script"]["options"]["cwd"] = "sub"
+    for name in ("sub/inner", "other"):
+        (tmp_path / "scenes" / name).mkdir(parents=True)
+    async with run_gateway(config) as running:
+        client, connection = connect(running.gateway, "script")
+        await client.initialize()
+        await client.new(additionalDirectories=[str(tmp_path / "scenes" / "sub" / "inner")])
+        with pytest.raises(RpcFailed, match="is not below the folder of agent 'script'"):
+            await client.new(additionalDirectories=[str(tmp_path / "scenes" / "other")])
+        await connection.close()
+
+
 async def test_acp_client_and_task_cannot_set_a_locked_model(tmp_path: Path) -> None:
     config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path, locked=["model", "mode", "config.loud"])})
     async with run_gateway(config) as running:
