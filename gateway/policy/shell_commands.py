@@ -80,6 +80,8 @@ _EVALUATING = frozenset(
     }
 )  # fmt: skip
 """Builtins that evaluate arguments as variable names or as arithmetic, with the substitutions in them."""
+_RUNS_BUILTINS = re.compile(r"-.*|!|time|command|builtin|jobs|coproc", re.DOTALL)
+"""What the shell runs its own builtins behind, and their options. Behind other wrappers, `.` is a folder."""
 _EXEC = re.compile(r"-(?:exec|execdir|ok|okdir)|--?(?:exec|exec-batch|x|X)")
 _REPLACES = re.compile(r"-[iIJ](.*)|--replace(?:=(.*))?", re.DOTALL)
 """The options of xargs that name the text which is replaced by its input."""
@@ -221,7 +223,7 @@ class _Analysis:
                 self._evaluator(name, rest, depth)
             elif name in WRAPPERS:
                 self._wrapper(name, rest, command.stdin, depth)
-            elif name in _OTHERS and (n == 0 or literals[n - 1] in ("command", "builtin")):
+            elif name in _OTHERS and all(_RUNS_BUILTINS.fullmatch(literal) for literal in literals[:n]):
                 self._other(name, rest, command.stdin, depth)
             if n == 0 and name not in WRAPPERS:
                 break

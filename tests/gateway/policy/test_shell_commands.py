@@ -193,6 +193,7 @@ def test_line_with_an_undetermined_command_gets_the_verdict_ask(line: str) -> No
         "watch 'rm x'", "ssh host 'cd a && rm x'", "parallel 'rm x' ::: a", "coproc a { rm x; }", "time -p rm x",
         "case $(rm x) in a) ;; esac", "/BIN/Bash -c 'rm x'", "function f { rm x; }", "a=($(rm x))", "a[$(rm x)]=1",
         ": $(( `rm x` ))", "cat <(rm x)", "for ((i=0; i<1; i++)); do rm x; done", "case a in (b|a) rm x ;& esac",
+        "time -p jobs -x . /dev/stdin <<< 'rm x'", "time . /dev/stdin <<< 'rm x'",
         "PROMPT_COMMAND='rm x' bash -i", "sudo bash ./rm x", "eval -- rm x", "jobs -x rm x", "e\\\nval 'rm x'",
     ],
 )  # fmt: skip
