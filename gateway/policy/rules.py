@@ -207,8 +207,16 @@ def glob(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Callable[[str], bool]:
+    matches = _matcher(pattern)
+    if not pattern.endswith(" *"):
+        return matches
+    bare = _matcher(pattern[:-2])
+    return lambda text: matches(text) or bare(text)
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a function that matches as `fnmatch` does."""
     parts = pattern.split("*")
-    bare = _compiled(pattern[:-2]) if pattern.endswith(" *") else None
     if len(parts) == 1:
         return _Piece(pattern).matches
     first, last, between = _Piece(parts[0]), _Piece(parts[-1]), [_Piece(part) for part in parts[1:-1] if part]
@@ -216,12 +224,12 @@ def _compiled(pattern: str) -> Callable[[str], bool]:
     def matches(text: str) -> bool:
         end = len(text) - last.size
         if first.size > end or not (first.is_at(text, 0) and last.is_at(text, end)):
-            return bare is not None and bare(text)
+            return False
         at = first.size
         for piece in between:
             # The first occurrence leaves the most text for the pieces that follow: none is tried twice.
             if (found := piece.find(text, at, end)) < 0:
-                return bare is not None and bare(text)
+                return False
             at = found + piece.size
         return True
 

@@ -45,6 +45,9 @@ def verdict(policy: Policy, command: str) -> str | None:
         ("*a?c*", "xabxabc", True),
         ("*ab*ab", "ab", False),
         ("*ab*ba*", "aba", False),
+        (" * *", "", False),
+        ("a * *", "a *", True),
+        ("a * *", "a", False),
     ],
 )
 def test_glob_patterns(pattern: str, text: str, matches: bool) -> None:
