@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import platform
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 
-from tests.faults.campaign import Campaign, Report, run_campaign
-from tests.faults.clock import clock
-from tests.faults.confinement import confinement
-from tests.faults.descriptors import descriptors
-from tests.faults.followers import followers
-from tests.faults.kills import kills, start_kills
-from tests.faults.migrations import migrations
-from tests.faults.pauses import pauses
-from tests.faults.process_one import process_one
-from tests.faults.rules import rules
-from tests.faults.shutdown import shutdown
-from tests.faults.storage import disk, lock
-from tests.faults.store_faults import store
-from tests.faults.trees import trees
-from tests.faults.volume import volume
+from tests.faults.campaign import Report
+from tests.faults.campaigns import CAMPAIGNS, run_campaigns
 
 DETAILS = 25
 """Failures of a campaign that are printed with their violations."""
-PROBLEMS, WIDTH = 8, 500
+PROBLEMS, WIDTH = 8, 5_500
 """Violations of a case that are printed, and the length of each in characters."""
-CAMPAIGNS: dict[str, Campaign] = {
-    "store": store,
-    "kills": kills,
-    "store-stored-first": partial(store, durability="stored-first"),
-    "kills-stored-first": partial(kills, durability="stored-first"),
-    "volume": volume,
-    "trees": trees,
-    "migrations": migrations,
-    "lock": lock,
-    "start": start_kills,
-    "disk": disk,
-    "followers": followers,
-    "pauses": pauses,
-    "shutdown": shutdown,
-    "clock": clock,
-    "confinement": confinement,
-    "rules": rules,
-    "descriptors": descriptors,
-    "process-one": process_one,
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     _print(f"seed {given.seed}{', quick' if given.quick else ''}, {os.cpu_count()} CPUs, {platform.platform()}")
     _print("\n| campaign | cases | failures | seconds |\n|---|---:|---:|---:|")
-    reports = asyncio.run(_run(given.names or [*CAMPAIGNS], given))
+    reports = []
+    for report in run_campaigns(given.names or [*CAMPAIGNS], given.seed, quick=given.quick, jobs=given.jobs):
+        _print(_row(report))
+        reports.append(report)
     cases, failures = sum(report.cases for report in reports), sum(len(report.failures) for report in reports)
     _print(f"| all | {cases} | {failures} | {time.monotonic() - began:.0f} |")
     for report in reports:
@@ -74,20 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failed := [report.name for report in reports if report.failures]:
         _print(f"\nTo repeat: python -m tests.faults {' '.join(failed)} --seed {given.seed}{' --quick' if given.quick else ''}")
     return 1 if failed else 0
-
-
-async def _run(names: Sequence[str], given: argparse.Namespace) -> list[Report]:
-    """Run the campaigns and print a row for each as it ends."""
-    queue, reports = list(reversed(names)), []
-
-    async def work() -> None:
-        while queue:
-            name = queue.pop()
-            reports.append(await run_campaign(name, CAMPAIGNS[name], given.seed, given.quick))
-            _print(_row(reports[-1]))
-
-    await asyncio.gather(*(work() for _ in range(given.jobs)))
-    return reports
 
 
 def _print(text: str) -> None:

@@ -62,8 +62,11 @@ class Run:
         if problems:
             self.report.failures.append(Failure(name, problems))
 
-    async def case(self, name: str, check: Callable[[], Awaitable[list[str]]]) -> None:
-        """Run one case and record its violations; an exception is one too."""
+    async def case(self, name: str, check: Callable[[], Awaitable[list[str]]], daemon: Daemon | None = None) -> None:
+        """Run one case and record its violations; an exception is one too.
+
+        A case that reaches the limit of time ends `daemon`, and records what the threads of that process did.
+        """
         try:
             async with asyncio.timeout(CASE_SECONDS) as limit:
                 problems = await check()
@@ -71,8 +74,12 @@ class Run:
             self.report.remarks.append(f"{name}: not run: {error}")
             return
         except TimeoutError as error:
-            late = f"not finished after {CASE_SECONDS:g} s"
-            problems = [late if limit.expired() else f"a time limit was reached in {_functions(error)}"]
+            if limit.expired():
+                problems = [f"not finished after {CASE_SECONDS:g} s, in {_functions(error.__cause__ or error)}"]
+                if daemon is not None:
+                    problems.append(await daemon.abort())
+            else:
+                problems = [f"a time limit was reached in {_functions(error)}"]
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
         self.record(name, problems)

@@ -162,10 +162,7 @@ class Daemon:
         try:
             line = (await asyncio.wait_for(self.process.stdout.readline(), START_SECONDS)).decode()
         except TimeoutError:
-            # It writes what its threads do to its log.
-            self.signal(signal.SIGABRT)
-            await self.process.communicate()
-            raise RuntimeError(f"the daemon was not ready after {START_SECONDS:g} s: {self.log_tail(5000)}") from None
+            raise RuntimeError(f"the daemon was not ready after {START_SECONDS:g} s: {await self.abort()}") from None
         if not line.startswith("portico listening on "):
             await self.process.wait()
             raise RuntimeError(f"the daemon did not start, exit code {self.process.returncode}: {self.log_tail()}")
@@ -181,6 +178,16 @@ class Daemon:
 
     def log_tail(self, size: int = 600) -> str:
         return self.log.read_text(errors="replace")[-size:]
+
+    async def abort(self) -> str:
+        """Send SIGABRT, on which the process writes what its threads do to its log. Return the end of the log."""
+        if self.running:
+            self.signal(signal.SIGABRT)
+            assert self.process is not None
+            # Another process may hold the other end of its output open.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
+        return self.log_tail(5000)
 
     async def kill(self) -> None:
         """Send SIGKILL and wait."""
@@ -326,26 +333,23 @@ class Conversation:
         began = time.monotonic()
         headers = {"Idempotency-Key": key} if key else {}
         body = {"messages": messages, "stream": "delta", **fields}
-        received, parsed = b"", 0
+        parser, refused = oracles.StreamParser(), b""
         try:
             async with self.client.stream("POST", f"/session/{self.id}", json=body, headers=headers) as response:
                 turn.status, turn.seconds = response.status_code, time.monotonic() - began
                 async for chunk in response.aiter_raw():
-                    received += chunk
                     if response.status_code != 200:
+                        refused += chunk
                         continue
-                    end = received.rfind(b"\n\n") + 2
-                    if end > parsed + 1:
-                        new = oracles.parse_stream(received[parsed:end])
-                        parsed = end
-                        turn.frames += new
-                        self.seen += new
+                    new = parser.feed(chunk)
+                    turn.frames += new
+                    self.seen += new
                     if until and until in turn.text:
                         break
         except httpx.HTTPError as error:
             turn.broken = f"{type(error).__name__}: {error}"
         if turn.status != 200:
-            turn.body = received.decode("utf-8", "replace")
+            turn.body = refused.decode("utf-8", "replace")
         turn.ended = time.monotonic() - began
         return turn
 

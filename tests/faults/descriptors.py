@@ -52,7 +52,7 @@ async def _limit(run: Run, limit: int, agents: int, kind: str) -> None:
         for ports in combinations:
             for count in counts:
                 name = f"limit {limit}: {count} {kind} connections on {' and '.join(ports)}"
-                await run.case(name, partial(_case, daemon, kind, ports, count, agents))
+                await run.case(name, partial(_case, daemon, kind, ports, count, agents), daemon)
                 if not daemon.running:
                     await daemon.start()
         code, seconds = await daemon.stop()

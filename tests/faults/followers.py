@@ -47,22 +47,27 @@ async def followers(run: Run) -> None:
 async def _follow(daemon: Daemon, session: str, rng: random.Random, seen: list[Frame], drops: list[int], n: int) -> None:
     """Follow until the second turn stops, with a new connection after each drop."""
     async with daemon.client() as client:
-        while sum(name == "turn_stop" for _, name, _ in seen) < 2:
+        while _stops(seen) < 2:
             limit = rng.choice((rng.randint(1, 5000), rng.randint(1, 50_000), 10**9))
             after = {"Last-Event-ID": seen[-1][0] if seen else "0"}
-            received = b""
+            parser, size, stops, seen_stops = oracles.StreamParser(), 0, 0, _stops(seen)
             try:
                 async with client.stream("GET", f"/session/{session}/events", headers=after) as answer:
                     async for chunk in answer.aiter_raw():
-                        received += chunk
-                        if len(received) >= limit or (received.count(b"event: turn_stop") and len(received) > 10_000):
-                            break
-                        if sum(name == "turn_stop" for _, name, _ in [*seen, *oracles.parse_stream(received)]) >= 2:
+                        frames = parser.feed(chunk)
+                        seen += frames
+                        size += len(chunk)
+                        stops += _stops(frames)
+                        if size >= limit or (stops and size > 10_000) or seen_stops + stops >= 2:
                             break
             except httpx.HTTPError:
                 await asyncio.sleep(0.05)
             drops[n] += 1
-            seen += oracles.parse_stream(received)
+
+
+def _stops(frames: list[Frame]) -> int:
+    """The number of turns that end in these frames."""
+    return sum(name == "turn_stop" for _, name, _ in frames)
 
 
 def _complete(seen: list[Frame], replayed: list[Frame]) -> list[str]:

@@ -42,7 +42,7 @@ async def _phase(run: Run, phase: str, count: int, durability: str) -> None:
     async with run.daemon(tables={"store": {"durability": durability}}) as daemon:
         for n in range(count):
             rng = run.random(phase, n)
-            await run.case(f"{phase} {n + 1}", partial(_kill_in_phase, daemon, phase, n, rng))
+            await run.case(f"{phase} {n + 1}", partial(_kill_in_phase, daemon, phase, n, rng), daemon)
             if not daemon.running:
                 await daemon.start()
 
@@ -210,7 +210,7 @@ async def start_kills(run: Run) -> None:
         for n in range(QUICK_START_KILLS if run.quick else START_KILLS):
             rng = run.random(n)
             failures = len(run.report.failures)
-            await run.case(f"start {n + 1}", partial(_kill_at_start, daemon, n, rng))
+            await run.case(f"start {n + 1}", partial(_kill_at_start, daemon, n, rng), daemon)
             if len(run.report.failures) > failures and daemon.running:
                 # It may not accept connections.
                 await daemon.kill()

@@ -134,6 +134,18 @@ def parse_stream(received: bytes | str) -> list[Frame]:
     return found
 
 
+class StreamParser:
+    """Parses a stream while it is received: each frame once."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Return the frames that this chunk completes."""
+        complete, end, self._rest = (self._rest + chunk).rpartition(b"\n\n")
+        return parse_stream(complete + end)
+
+
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 300 else text[:297] + "..."

@@ -26,7 +26,7 @@ async def pauses(run: Run) -> None:
 
 async def _one(run: Run, name: str) -> None:
     async with run.daemon(limits=LIMITS) as daemon, daemon.client() as client:
-        await run.case(name, partial(CASES[name], daemon, client))
+        await run.case(name, partial(CASES[name], daemon, client), daemon)
 
 
 async def _working(client: httpx.AsyncClient, *steps: list[object]) -> tuple[Conversation, Turn, asyncio.Task[Turn]]:

@@ -124,3 +124,11 @@ def test_write_is_described_by_its_verb_and_table(statement: str, description: s
     assert is_write(statement)
     assert describe(statement) == description
     assert not is_write("SELECT 1") and not is_write("BEGIN IMMEDIATE")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_stream_is_parsed_while_it_is_received(size: int) -> None:
+    stream = b": keep-alive\n\nid: 1\nevent: text_delta\ndata: {}\n\nid: 2\nevent: turn_stop\ndata: {}\n\nid: 3\nevent: cut"
+    parser = oracles.StreamParser()
+    received = [frame for n in range(0, len(stream), size) for frame in parser.feed(stream[n : n + size])]
+    assert received == [("1", "text_delta", {}), ("2", "turn_stop", {})] == oracles.parse_stream(stream)
