@@ -21,6 +21,7 @@ from tests.gateway.cli.test_acp import small_agent
 OBJECT = {"type": "object"}
 TOOL_CHECKS = ("tool not enabled", "trusted tool", "tool permission", "application tool")
 CASES = broken_tools.CASES
+PLAIN_ACP_AGENT = Path(__file__).with_name("plain_acp_agent.py")
 
 
 async def outcome(driver: Driver, folder: Path, check: str, **setup: object) -> Outcome:
@@ -87,10 +88,16 @@ async def test_a_cli_without_permission_requests_must_not_run_untrusted_tools(tm
 
 async def test_an_agent_of_the_agent_client_protocol_passes(tmp_path: Path) -> None:
     # A separate process: one of the fork server would keep writing for a moment after it was killed.
-    agent = {"program": sys.executable, "args": ("-m", "tests.acp_agent"), "env": small_agent(tmp_path)["env"]}
-    found = await outcomes(AcpDriver(), tmp_path, **agent)
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    found = await outcomes(AcpDriver(), tmp_path, program=sys.executable, args=("-I", "-S", str(PLAIN_ACP_AGENT), str(sessions)))
     assert [(outcome.check, outcome.text) for outcome in found if outcome.status == "failed"] == []
     assert [outcome.check for outcome in found if outcome.status == "skipped"] == ["seeds", *TOOL_CHECKS]
+
+
+async def test_a_session_of_an_agent_made_with_the_official_package_passes(tmp_path: Path) -> None:
+    agent = {"program": sys.executable, "args": ("-m", "tests.acp_agent"), "env": small_agent(tmp_path)["env"]}
+    assert (await outcome(AcpDriver(), tmp_path, "session", **agent)).status == "passed"
 
 
 async def test_a_session_that_can_be_resumed_passes_too(tmp_path: Path) -> None:
