@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import fork_server
+from tests import fork_server, store_template
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 pytest_plugins = ["tests.time_limit"]
@@ -22,6 +22,7 @@ def pytest_configure() -> None:
     """Handle SIGINT, and let the commands that tests start handle it: a shell's background job inherits that it is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    store_template.share_compiled_statements()
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,12 +8,13 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import httpx
+import uvicorn
 
 from gateway.config import parse
 from gateway.embedded_server import EmbeddedServer, listening_address
@@ -23,6 +24,7 @@ from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
 from tests.app_pool import app_of
 from tests.fork_server import forked_command
+from tests.store_template import create_database
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -58,8 +60,11 @@ async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway
 @asynccontextmanager
 async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
     """Serve a gateway in this loop, on a free port of 127.0.0.1."""
+    settings = gateway.settings
+    if not settings.store.url:
+        await create_database(settings.data_dir)
     with app_of(gateway) as app:
-        limit = client_connection_limit(gateway.settings.limits.live_agents)
+        limit = client_connection_limit(settings.limits.live_agents)
         server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0), limit)
         task = asyncio.create_task(server.serve())
         while not server.started:
@@ -74,21 +79,36 @@ async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
                 yield RunningGateway(url, gateway, client)
         finally:
             await gateway.stop_runs()
-            server.should_exit = True
+            server.stop()
             await task
+
+
+_NO_CERTIFICATES = httpx.create_ssl_context(verify=False)
 
 
 def http_client(url: str) -> httpx.AsyncClient:
     """Return a client that sends the API key. It loads no certificates, because that takes longer than many tests."""
-    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=False)
+    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=_NO_CERTIFICATES)
 
 
 class _FastExitServer(EmbeddedServer):
+    """A server that waits for `stop`, where uvicorn checks `should_exit` every 0.1 s: that adds up over all tests."""
+
+    def __init__(self, config: uvicorn.Config, max_connections: int) -> None:
+        super().__init__(config, max_connections)
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """End the server."""
+        self.should_exit = True
+        self._stopped.set()
+
     async def main_loop(self) -> None:
-        # uvicorn checks `should_exit` every 0.1 s, which adds up over all tests.
         while not self.should_exit:
+            # It sets the header `Date` of responses.
             await self.on_tick(0)
-            await asyncio.sleep(0.01)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), 1)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # As uvicorn's, which waits 0.1 s even if no connection is open.
