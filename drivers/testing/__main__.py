@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from drivers import driver_registry
+import drivers.driver_registry as driver_registry
 from drivers.runtime.cli_driver import Driver
 from drivers.testing import CHECKS, PROMPT, Setup, ToolCases, examine
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from drivers import driver_registry
+import drivers.driver_registry as driver_registry
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.driver_info import DriverInfo, Option, Probe
 from drivers.runtime.cli_driver import Driver

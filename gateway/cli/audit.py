@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
 from gateway.cli.terminal_text import json_text, one_line
-from gateway.config import Settings
 
 if TYPE_CHECKING:
+    from gateway.config import Settings
     from gateway.store import AuditRecord
 
 
@@ -37,13 +36,17 @@ def _lines(settings: Settings, session: str | None, limit: int, *, as_json: bool
     """Yield the newest decisions, oldest first, one line each."""
     if not settings.store.url and not (settings.data_dir / "portico.db").exists():
         return
+    with starting():
+        import asyncio
+
     for record in asyncio.run(_read(settings, session, limit)):
         yield json_text(json.dumps(asdict(record), ensure_ascii=False)) if as_json else _line(record)
 
 
 async def _read(settings: Settings, session: str | None, limit: int) -> list[AuditRecord]:
-    from gateway.store import Store
-    from gateway.store.sqlite import sqlite_url
+    with starting():
+        from gateway.store import Store
+        from gateway.store.sqlite import sqlite_url
 
     store = await Store.open_unchanged(settings.store.url or sqlite_url(settings.data_dir))
     try:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
-from gateway.config import AGENT_NAME
-from gateway.errors import ConfigError
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
 
 if TYPE_CHECKING:
     from gateway.security.api_keys import NamedKeys
@@ -28,9 +25,9 @@ def key(context: click.Context, config: Path | None, data_dir: Path | None) -> N
     """Print the API key; the first call creates it. The subcommands manage further keys, one for each client."""
     context.obj = (config, data_dir)
     if context.invoked_subcommand is None:
-        from gateway.security.api_keys import default_api_keys
+        with config_errors(), starting():
+            from gateway.security.api_keys import default_api_keys
 
-        with config_errors():
             click.echo(default_api_keys(load_settings(config, data_dir))[0])
 
 
@@ -42,8 +39,6 @@ def key(context: click.Context, config: Path | None, data_dir: Path | None) -> N
 def add(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | None) -> None:
     """Create a key for the client NAME and print it. It is valid at once, and is not printed again."""
     with config_errors():
-        if not re.fullmatch(AGENT_NAME, name):
-            raise ConfigError("a key's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit")
         click.echo(_named_keys(group, config, data_dir).add(name))
         click.echo(f"Only its hash is stored: save the key now. `portico key remove {name}` revokes it.", err=True)
 
@@ -72,9 +67,10 @@ def remove(group: _GroupOptions, name: str, config: Path | None, data_dir: Path 
 
 
 def _named_keys(group: _GroupOptions, config: Path | None, data_dir: Path | None) -> NamedKeys:
-    from gateway.security.api_keys import NamedKeys
+    with starting():
+        from gateway.security.api_keys import NamedKeys
 
-    return NamedKeys(load_settings(config or group[0], data_dir or group[1]).data_dir)
+        return NamedKeys(load_settings(config or group[0], data_dir or group[1]).data_dir)
 
 
 def _local_time(seconds: float) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from gateway.config import Settings, load
 from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.config import Settings
 
 CONFIG = click.option("--config", type=click.Path(path_type=Path), help="A TOML file; config.example.toml explains every key.")
 DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), help="Where sessions and the key are kept.")
@@ -18,6 +22,9 @@ DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), help="Whe
 
 def load_settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:
     """Return the settings of the configuration file. Options and PORTICO_DATA_DIR replace its values. Raises ConfigError."""
+    # 0.1 s that `--help` and `--version` do not need.
+    from gateway.config import load
+
     settings = load(config)
     from_env = os.environ.get("PORTICO_DATA_DIR")
     given = {"host": host, "port": port, "data_dir": data_dir or (Path(from_env) if from_env else None)}
@@ -36,3 +43,17 @@ def config_errors() -> Iterator[None]:
         if error.filename is None:
             raise
         raise click.ClickException(f"{error.filename} cannot be used: {error.strerror}") from None
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Collect no garbage inside, where a command imports what it runs, and never again what is allocated there.
+
+    Imported modules stay for good; collecting garbage among them is a fifth of the start.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -11,14 +11,15 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from drivers.contract.driver_info import ToolGrant
-from gateway.policy.shell_commands import ShellCommand, ShellLine, parse
+if TYPE_CHECKING:
+    from drivers.contract.driver_info import ToolGrant
+    from gateway.policy.shell_commands import ShellCommand, ShellLine
 
 Verdict = Literal["allow", "ask", "deny"]
 Pattern = str | bool | int | float
@@ -90,7 +91,7 @@ class Argument:
     forms: frozenset[str]
 
 
-Value = Argument | ShellCommand
+Value = Union[Argument, "ShellCommand"]
 _Values = Mapping[str, Sequence[Value]]
 
 
@@ -109,6 +110,11 @@ class Policy:
     def __init__(self, rules: Sequence[Rule] = (), *, ignore_case: bool = IGNORES_CASE) -> None:
         self.rules = tuple(rules)
         self._ignore_case = ignore_case
+        if any(_is_shell(name) for rule in self.rules for name in rule.when):
+            # Imported for such rules only: its regular expressions take 15 ms. Not at the first call, while sessions stream.
+            from gateway.policy.shell_commands import parse
+
+            self._parse = parse
 
     @property
     def restricts(self) -> bool:
@@ -117,7 +123,7 @@ class Policy:
 
     def effective_grants(self, grants: Iterable[ToolGrant]) -> tuple[ToolGrant, ...]:
         """Return the grants for the agent: a tool is trusted only if no rule can ask about or deny a call of it."""
-        return tuple(ToolGrant(grant.name, self._trusts(grant)) for grant in grants)
+        return tuple(replace(grant, trust=self._trusts(grant)) for grant in grants)
 
     def _trusts(self, grant: ToolGrant) -> bool:
         for rule in self.rules:
@@ -144,7 +150,7 @@ class Policy:
         checks = [_Check(n, rule, _links(rule, resolve)) for n, rule in rules]
         names = {name for _, rule in rules for name in rule.when}
         texts = {name: list(_values(given, name.split("."), line=_is_shell(name))) for name in names}
-        lines = {name: [parse(text) for text in texts[name]] for name in names if _is_shell(name)}
+        lines = {name: [self._parse(text) for text in texts[name]] for name in names if _is_shell(name)}
         found: dict[str, Sequence[Value]] = {
             name: _commands(lines[name]) if name in lines else [_argument(text, resolve) for text in texts[name]]
             for name in names
@@ -177,7 +183,7 @@ class Policy:
             return True
         if self._ignore_case:
             return glob(pattern.lower(), form.lower())
-        return isinstance(value, ShellCommand) and glob(_lower_name(pattern), _lower_name(form))
+        return not isinstance(value, Argument) and glob(_lower_name(pattern), _lower_name(form))
 
     def _of_line(self, checks: Sequence[_Check], unit: _Values, name: str, line: ShellLine) -> Evaluation:
         """Evaluate a line as a whole, beyond its commands: no pattern allows a line that is not plain."""
@@ -288,7 +294,7 @@ def _commands(lines: Sequence[ShellLine]) -> list[ShellCommand]:
 
 
 def _allowed(pattern: str, value: Value) -> bool:
-    if isinstance(value, ShellCommand):
+    if not isinstance(value, Argument):
         return glob(pattern, value.text)
     # Rejects paths with `..`, which may lead outside of the directory that the pattern names.
     return glob(pattern, value.text) and (pattern == "*" or ".." in pattern or ".." not in re.split(r"[/\\]", value.text))

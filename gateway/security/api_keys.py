@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config import Settings
+from gateway.config import AGENT_NAME, Settings
 from gateway.errors import ConfigError
 from gateway.private_files import FILE_MODE, private_directory
 from gateway.security.secret_files import read_or_create
@@ -57,7 +58,9 @@ class NamedKeys:
         self._folder = data_dir / "keys"
 
     def add(self, name: str) -> str:
-        """Create a key and return it; only its hash is stored. Raises ConfigError if the name is in use."""
+        """Create a key and return it; only its hash is stored. Raises ConfigError if the name is in use or cannot be one."""
+        if not re.fullmatch(AGENT_NAME, name):
+            raise ConfigError("a key's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit")
         private_directory(self._folder.parent)
         private_directory(self._folder)
         key = "pk-" + secrets.token_urlsafe(32)
