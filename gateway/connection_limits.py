@@ -1,4 +1,4 @@
-"""What uvicorn lacks: limits of a request head, half-closed clients, and WebSocket clients that do not answer.
+"""What uvicorn lacks: limits of a request head, and half-closed clients.
 
 It depends on undocumented parts of uvicorn. pyproject.toml admits only the minor versions of uvicorn and httptools that it was
 tested with, and tests/gateway/server/test_uvicorn_internals.py checks each name below against the installed
@@ -11,9 +11,6 @@ version. Used of uvicorn:
   module gives the first line of an error response. asyncio closes a connection whose client has closed its side, which uvicorn
   takes for a client that is gone: overridden `eof_received`; read `scope` and of the cycle `scope`, `more_body` and
   `chunked_encoding`; set its `keep_alive`.
-* `uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol`, the base class of `WebSocketLimitProtocol`:
-  after a ping without a pong uvicorn closes the transport, which waits until the client has read everything. Overridden:
-  `keepalive_timeout`. Read: `loop`, `transport`.
 
 Used of httptools: an exception that a callback of `HttpRequestParser` raises becomes an `HttpParserError`, which uvicorn answers
 with `send_400_response`.
@@ -28,7 +25,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM, WATCH_DISCONNECT
 
@@ -45,8 +41,6 @@ PROBE_INTERVAL = 5.0
 EVENT_STREAM_COMMENT = b"3\r\n:\n\n\r\n"
 """A chunk with an empty comment of an event stream."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-WEBSOCKET_ABORT_DELAY = 5.0
-"""Seconds between the close frame after a missing pong and the abort of the connection."""
 
 TOO_LARGE = f"the request line and the headers may have {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers; send less"
 TOO_SLOW = f"the request line and the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
@@ -187,12 +181,3 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.write_eof()
         self.loop.call_later(HTTP_CLOSE_DELAY, self.transport.close)
-
-
-class WebSocketLimitProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket whose connection is aborted when a ping gets no pong, even if the client has stopped reading."""
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        # The abort also ends the application's pending `send` and `receive`.
-        self.loop.call_later(WEBSOCKET_ABORT_DELAY, self.transport.abort)

@@ -14,7 +14,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.file_descriptors import agent_connection_limit
-from gateway.mcp.listener import McpHost
+from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
 from gateway.observability.health import ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot

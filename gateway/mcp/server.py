@@ -1,6 +1,6 @@
 """Serves the endpoints over MCP's streamable HTTP: authentication, and one MCP server for each endpoint.
 
-Importing the `mcp` package takes 0.35 s and 24 MB (2.3.0), so `gateway/mcp/listener.py` imports this module when the first
+Importing the `mcp` package takes 0.35 s and 24 MB (2.3.0), so `gateway/mcp/host.py` imports this module when the first
 endpoint is opened. Protocol page: https://modelcontextprotocol.io/specification/2025-11-25/server/tools
 """
 

@@ -6,12 +6,16 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.events import Awaiting, Event, NativeSession, OutputEvent, SessionEnd, Usage
+from gateway.observability.instruments import Distribution, Family, Number
+
+if TYPE_CHECKING:
+    from gateway.observability.prometheus_registry import Registry
 
 TIMED_OUT = 124
 FIRST_EVENT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
@@ -33,35 +37,24 @@ class Metrics:
     """All metrics of one gateway."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        agent = ["agent"]
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"portico_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"portico_{name}", text, registry=registry)
-
-        self.turns = counter("turns", "Turns that are over, by how they stopped.", "agent", "stop_reason")
-        self.events = counter("events", "Events of agents, by kind.", "agent", "kind")
-        self.tokens = counter("tokens", "Tokens of models, as the agents report them.", "agent", "kind")
-        self.starts = counter("agent_starts", "Agents started, by how.", "agent", "how")
-        self.restarts = counter("agent_restarts", "Agents started for a session that had one before.", *agent)
-        self.crashes = counter("agent_crashes", "Agents whose process ended by itself in the middle of their work.", *agent)
-        self.first_event = Histogram(
-            "portico_first_event_seconds", "From the prompt to the first event.", agent, registry=registry, buckets=FIRST_EVENT
+        self._families: list[Family[Number] | Family[Distribution]] = []
+        self.turns = self._counter("turns", "Turns that are over, by how they stopped.", "agent", "stop_reason")
+        self.events = self._counter("events", "Events of agents, by kind.", "agent", "kind")
+        self.tokens = self._counter("tokens", "Tokens of models, as the agents report them.", "agent", "kind")
+        self.starts = self._counter("agent_starts", "Agents started, by how.", "agent", "how")
+        self.restarts = self._counter("agent_restarts", "Agents started for a session that had one before.", "agent")
+        self.crashes = self._counter(
+            "agent_crashes", "Agents whose process ended by itself in the middle of their work.", "agent"
         )
-        self.turn_seconds = Histogram(
-            "portico_turn_seconds", "From the request of a turn to its last event.", agent, registry=registry, buckets=TURN
-        )
-        self.requests = counter("http_requests", "Answers to HTTP requests.", "method", "route", "status")
-        self.open_streams = gauge("open_streams", "Server-sent event streams that are open.")
+        self.first_event = self._histogram("first_event_seconds", "From the prompt to the first event.", FIRST_EVENT)
+        self.turn_seconds = self._histogram("turn_seconds", "From the request of a turn to its last event.", TURN)
+        self.requests = self._counter("http_requests", "Answers to HTTP requests.", "method", "route", "status")
+        self.open_streams = self._gauge("open_streams", "Server-sent event streams that are open.")
         self._snapshot_gauges = {
-            "live_agents": gauge("live_agents", "Agents of sessions that are warm or at work."),
-            "running_turns": gauge("running_turns", "Runs that are at work, of sessions and of tasks."),
-            "waiting_sessions": gauge("waiting_sessions", "Sessions that wait for their client."),
-            "unwritten_bytes": gauge("store_unwritten_bytes", "Bytes of events that are not in the store yet."),
+            "live_agents": self._gauge("live_agents", "Agents of sessions that are warm or at work."),
+            "running_turns": self._gauge("running_turns", "Runs that are at work, of sessions and of tasks."),
+            "waiting_sessions": self._gauge("waiting_sessions", "Sessions that wait for their client."),
+            "unwritten_bytes": self._gauge("store_unwritten_bytes", "Bytes of events that are not in the store yet."),
         }
         self._by_agent: dict[str, AgentMetrics] = {}
 
@@ -69,11 +62,33 @@ class Metrics:
         """Return the metrics of one agent."""
         return self._by_agent.setdefault(agent, AgentMetrics(self, agent))
 
+    @cached_property
+    def registry(self) -> Registry:
+        """The metrics for prometheus_client. The first use imports it."""
+        from gateway.observability.prometheus_registry import Registry
+
+        return Registry(self._families)
+
     def text(self, snapshot: MetricsSnapshot) -> bytes:
         """Return all metrics in Prometheus' text format."""
         for name, gauge in self._snapshot_gauges.items():
             gauge.set(getattr(snapshot, name))
-        return generate_latest(self.registry)
+        return self.registry.text()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Family[Number]:
+        family = Family("counter", f"portico_{name}", text, labels, Number)
+        self._families.append(family)
+        return family
+
+    def _gauge(self, name: str, text: str) -> Number:
+        family = Family("gauge", f"portico_{name}", text, (), Number)
+        self._families.append(family)
+        return family.labels()
+
+    def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Family[Distribution]:
+        family = Family("histogram", f"portico_{name}", text, ("agent",), lambda: Distribution(bounds))
+        self._families.append(family)
+        return family
 
 
 class AgentMetrics:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -19,7 +20,7 @@ from starlette.types import ASGIApp
 from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.config import Settings
-from gateway.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
+from gateway.connection_limits import HeaderLimitProtocol
 from gateway.embedded_server import BoundedServer, listening_address
 from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
@@ -30,6 +31,9 @@ from gateway.security.process_inspection import deny_process_inspection
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
 from gateway.server.data_dir_lock import data_dir_lock
+
+if TYPE_CHECKING:
+    from gateway.websocket_limits import WebSocketLimitProtocol
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +89,7 @@ def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvic
         host=host,
         port=port,
         http=HeaderLimitProtocol,
-        ws=WebSocketLimitProtocol,
+        ws=_websocket_protocol,  # type: ignore[arg-type]  # uvicorn only calls it.
         ws_max_size=gateway.settings.server.max_body,
         ws_ping_interval=PING_INTERVAL,
         ws_ping_timeout=PONG_TIMEOUT,
@@ -94,6 +98,12 @@ def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvic
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
     )
+
+
+def _websocket_protocol(*args: Any, **kwargs: Any) -> WebSocketLimitProtocol:
+    from gateway.websocket_limits import WebSocketLimitProtocol
+
+    return WebSocketLimitProtocol(*args, **kwargs)
 
 
 class _Daemon:

@@ -17,7 +17,8 @@ from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from gateway import body_limit, connection_limits
 from gateway.mcp import server as mcp_server
-from gateway.mcp.listener import Listener, McpHost
+from gateway.mcp.host import McpHost
+from gateway.mcp.listener import Listener
 from gateway.observability.logs import bind_session_id, session_id
 from gateway.security.redaction import Redactor, redactor_of_session
 from tests.daemon import KEY

@@ -25,8 +25,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from gateway.connection_limits import HeaderLimitProtocol, WebSocketLimitProtocol
+from gateway.connection_limits import HeaderLimitProtocol
 from gateway.embedded_server import EmbeddedServer, listening_address
+from gateway.websocket_limits import WebSocketLimitProtocol
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 

@@ -103,7 +103,7 @@ async def test_http_client_that_does_not_read_is_disconnected(portico: RunningGa
 async def test_websocket_client_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.daemon.PING_INTERVAL", 2.0)
     monkeypatch.setattr("gateway.server.daemon.PONG_TIMEOUT", 2.0)
-    monkeypatch.setattr("gateway.connection_limits.WEBSOCKET_ABORT_DELAY", 0.1)
+    monkeypatch.setattr("gateway.websocket_limits.WEBSOCKET_ABORT_DELAY", 0.1)
     async with run_gateway(gateway_config(tmp_path)) as portico:
         async with socket_to(portico, max_size=None) as first:
             session = (await asked(first, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]

@@ -1,0 +1,51 @@
+"""Opens endpoints for agent processes. The first one starts a server on a free port of 127.0.0.1, not the gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from drivers.contract.driver_info import ToolSpec
+from drivers.contract.tool_server import ToolServer
+from gateway.mcp.agent_endpoints import Endpoint, Endpoints
+from gateway.security.redaction import Redactor
+
+if TYPE_CHECKING:
+    from gateway.mcp.listener import Listener
+
+
+class McpHost:
+    """The MCP server of the gateway. Call `open` for each agent process that gets tools over MCP, and `close` with the daemon.
+
+    `max_connections` is how many connections of agents it has at most: every process on the machine can connect to its port.
+    """
+
+    def __init__(self, redactor: Redactor, max_connections: int) -> None:
+        self._redactor, self._max_connections = redactor, max_connections
+        self._endpoints = Endpoints()
+        self._starting = asyncio.Lock()
+        self._listener: Listener | None = None
+
+    async def open(self, tools: Sequence[ToolSpec], call_id_keys: Sequence[str] = ()) -> ToolServer:
+        """Return a new endpoint with these tools. Its token is redacted from logs until it is closed.
+
+        `call_id_keys` are the keys of a request's `_meta` that may have the agent's own id of the call.
+        """
+        async with self._starting:
+            if self._listener is None:
+                # In a thread: the packages mcp and uvicorn take 0.4 s.
+                listener = await asyncio.to_thread(importlib.import_module, "gateway.mcp.listener")
+                server = await asyncio.to_thread(importlib.import_module, "gateway.mcp.server")
+                self._listener = await listener.Listener.start(server.McpApp(self._endpoints), self._max_connections)
+        endpoint = Endpoint(f"{self._listener.url}/mcp", tools, self._redactor.forget, call_id_keys)
+        self._redactor.register([endpoint.token])
+        self._endpoints.add(endpoint)
+        return endpoint
+
+    async def close(self) -> None:
+        """Close every endpoint and the server."""
+        await self._endpoints.close()
+        if self._listener is not None:
+            await self._listener.stop()
