@@ -14,6 +14,7 @@ from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.codex.content import user_input
+from drivers.codex.grants import NOT_CONFINED
 from drivers.codex.handshake import Handshake, SessionRequest
 from drivers.codex.turn import TurnRequests, TurnStream, decline
 from drivers.codex.turn_result import NO_TOKENS, context_of, failure, tokens, usage_of
@@ -61,7 +62,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._update_phase()
 
     def _new_turn(self) -> None:
-        self._turn = TurnStream(self._thread.thread_id, self._app_tools)
+        reason = NOT_CONFINED if self._grants.asks_despite_trust else ""
+        self._turn = TurnStream(self._thread.thread_id, self._app_tools, reason)
         self._requests = TurnRequests(self._rpc, self._grants, self._app_tools, self._turn, self.client_requests)
         self._turn_started = self._interrupted = self._completed = False
         self._steers_unanswered = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.exec import CodexExecCodec
-from drivers.codex.grants import TOOLS
+from drivers.codex.grants import TOOLS, cli_sandbox
 from drivers.codex.handshake import SessionRequest
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
@@ -100,7 +100,7 @@ class CodexDriver(CliDriver):
         argv = [native_program(spec.program), *spec.args, "exec", "--json", "--skip-git-repo-check", *SETTINGS]
         argv += [f"--model={model}"] if model else []
         argv += ["-c", f"model_reasoning_effort={json.dumps(effort)}"] if effort else []
-        argv += [f"--sandbox={sandbox}"] if sandbox and sandbox != "default" else []
+        argv += [f"--sandbox={cli_sandbox(sandbox, confined=spec.confined)}"] if sandbox and sandbox != "default" else []
         # The CLI takes away one byte order mark.
         task = "\ufeff" + spec.task if spec.task.startswith("\ufeff") else spec.task
         key = _api_key(spec)

@@ -1,8 +1,9 @@
 """The tools of codex, and how the grants of a session become settings of the CLI and answers to its requests.
 
 Measured with codex 0.169.0. With the approval policy `untrusted` the CLI requests approval of every command and patch, even `ls`;
-but an accepted command may run outside of its sandbox. With `on-request` and `never` it runs commands inside the sandbox without
-approval. So the sandbox limits trusted tools, and the client's permission those that are not trusted, never the other way round.
+but an accepted command or patch may run outside of its sandbox. With `on-request` and `never` it runs them inside the sandbox
+without approval. So the sandbox limits trusted tools, and the client's permission those that are not trusted, never the other way
+round. An accepted patch follows a link that replaces a folder after the approval: only a sandbox of the kernel prevents that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ TOOLS = (
     ),
     ToolSpec(
         "apply_patch",
-        "Adds, changes, moves and deletes files. With trust it does so in the working folder without asking.",
+        "Adds, changes, moves and deletes files. With trust it does so in the working folder without asking, if a sandbox "
+        "confines it there; otherwise it asks, and `reason` states why.",
         {
             "type": "object",
             "properties": {
@@ -46,7 +48,8 @@ TOOLS = (
                         },
                         "required": ["path", "kind"],
                     },
-                }
+                },
+                "reason": _TEXT,
             },
             "required": ["changes"],
         },
@@ -74,24 +77,36 @@ CLOSED_FEATURES = (
 )  # fmt: skip
 """Features that give the model tools which no client has listed."""
 
+NOT_CONFINED = (
+    "no sandbox confines this patch to the folders of the session, where a program could replace a folder by a link. To "
+    'apply such patches without asking, set sandbox = "workspace-write" for the agent, or trust its shell too, or do not grant it'
+)
+"""Why the client is asked about a patch although its tool is trusted."""
+
 Policy = Literal["untrusted", "on-request", "never"]
 Verdict = Literal["accept", "decline", "ask", "check"]
-"""`check`: accept it if all its paths lead into the session's folders, else ask. A codec cannot read the file system."""
+"""`check`: find out if all its paths lead into the session's folders. A codec cannot read the file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """The grants of one session, and the sandbox of its trusted tools."""
+    """The grants of one session, and the sandbox of its trusted tools.
+
+    Attributes:
+        sandbox: The option `sandbox`, without `default`.
+        confined: Whether all processes of the CLI are in the gateway's sandbox, and write in the session's folders only.
+    """
 
     trust: Mapping[str, bool]
     sandbox: str
     folders: Sequence[str]
+    confined: bool = False
 
     @classmethod
-    def of(cls, tools: Sequence[ToolGrant], sandbox: str, folders: Sequence[str]) -> Grants:
+    def of(cls, tools: Sequence[ToolGrant], sandbox: str, folders: Sequence[str], *, confined: bool = False) -> Grants:
         """The grants of a session with the option `sandbox`; its working folder is the first of `folders`."""
         sandbox = "workspace-write" if sandbox in ("", "default") else sandbox
-        return cls({tool.name: tool.trust for tool in tools}, sandbox, folders)
+        return cls({tool.name: tool.trust for tool in tools}, sandbox, folders, confined)
 
     def trusts(self, name: str) -> bool:
         return self.trust.get(name, False)
@@ -103,23 +118,47 @@ class Grants:
     @property
     def policy(self) -> Policy:
         """The CLI's approval policy."""
+        if "shell" not in self.trust and self.trusts("apply_patch") and self._own_sandbox == "workspace-write":
+            # The CLI applies patches in its sandbox, and requests approval of those that the sandbox forbids.
+            return "on-request"
         if not self.trusts("shell"):
             return "untrusted"
         if self.trusts("apply_patch"):
             return "never"
-        return "untrusted" if self.sandbox == "danger-full-access" else "on-request"
+        return "untrusted" if self._own_sandbox == "danger-full-access" else "on-request"
 
     @property
     def sandbox_mode(self) -> str:
         """The CLI's sandbox."""
         # The CLI requests approval of patches only where the sandbox forbids them: then a trusted shell can only read.
-        return "read-only" if self.policy == "on-request" else self.sandbox
+        return "read-only" if self.policy == "on-request" and self.trusts("shell") else self._own_sandbox
+
+    @property
+    def _own_sandbox(self) -> str:
+        # The CLI cannot make its own within the gateway's, which allows the same.
+        return cli_sandbox(self.sandbox, confined=self.confined)
+
+    @property
+    def client_decides_patches(self) -> bool:
+        """Whether neither trust nor a rule may accept a patch: no sandbox would confine it to the session's folders."""
+        return not self.confined and self.sandbox != "danger-full-access"
+
+    @property
+    def asks_despite_trust(self) -> bool:
+        """Whether the client is asked about every patch although the tool is trusted."""
+        return self.trusts("apply_patch") and self.client_decides_patches and self.policy == "untrusted"
 
     def config(self) -> dict[str, Any]:
         """Settings of the CLI that remove every tool that is not granted."""
         features = dict.fromkeys(CLOSED_FEATURES, False)
         features |= {"shell_tool": "shell" in self.trust, "view_image": self.trusts("view_image")}
-        return {"features": features, **({} if self.trusts("web_search") else {"web_search": "disabled"})}
+        config: dict[str, Any] = {"features": features}
+        if not self.trusts("web_search"):
+            config["web_search"] = "disabled"
+        if self.policy == "on-request" and not self.trusts("shell"):
+            # Patches only, and those outside of the session's folders need permission.
+            config["sandbox_workspace_write"] = {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True}
+        return config
 
     def verdict(self, name: str, params: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Verdict:
         """The answer to a request for approval, given its `params` and the `changes` of a patch."""
@@ -133,7 +172,8 @@ class Grants:
         if name == "apply_patch":
             if self.sandbox == "danger-full-access":
                 return "accept"
-            return "check" if self._inside(changes) else "ask"
+            # With `on-request` the CLI requests approval only of what must leave the sandbox.
+            return "check" if self._inside(changes) and self.policy == "untrusted" else "ask"
         # With `on-request` the CLI requests approval only of what must leave the sandbox.
         return "accept" if self.policy == "untrusted" else "decline"
 
@@ -141,6 +181,11 @@ class Grants:
         paths = [posixpath.normpath(posixpath.join(self.folders[0], path)) for path in paths_of(changes)]
         inside = all(any(path.startswith(folder.rstrip("/") + "/") for folder in self.folders) for path in paths)
         return self.sandbox == "workspace-write" and bool(paths) and inside
+
+
+def cli_sandbox(option: str, *, confined: bool) -> str:
+    """The CLI's sandbox for the option `sandbox`: none within that of the gateway, where it cannot be made (0.169.0, Linux)."""
+    return "danger-full-access" if confined and option == "workspace-write" else option
 
 
 def paths_of(changes: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -53,7 +53,7 @@ class SessionRequest:
         """The request of a session."""
         options = spec.options
         directories = tuple(map(str, spec.additional_directories))
-        grants = Grants.of(spec.tools, options.get("sandbox", ""), (str(spec.cwd), *directories))
+        grants = Grants.of(spec.tools, options.get("sandbox", ""), (str(spec.cwd), *directories), confined=spec.confined)
         policy = GRANULAR_POLICY if spec.mcp_servers and grants.policy == "never" else grants.policy
         thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": policy, "sandbox": grants.sandbox_mode}
         # The CLI's own settings may name a model as the reviewer.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from drivers.contract.tool_denials import NOT_ENABLED, denied
 
 TokenKind = type[AgentToken] | type[Thinking]
 LIFECYCLE_HOOKS = frozenset({"sessionStart", "sessionEnd", "stop"})
+PATHS_CHANGED = "a path of the patch has led out of the folders of the session since the question"
 STILL_RUNNING = "[still running in the background]"
 SILENT = frozenset(
     {
@@ -52,11 +53,11 @@ class TurnStream:
         turn_id: The CLI's id of the turn; None until it is known.
     """
 
-    def __init__(self, thread_id: str | None, app_tools: frozenset[str]) -> None:
+    def __init__(self, thread_id: str | None, app_tools: frozenset[str], patch_reason: str = "") -> None:
         self.calls = CallTracker()
         self.denials: dict[str, str] = {}
         self.turn_id: str | None = None
-        self._thread_id, self._app_tools = thread_id, app_tools
+        self._thread_id, self._app_tools, self._patch_reason = thread_id, app_tools, patch_reason
         self._unstarted: dict[str, Call] = {}
         self._background: set[str] = set()
         self._streamed: set[str] = set()
@@ -140,6 +141,8 @@ class TurnStream:
 
     def _start(self, call: Call) -> list[OutputEvent]:
         self._has_text = self._has_tokens = False
+        if call.name == "apply_patch" and self._patch_reason:
+            call = replace(call, input={**call.input, "reason": self._patch_reason})
         return self.calls.start(call)
 
     def _item_completed(self, params: dict[str, Any]) -> list[OutputEvent] | None:
@@ -218,12 +221,20 @@ _NOTIFICATIONS: dict[str, Callable[[TurnStream, dict[str, Any]], list[OutputEven
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request of the CLI that waits for the client. `announced`: the client knows of it."""
+    """A request of the CLI that waits for the client.
+
+    Attributes:
+        announced: The client knows of it.
+        client_decides: Neither trust nor a rule permits it.
+        inside: The paths of a patch that led into the session's folders when the client was asked.
+    """
 
     request_id: Any
     wants: Literal["result", "permission"]
     elicitation: bool = False
     announced: bool = False
+    client_decides: bool = False
+    inside: Sequence[str] = ()
 
     def decision(self, *, granted: bool) -> dict[str, Any]:
         """The result of a request for permission."""
@@ -250,7 +261,7 @@ class TurnRequests:
         self._rpc, self._grants, self._app_tools, self._turn = rpc, grants, app_tools, turn
         self._client_requests = client_requests
         self.pending: dict[str, PendingRequest] = {}
-        self._checked: dict[int | str, tuple[Any, str | None]] = {}
+        self._checked: dict[int | str, tuple[Any, str | None, bool]] = {}
         self._early: dict[str, tuple[Any, str, dict[str, Any]]] = {}
         self._elicited: set[str] = set()
 
@@ -297,7 +308,11 @@ class TurnRequests:
         """The event by which the client answers all that is pending."""
         for request in self.pending.values():
             request.announced = True
-        return Awaiting(calls=tuple(AwaitedCall(id=call_id, wants=request.wants) for call_id, request in self.pending.items()))
+        calls = (
+            AwaitedCall(id=call_id, wants=request.wants, client_decides=request.client_decides)
+            for call_id, request in self.pending.items()
+        )
+        return Awaiting(calls=tuple(calls))
 
     def reply(self, reply: Reply, thread_id: str | None) -> None:
         """Answer a request by the client's reply."""
@@ -312,15 +327,24 @@ class TurnRequests:
             self._rpc.respond(request.request_id, {"contentItems": tool_output(reply.content), "success": True})
 
     def paths_checked(self, check: ClientRequest, *, inside: bool) -> None:
-        """Accept a patch whose paths are inside the session's folders; else the client is asked."""
-        request_id, call_id = self._checked.pop(check.id, (None, None))
+        """Accept a trusted patch in a sandbox, or one that the client has granted, if its paths are inside the session's folders.
+
+        Outside of a sandbox, or if they are not inside, the client is asked. One that it has granted is declined if its paths
+        have changed since.
+        """
+        request_id, call_id, granted = self._checked.pop(check.id, (None, None, False))
         if call_id is None:
             # Of a turn that has ended, or was interrupted.
             return
-        if inside:
+        if inside and (granted or not self._grants.client_decides_patches):
             self._rpc.respond(request_id, {"decision": "accept"})
+        elif granted:
+            self._turn.denials[call_id] = denied(PATHS_CHANGED)
+            self._rpc.respond(request_id, {"decision": "decline"})
         else:
-            self.pending[call_id] = PendingRequest(request_id, "permission")
+            decides = self._grants.client_decides_patches
+            paths = check.params["paths"] if inside else ()
+            self.pending[call_id] = PendingRequest(request_id, "permission", client_decides=decides, inside=paths)
 
     def _receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         if method in APPROVALS:
@@ -347,17 +371,21 @@ class TurnRequests:
         call = self._turn.calls.running.get(call_id)
         verdict = self._grants.verdict(tool, params, call.input.get("changes", []) if call else [])
         if verdict == "ask" and call is not None:
-            self.pending[call_id] = PendingRequest(request_id, "permission")
+            decides = tool == "apply_patch" and self._grants.client_decides_patches
+            self.pending[call_id] = PendingRequest(request_id, "permission", client_decides=decides)
         elif verdict == "check" and call is not None:
-            check = ClientRequest(f"paths of {request_id}", CHECK_PATHS, {"paths": paths_of(call.input["changes"])})
-            self._checked[check.id] = request_id, call_id
-            self._client_requests.append(check)
+            self._check(request_id, call_id, paths_of(call.input["changes"]), granted=False)
         elif verdict == "accept":
             self._rpc.respond(request_id, {"decision": "accept"})
         else:
             self._turn.denials[call_id] = denied(NOT_ENABLED)
             self._rpc.respond(request_id, {"decision": "decline"})
         return events
+
+    def _check(self, request_id: Any, call_id: str, paths: Sequence[str], *, granted: bool) -> None:
+        check = ClientRequest(f"paths of {request_id}", CHECK_PATHS, {"paths": paths})
+        self._checked[check.id] = request_id, call_id, granted
+        self._client_requests.append(check)
 
     def _elicitation(self, request_id: Any, params: dict[str, Any]) -> list[OutputEvent] | None:
         """A call of an MCP server of the client: the client is asked unless the tool is trusted."""
@@ -375,6 +403,8 @@ class TurnRequests:
 
     def _permit(self, request: PendingRequest, reply: Reply, thread_id: str | None) -> None:
         if isinstance(reply, PermissionReply) and reply.granted:
+            if request.inside:
+                return self._check(request.request_id, reply.call_id, request.inside, granted=True)
             return self._rpc.respond(request.request_id, request.decision(granted=True))
         reason = reply.reason if isinstance(reply, PermissionReply) else None
         self._turn.denials[reply.call_id] = denied(reason)

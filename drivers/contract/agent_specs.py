@@ -19,7 +19,7 @@ class AgentSpec:
 
     `cwd` is a real path: a symbolic link in it has been created since it was checked, and the process is not started there.
     `state` is a folder of its own, for what the CLI keeps of this session or task; it is removed with it. The driver makes
-    it if it needs one; None where nothing is to be kept.
+    it if it needs one; None where nothing is to be kept. `confined`: its processes are in the gateway's sandbox.
     """
 
     program: str
@@ -28,6 +28,7 @@ class AgentSpec:
     args: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     state: Path | None = None
+    confined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,13 +159,15 @@ class MessageEnd(Event):
 class AwaitedCall(BaseModel):
     """A started call that waits for the client: for its `result`, or for the `permission` to run.
 
-    An `optional` one needs no answer: it is trusted, but runs only after the others. It can still be refused.
+    An `optional` one needs no answer: it is trusted, but runs only after the others. It can still be refused. With
+    `client_decides` neither trust nor a rule permits it, since no sandbox confines it: the client is asked.
     """
 
     model_config = ConfigDict(frozen=True)
     id: str
     wants: Literal["result", "permission"]
     optional: bool = Field(default=False, exclude_if=_is_false)
+    client_decides: bool = Field(default=False, exclude_if=_is_false)
 
 
 class Awaiting(Event):

@@ -257,7 +257,8 @@ class ConfiguredAgent:
         merged = defaults | self.without_locked(options)
         chosen = merged.pop("cwd", None)
         folder = self.working_directory(chosen, workspace_key)
-        return AgentSpec(self.program(), folder, self.environment, self.settings.args, merged)
+        confined = self.settings.sandbox != "off"
+        return AgentSpec(self.program(), folder, self.environment, self.settings.args, merged, confined=confined)
 
 
 class Agents:

@@ -38,7 +38,7 @@ def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> i
         raise ConfigError(str(error)) from None
     redactor = Redactor()
     redactor.register(entry.secrets)
-    spec = SessionSpec(base.program, base.cwd, base.env, base.args, base.options)
+    spec = SessionSpec(base.program, base.cwd, base.env, base.args, base.options, confined=base.confined)
     chosen = settings.limits
     limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
 

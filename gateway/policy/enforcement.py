@@ -14,6 +14,8 @@ from gateway.policy.rules import NO_RULE, Evaluation, Policy, Resolve
 
 RELEVANT: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, DeniedResult, Awaiting))
 """The kinds of events that enforcement reads or changes; batches without them need not pass through it."""
+NOT_CONFINED = "no sandbox confines it to the folders of the session"
+"""Why the client is asked about a call that trust or a rule permits."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class PolicyEnforcer:
         self.begin(grants)
         self._calls: dict[str, ToolUseBlock] = {}
         self._reported: set[str] = set()
+        self._client_decides: set[str] = set()
         self.decisions: list[Decision] = []
 
     def begin(self, grants: Iterable[ToolGrant], approved: Iterable[ToolUseBlock] = ()) -> None:
@@ -131,10 +134,11 @@ class PolicyEnforcer:
     def lacks_trust_only(self, call_id: str) -> bool:
         """Whether a call would have run by itself if the client had trusted its tool when the agent began.
 
-        False where a rule asks, and where the agent began with the trust: an agent that asks all the same needs more than that.
+        False where a rule asks, where the client must decide, and where the agent began with the trust: an agent that asks all
+        the same needs more than that.
         """
         call = self._calls.get(call_id)
-        if call is None or self._trust.get(call.name):
+        if call is None or self._trust.get(call.name) or call_id in self._client_decides:
             return False
         if call_id not in self._evaluated and self._policy.is_slow(call.name, call.input):
             # After a restart: the client is asked.
@@ -163,6 +167,7 @@ class PolicyEnforcer:
 
     def _awaiting(self, event: Awaiting, enforced: Enforced) -> None:
         rulings = {call.id: self._ruling(call) for call in event.calls if not call.optional}
+        self._client_decides |= {call.id for call in event.calls if call.client_decides}
         decided = {call_id: reply for call_id, ruling in rulings.items() if (reply := _reply(call_id, ruling)) is not None}
         for call_id, ruling in rulings.items():
             self._record_ruling(call_id, ruling)
@@ -191,7 +196,9 @@ class PolicyEnforcer:
             return Evaluation("allow", reason="granted before")
         if ruling.verdict is None:
             # An agent that was to run it at once and asks all the same needs more (codex: a patch outside of its folder).
-            return Evaluation("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
+            ruling = Evaluation("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
+        if ruling.verdict == "allow" and awaited.client_decides:
+            return Evaluation("ask", reason=NOT_CONFINED)
         return ruling
 
     def _denied(self, call_id: str, reply: PermissionReply) -> list[OutputEvent]:

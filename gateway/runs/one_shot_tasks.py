@@ -142,7 +142,9 @@ class TaskRunner:
     ) -> Turn:
         metrics = self._shared.metrics.for_agent(entry.name)
         state = self._states / task_id
-        spec = TaskSpec(base.program, base.cwd, base.env, base.args, base.options, state, task=task.task, model=task.model)
+        spec = TaskSpec(
+            base.program, base.cwd, base.env, base.args, base.options, state, base.confined, task=task.task, model=task.model
+        )
         log = EventLog(task_id, self._store, stored_first=self._shared.stored_first)
         record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, log.last + 1)
         # Before the agent starts, which has the task then: a task that is refused, or repeated after a kill, is not run twice.

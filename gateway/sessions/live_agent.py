@@ -188,6 +188,7 @@ class LiveAgent:
             base.args,
             base.options,
             self._shared.states / self._session_id,
+            base.confined,
             system=system or None,
             tools=self._agent.policy.effective_grants(settings.tools or ()),
             app_tools=settings.app_tools or (),

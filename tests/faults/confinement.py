@@ -1,4 +1,7 @@
-"""Files, terminals, agents and patches in a folder that another process swaps with a link to the outside: nothing is outside."""
+"""Files, terminals, agents and patches in a folder that another process swaps with a link to the outside: nothing is outside.
+
+The patches are those of a CLI like codex, which opens the paths itself after its request was accepted.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,11 @@ from drivers.runtime import confined_files, process
 from drivers.runtime.cli_driver import run_to_end
 from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.process import Spawner
+from drivers.runtime.sandbox import Sandbox, unavailable
 from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
+from tests.drivers.codex.test_attribution import PATCH, Server
 from tests.faults.campaign import NotRun, Run
 from tests.swapped_folders import swapped
 
@@ -100,15 +105,51 @@ async def _agent(folders: Folders) -> str:
     return folders.where(printed)
 
 
-async def _patch(folders: Folders) -> str:
+async def _link(folders: Folders) -> str:
     """Both folders have this link to the outside: no check may accept it, at whatever moment it looks."""
     return REJECTED if await folders.ask(CHECK_PATHS, paths=["sub/link/file"]) is None else OUTSIDE
 
 
+async def _patch(folders: Folders) -> str:
+    """A trusted patch in the gateway's sandbox, which the CLI writes by itself when it is accepted."""
+    if unavailable() or not await _accepted(folders, confined=True):
+        return REJECTED
+    sandbox = folders.spawner.with_sandbox(Sandbox((folders.work,), ()))
+    write = Command(("sh", "-c", "echo x > sub/patched"), folders.work, dict(os.environ), stdin=b"")
+    code, _ = await run_to_end(write, sandbox)
+    return REJECTED if code else INSIDE
+
+
+async def _unconfined_patch(folders: Folders) -> str:
+    """The same without a sandbox: it is never accepted by trust."""
+    return OUTSIDE if await _accepted(folders, confined=False) else REJECTED
+
+
+async def _accepted(folders: Folders, *, confined: bool) -> bool:
+    """Whether codex' driver accepts a trusted patch in the folder that is swapped."""
+    server = Server("shell", trusted=["apply_patch"], confined=confined, folder=str(folders.work))
+    server.begin("one")
+    server.notify(
+        "item/started", "one", item={**PATCH, "changes": [{**PATCH["changes"][0], "path": str(folders.sub / "patched")}]}
+    )
+    server.request("item/fileChange/requestApproval", "one", "p1")
+    (check,) = server.codec.client_requests
+    server.codec.client_responded(check, await folders.requests.serve(check))
+    return any(line.get("result") == {"decision": "accept"} for line in server.written())
+
+
 RACES: dict[str, dict[str, Attempt]] = {
-    "files": {"reads": _read, "writes": _write, "overwrites": _overwrite, "patches": _patch},
-    "processes": {"terminals": _terminal, "agents": _agent},
+    "files": {
+        "reads": _read,
+        "writes": _write,
+        "overwrites": _overwrite,
+        "links": _link,
+        "patches without a sandbox": _unconfined_patch,
+    },
+    "processes": {"terminals": _terminal, "agents": _agent, "patches": _patch},
 }
+NEVER_INSIDE = frozenset({"links", "patches without a sandbox", *(("patches",) if unavailable() else ())})
+"""Attempts that must be rejected at every moment."""
 
 
 async def confinement(run: Run) -> None:
@@ -129,19 +170,21 @@ async def _race(run: Run, attempts: dict[str, Attempt], mechanism: str) -> list[
         patch.object(process, "has_descriptor_paths", lambda: not fallback),
     ):
         folders = Folders(Path(base))
-        for attempt in attempts.values():
-            # The first request imports the protocol's package.
-            await attempt(folders)
+        # Before the race. The first request imports the protocol's package.
+        before = {name: await attempt(folders) for name, attempt in attempts.items()}
+        problems = [
+            f"{name}: {where} without a race" for name, where in before.items() if (where == INSIDE) == (name in NEVER_INSIDE)
+        ]
         with swapped(folders.sub, folders.outside):
             end = time.monotonic() + (QUICK_SECONDS if run.quick else SECONDS)
             while time.monotonic() < end:
                 for name, attempt in attempts.items():
                     counts[name][await attempt(folders)] += 1
         await folders.requests.close()
-        problems = folders.changes()
+        problems += folders.changes()
     for name, count in counts.items():
         text = f"{count[INSIDE]} inside, {count[REJECTED]} rejected, {count[OUTSIDE]} outside"
         run.report.remarks.append(f"{mechanism}: {name}: {text}")
-        if count[OUTSIDE] or not count[REJECTED] or not (count[INSIDE] or name == "patches"):
+        if count[OUTSIDE] or not count[REJECTED] or not (count[INSIDE] or name in NEVER_INSIDE or name == "patches"):
             problems.append(f"{name}: {text}")
     return problems

@@ -30,10 +30,10 @@ PATCH = {"type": "fileChange", "id": "p1", "changes": [{"path": "/work/a", "kind
 class Server:
     """The CLI's side of a codec."""
 
-    def __init__(self, *grants: str, trusted: Sequence[str] = ()) -> None:
+    def __init__(self, *grants: str, trusted: Sequence[str] = (), confined: bool = False, folder: str = "/work") -> None:
         tools = [*(ToolGrant(name) for name in grants), *(ToolGrant(name, trust=True) for name in trusted)]
-        granted = Grants.of(tools, "", ("/work",))
-        self.codec = CodexAppCodec(SessionRequest(granted, {"cwd": "/work", "config": {}}))
+        granted = Grants.of(tools, "", (folder,), confined=confined)
+        self.codec = CodexAppCodec(SessionRequest(granted, {"cwd": folder, "config": {}}))
         for result in ({}, {"config": {}}, {"thread": {"id": "t"}}):
             self.respond(**result)
 
@@ -96,7 +96,7 @@ def test_an_approval_before_its_item_waits_for_it() -> None:
     assert server.written() == []
     (started,) = server.notify("item/started", "one", item=PATCH)
     assert isinstance(started, ToolCall) and started.input["changes"][0]["path"] == "/work/a"
-    assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="p1", wants="permission"),))]
+    assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="p1", wants="permission", client_decides=True),))]
     server.codec.reply(PermissionReply("p1", True))
     assert server.written() == [{"id": 70, "result": {"decision": "accept"}}]
 

@@ -161,15 +161,33 @@ GRANTS = [
     ({"shell": True, "apply_patch": False}, "workspace-write", "on-request", "read-only"),
     ({"shell": True}, "danger-full-access", "untrusted", "danger-full-access"),
     ({"shell": False, "apply_patch": True}, "default", "untrusted", "workspace-write"),
+    ({"apply_patch": True}, "default", "on-request", "workspace-write"),
+    ({"apply_patch": True}, "read-only", "untrusted", "read-only"),
+    ({"apply_patch": True}, "danger-full-access", "untrusted", "danger-full-access"),
+]
+CONFINED = [
+    # the same in the gateway's sandbox, where the CLI cannot make its own
+    ({}, "default", "untrusted", "danger-full-access"),
+    ({"shell": True, "apply_patch": True}, "default", "never", "danger-full-access"),
+    ({"shell": True, "apply_patch": True}, "read-only", "never", "read-only"),
+    ({"shell": True}, "workspace-write", "untrusted", "danger-full-access"),
+    ({"shell": False, "apply_patch": True}, "default", "untrusted", "danger-full-access"),
+    ({"apply_patch": True}, "default", "untrusted", "danger-full-access"),
 ]
 
 
-@pytest.mark.parametrize(("own", "sandbox", "policy", "mode"), GRANTS)
-def test_grants_map_to_a_policy_and_a_sandbox(own: dict[str, bool], sandbox: str, policy: str, mode: str) -> None:
-    grants = Grants.of([ToolGrant(name, trust) for name, trust in own.items()], sandbox, ("/w", "/more"))
+@pytest.mark.parametrize(
+    ("own", "sandbox", "policy", "mode", "confined"), [*((*row, False) for row in GRANTS), *((*row, True) for row in CONFINED)]
+)
+def test_grants_map_to_a_policy_and_a_sandbox(own: dict[str, bool], sandbox: str, policy: str, mode: str, confined: bool) -> None:
+    tools = [ToolGrant(name, trust) for name, trust in own.items()]
+    grants = Grants.of(tools, sandbox, ("/w", "/more"), confined=confined)
     assert (grants.policy, grants.sandbox_mode) == (policy, mode)
     assert grants.config()["features"]["shell_tool"] == ("shell" in own)
     assert grants.config()["web_search"] == "disabled"
+
+
+PATCHES = {"shell": False, "apply_patch": True}
 
 
 @pytest.mark.parametrize(
@@ -181,18 +199,20 @@ def test_grants_map_to_a_policy_and_a_sandbox(own: dict[str, bool], sandbox: str
         ({"shell": False}, "default", "shell", {"kind": "writeStdin"}, "", "decline"),
         ({"shell": True}, "danger-full-access", "shell", {}, "", "accept"),
         ({"shell": True}, "default", "shell", {}, "", "decline"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/a", "check"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/../a", "ask"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "a/b", "check"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/more/a", "check"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/../more/a", "check"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/more/../a", "ask"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/more-of/a", "ask"),
+        (PATCHES, "default", "apply_patch", {}, "/w/a", "check"),
+        (PATCHES, "default", "apply_patch", {}, "/w/../a", "ask"),
+        (PATCHES, "default", "apply_patch", {}, "a/b", "check"),
+        (PATCHES, "default", "apply_patch", {}, "/more/a", "check"),
+        (PATCHES, "default", "apply_patch", {}, "/w/../more/a", "check"),
+        (PATCHES, "default", "apply_patch", {}, "/more/../a", "ask"),
+        (PATCHES, "default", "apply_patch", {}, "/more-of/a", "ask"),
         ({"apply_patch": True}, "read-only", "apply_patch", {}, "/more/a", "ask"),
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/wide/a", "ask"),
+        (PATCHES, "default", "apply_patch", {}, "/wide/a", "ask"),
         ({"apply_patch": True}, "default", "apply_patch", {}, "", "ask"),
         ({"apply_patch": True}, "read-only", "apply_patch", {}, "/w/a", "ask"),
         ({"apply_patch": True}, "danger-full-access", "apply_patch", {}, "/etc/a", "accept"),
+        # Without a shell the CLI requests only what must leave its sandbox.
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/a", "ask"),
     ],
 )
 def test_the_verdict_of_the_grants(
@@ -200,6 +220,16 @@ def test_the_verdict_of_the_grants(
 ) -> None:
     grants = Grants.of([ToolGrant(tool, trust) for tool, trust in own.items()], sandbox, ("/w", "/more"))
     assert grants.verdict(name, params, [{"path": path}] if path else []) == verdict
+
+
+def test_a_task_in_the_gateways_sandbox_has_none_of_the_cli() -> None:
+    for option, confined, mode in (
+        ("workspace-write", True, "danger-full-access"),
+        ("workspace-write", False, "workspace-write"),
+        ("read-only", True, "read-only"),
+    ):
+        spec = TaskSpec("codex", SPEC.cwd, {}, options={"sandbox": option}, confined=confined, task="go")
+        assert CodexDriver().task(spec).command.argv[-2] == f"--sandbox={mode}"
 
 
 def test_rules_files_are_rejected_if_tools_need_permission(tmp_path: Path) -> None:

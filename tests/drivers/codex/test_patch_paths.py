@@ -1,4 +1,7 @@
-"""The paths of a trusted patch are checked in the file system before it is accepted: the CLI runs it outside of its sandbox."""
+"""A trusted patch is accepted in a sandbox of the gateway only, and if its paths are inside; else the client decides about it.
+
+The CLI opens the paths itself, after the check and outside of its own sandbox.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from drivers.contract.agent import PermissionReply
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import CHECK_PATHS, INVALID_PARAMS, ClientRequest, ClientResponse
 from drivers.contract.driver_info import ToolGrant
-from drivers.contract.events import AwaitedCall, Awaiting
+from drivers.contract.events import AwaitedCall, Awaiting, ToolCall
 from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.process import Spawner
 from tests.drivers.codex.test_attribution import PATCH, RUN, Server
@@ -19,11 +22,13 @@ from tests.drivers.codex.test_attribution import PATCH, RUN, Server
 APPROVAL = "item/fileChange/requestApproval"
 OUTSIDE = ClientResponse(error="outside", code=INVALID_PARAMS)
 ASKED = [Awaiting(calls=(AwaitedCall(id="p1", wants="permission"),))]
+CLIENT_DECIDES = [Awaiting(calls=(AwaitedCall(id="p1", wants="permission", client_decides=True),))]
+ACCEPTED, DECLINED = ([{"id": 70, "result": {"decision": decision}}] for decision in ("accept", "decline"))
 
 
-def requested() -> tuple[Server, ClientRequest]:
+def requested(*, confined: bool = True) -> tuple[Server, ClientRequest]:
     """The CLI has requested approval of a trusted patch, and its paths are being checked."""
-    server = Server("shell", trusted=["apply_patch"])
+    server = Server("shell", trusted=["apply_patch"], confined=confined)
     server.begin("one")
     changes = [*PATCH["changes"], {"path": "b", "kind": {"type": "update", "move_path": "c/d"}, "diff": "x"}]
     server.notify("item/started", "one", item={**PATCH, "changes": changes})
@@ -33,7 +38,7 @@ def requested() -> tuple[Server, ClientRequest]:
     return server, check
 
 
-def test_a_patch_inside_is_accepted() -> None:
+def test_a_patch_inside_is_accepted_in_a_sandbox() -> None:
     server, check = requested()
     assert (check.method, check.params) == (CHECK_PATHS, {"paths": ["/work/a", "b", "c/d"]})
     server.codec.client_responded(check, ClientResponse())
@@ -48,6 +53,47 @@ def test_a_patch_that_leads_outside_needs_permission() -> None:
     server.codec.client_responded(check, OUTSIDE)
     assert server.written() == [] and server.codec.debounce_seconds() is not None
     assert server.codec.debounced_events() == ASKED
+
+
+def test_without_a_sandbox_the_client_decides_about_a_trusted_patch() -> None:
+    for response in (ClientResponse(), OUTSIDE):
+        server, check = requested(confined=False)
+        server.codec.client_responded(check, response)
+        assert server.written() == []
+        assert server.codec.debounced_events() == CLIENT_DECIDES
+
+
+def test_the_question_about_a_trusted_patch_has_the_reason() -> None:
+    for confined in (False, True):
+        server = Server("shell", trusted=["apply_patch"], confined=confined)
+        server.begin("one")
+        (started,) = server.notify("item/started", "one", item=PATCH)
+        assert isinstance(started, ToolCall)
+        assert ("sandbox" in started.input.get("reason", "")) == (not confined)
+
+
+@pytest.mark.parametrize(("response", "answer"), [(ClientResponse(), ACCEPTED), (OUTSIDE, DECLINED)])
+def test_paths_are_checked_again_when_the_client_has_granted_the_patch(response: ClientResponse, answer: object) -> None:
+    server, check = requested(confined=False)
+    server.codec.client_responded(check, ClientResponse())
+    assert server.codec.debounced_events() == CLIENT_DECIDES
+    server.codec.client_requests.clear()
+    server.codec.reply(PermissionReply("p1", True))
+    assert server.written() == []
+    (again,) = server.codec.client_requests
+    assert (again.method, again.params) == (CHECK_PATHS, check.params)
+    server.codec.client_responded(again, response)
+    assert server.written() == answer
+
+
+def test_a_patch_that_left_the_clis_sandbox_is_never_accepted_by_trust() -> None:
+    # Without a shell the CLI applies a patch in its sandbox, and requests approval when that has refused it.
+    server = Server(trusted=["apply_patch"])
+    server.begin("one")
+    server.notify("item/started", "one", item=PATCH)
+    assert server.request(APPROVAL, "one", "p1", reason="command failed; retry without sandbox?") == []
+    assert (server.written(), server.codec.client_requests) == ([], [])
+    assert server.codec.debounced_events() == CLIENT_DECIDES
 
 
 def test_a_check_that_ends_after_its_turn_has_no_effect() -> None:

@@ -169,3 +169,18 @@ def test_call_whose_evaluation_is_slow_does_not_run_by_trust_after_a_restart() -
     assert not found.lacks_trust_only("a")
     found.add_evaluations(found.evaluate(found.slow_calls([awaiting_client("a")])))
     assert found.lacks_trust_only("a")
+
+
+def test_client_is_asked_about_a_call_that_no_sandbox_confines() -> None:
+    rule = Policy([Rule(tool="shell", when={"command": "git *"}, decide="allow")])
+    for trust, policy in ((False, rule), (True, Policy([Rule(tool="shell", when={"command": "x"}, decide="ask")]))):
+        found = create_enforcer(trust=trust, policy=policy)
+        asked = Awaiting(calls=(AwaitedCall(id="a", wants="permission", client_decides=True),))
+        enforced = found.apply([started_call("a", "git status"), asked])
+        assert (enforced.replies, enforced.events[-1]) == ([], asked)
+        assert outcomes(found) == [("a", "asked", "default")]
+        # Nor when the client trusts the tool meanwhile.
+        assert not found.lacks_trust_only("a")
+    denied = create_enforcer(policy=Policy([Rule(tool="shell", decide="deny")]))
+    denied.apply([started_call("a"), Awaiting(calls=(AwaitedCall(id="a", wants="permission", client_decides=True),))])
+    assert outcomes(denied) == [("a", "denied", "policy[0]")]

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from drivers.runtime.sandbox import unavailable
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.real.clis import BIN, require
 from tests.real.processes import tear_down
 
+needs_sandbox = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")
 DUMMY_KEY = "sk-dummy-0123456789abcdef"
 CONFIG = """
 model = "gpt-5.5"
@@ -42,6 +44,12 @@ class Home:
     base: Path
     agent: dict[str, Any]
     daemons: list[Daemon] = field(default_factory=list)
+
+    def use_sandbox(self) -> None:
+        """Put the agent into the gateway's sandbox, with a temporary folder that does not contain the test's."""
+        temporary = self.base / "tmp-of-agents"
+        temporary.mkdir()
+        self.agent |= {"sandbox": "workspace-write", "env": {**self.agent["env"], "TMPDIR": str(temporary)}}
 
     @property
     def codex(self) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.openai import OpenAIServer
-from tests.real.codex.conftest import Home
+from tests.real.codex.conftest import Home, needs_sandbox
 
 SETTINGS = """
 [sandbox_workspace_write]
@@ -43,26 +43,29 @@ def session_body(session: str, here: Path, *directories: Path) -> dict[str, Any]
     return {"sessionId": session, "cwd": str(here), "mcpServers": [], **given}
 
 
+@needs_sandbox
 async def test_a_trusted_patch_in_an_additional_directory_needs_no_permission(
-    portico: RunningGateway, folders: tuple[Path, Path, Path], model: OpenAIServer
+    home: Home, folders: tuple[Path, Path, Path], model: OpenAIServer
 ) -> None:
     here, there, _ = folders
-    client, connection = connect(portico.gateway, "codex")
-    assert (await client.initialize())["agentCapabilities"]["sessionCapabilities"]["additionalDirectories"] == {}
-    client.choose = lambda params: "reject_once"
-    session = await in_mode(client, "edit", here, there)
-    await client.prompt(session, f"[[patch:{there}/a.txt]]")
-    assert (there / "a.txt").exists()
-    assert permission_requests(client) == 0
-    assert f"<root>{there}</root>" in str(model.bodies()[-1]["input"])
-    # Patches elsewhere need permission, and so do patches there when the session is resumed without the directory.
-    await client.prompt(session, f"[[patch:{there.parent}/b.txt]]")
-    assert permission_requests(client) == 1
-    await client.request("session/resume", session_body(session, here))
-    await client.prompt(session, f"[[patch:{there}/c.txt]]")
-    assert permission_requests(client) == 2
-    assert [path.name for path in there.iterdir()] == ["a.txt"]
-    await connection.close()
+    home.use_sandbox()
+    async with home.gateway() as running:
+        client, connection = connect(running.gateway, "codex")
+        assert (await client.initialize())["agentCapabilities"]["sessionCapabilities"]["additionalDirectories"] == {}
+        client.choose = lambda params: "reject_once"
+        session = await in_mode(client, "edit", here, there)
+        await client.prompt(session, f"[[patch:{there}/a.txt]]")
+        assert (there / "a.txt").exists()
+        assert permission_requests(client) == 0
+        assert f"<root>{there}</root>" in str(model.bodies()[-1]["input"])
+        # Patches elsewhere need permission, and so do patches there when the session is resumed without the directory.
+        await client.prompt(session, f"[[patch:{there.parent}/b.txt]]")
+        assert permission_requests(client) == 1
+        await client.request("session/resume", session_body(session, here))
+        await client.prompt(session, f"[[patch:{there}/c.txt]]")
+        assert permission_requests(client) == 2
+        assert [path.name for path in there.iterdir()] == ["a.txt"]
+        await connection.close()
 
 
 async def test_sandboxed_commands_write_in_an_additional_directory(

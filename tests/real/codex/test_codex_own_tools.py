@@ -111,9 +111,7 @@ async def test_an_untrusted_patch_needs_permission(portico: RunningGateway, home
 
 
 async def test_a_trusted_patch_outside_of_the_working_folder_needs_permission(portico: RunningGateway, home: Home) -> None:
-    aap = await create_session(
-        portico.client, f"[[patch:{home.base}/out.txt]]", own={"apply_patch": True, "shell": False}, stop="tool_use"
-    )
+    aap = await create_session(portico.client, f"[[patch:{home.base}/out.txt]]", own={"apply_patch": True}, stop="tool_use")
     await aap.send(deny(calls_of(aap.first["messages"])[0]))
     assert not (home.base / "out.txt").exists()
     await aap.send_turn("[[patch:in.txt]]")
@@ -125,7 +123,7 @@ async def test_a_trusted_patch_behind_a_link_to_the_outside_needs_permission(por
     outside.mkdir()
     (home.work / "link").symlink_to(outside)
     (home.work / "inner").symlink_to(".")
-    own = {"apply_patch": True, "shell": False}
+    own = {"apply_patch": True}
     aap = await create_session(portico.client, "[[patch:link/out.txt]]", own=own, stop="tool_use")
     assert not list(outside.iterdir())
     await aap.send(deny(calls_of(aap.first["messages"])[0]))
