@@ -170,6 +170,12 @@ def test_sandbox_that_cannot_be_had_is_refused_at_the_start(folder: Path, monkey
 
 
 @needs_landlock
+def test_spec_of_a_driver_has_the_sandbox(folder: Path) -> None:
+    confined = Agents(parse(config_of(folder))).get("shell").spec({}).confined
+    assert (confined, Agents(parse(config_of(folder, sandbox="off"))).get("shell").spec({}).confined) == (True, False)
+
+
+@needs_landlock
 async def test_session_in_a_folder_that_contains_secrets_is_refused(folder: Path) -> None:
     agents = Agents(parse(config_of(folder)), workspace=folder / "work", any_directory=True)
     agent = agents.get("shell")
