@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drivers.contract.events import Awaiting, SessionEnd
 from gateway.errors import NotFound, StoreAbandoned, StoreUnavailable
@@ -80,7 +80,7 @@ class EventLog:
         self._unwritten_bytes = 0
         self._stored = self.last = last
         self._waiters: set[asyncio.Future[None]] = set()
-        self._batch_stored = asyncio.Event()
+        self._batch_stored: asyncio.Future[None] | None = None
         self._reservation, self._writing = asyncio.Lock(), asyncio.Lock()
         self._held: list[tuple[list[LogEvent], Sequence[tuple[int, str]]]] = []
         self._ends: dict[int, EndOfTurn] = {}
@@ -226,13 +226,18 @@ class EventLog:
         if stopped:
             timeout = 0.0 if self._stalled else STOP_TIMEOUT
         written = self._batch_stored
-        waits = [asyncio.create_task(event.wait()) for event in (written, *(() if stop is None or stopped else (stop,)))]
+        if written is None:
+            written = self._batch_stored = asyncio.get_running_loop().create_future()
+        if stop is not None and not stopped:
+            waits: list[asyncio.Future[Any]] = [written, asyncio.create_task(stop.wait())]
+        else:
+            waits = [written]
         try:
             done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
+            for wait in waits[1:]:
                 wait.cancel()
-        if done and not written.is_set():
+        if done and not written.done():
             return await self._batch_written(timeout, stop)
         if not done:
             self._stalled = True
@@ -345,8 +350,9 @@ class EventLog:
 
     def _end_waits(self) -> None:
         """End the waits for a stored batch; those that begin now are for the next one."""
-        self._batch_stored.set()
-        self._batch_stored = asyncio.Event()
+        written, self._batch_stored = self._batch_stored, None
+        if written is not None:
+            written.set_result(None)
 
     async def _store_batch(self, batch: list[Entry], messages: Sequence[MessageRow]) -> None:
         """Store until it succeeds: everything is in memory meanwhile, and `wait_for_capacity` bounds that."""

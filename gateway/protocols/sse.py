@@ -5,12 +5,13 @@ No other module imports sse-starlette.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
 from fastapi import Response
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
@@ -19,6 +20,9 @@ from gateway.errors import Unauthorized
 
 # Streams end when their runs end. sse-starlette would end them at the first signal, before the last event.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+
+
+KEEP_ALIVE = b": keep-alive\n\n"
 
 
 def event_stream(chunks: AsyncIterator[bytes], keep_alive: float, *, close_at_eof: bool = False) -> EventSourceResponse:
@@ -30,7 +34,6 @@ def event_stream(chunks: AsyncIterator[bytes], keep_alive: float, *, close_at_eo
         chunks,
         ping=keep_alive,
         sep="\n",
-        ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep="\n"),
         # Proxies must not cache, compress or buffer the stream; sse-starlette adds X-Accel-Buffering: no.
         headers={"Cache-Control": "no-cache, no-transform"},
     )
@@ -39,6 +42,12 @@ def event_stream(chunks: AsyncIterator[bytes], keep_alive: float, *, close_at_eo
 
 
 class _EventStream(EventSourceResponse):
+    """Sends the frames and the keep-alive comments, until the last frame or until the client disconnects.
+
+    `EventSourceResponse` runs four tasks for each response, in a task group of anyio. That is a tenth of the time in which a
+    turn of the echo agent is answered (sse-starlette 3.7.0). Its headers and its responses to HEAD are used.
+    """
+
     close_at_eof = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +55,35 @@ class _EventStream(EventSourceResponse):
         extensions[EVENT_STREAM] = {}
         if self.close_at_eof:
             extensions[CLOSE_AT_EOF] = {}
-        await super().__call__(scope, receive, send)
+        if scope["type"] != "http" or scope["method"] == "HEAD":
+            return await super().__call__(scope, receive, send)
+        sending = asyncio.create_task(self._send_all(send))
+        watching = asyncio.create_task(_cancel_on_disconnect(sending, receive))
+        try:
+            while not (await asyncio.wait((sending,), timeout=self.ping_interval))[0]:
+                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        finally:
+            for task in (sending, watching):
+                task.cancel()
+            await asyncio.wait((sending, watching))
+        for task in (sending, watching):
+            if not task.cancelled():
+                task.result()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(aiter(self.body_iterator)) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _cancel_on_disconnect(sending: asyncio.Task[None], receive: Receive) -> None:
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    finally:
+        sending.cancel()
 
 
 def until_unauthorized(response: Response, check: Callable[[], object]) -> Response:

@@ -29,6 +29,11 @@ class InterruptibleStart:
         self._refusal: GatewayError | None = None
         self._work: asyncio.Task[Any] | None = None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the turn was cancelled or the submission is refused."""
+        return self.cancelled or self._refusal is not None
+
     def cancel(self) -> None:
         """Cancel the turn: a cancelled turn is stored, as that of a message whose run was cancelled."""
         self.cancelled = True
@@ -58,7 +63,7 @@ class InterruptibleStart:
     async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` until it returns or is interrupted. Raises StartCancelled, or the error given to `refuse`."""
         self._work = task = asyncio.create_task(work)
-        if self.cancelled or self._refusal is not None:
+        if self.interrupted:
             task.cancel()
         try:
             return await task

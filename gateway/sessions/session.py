@@ -269,6 +269,8 @@ class Session:
 
     async def _agent_to_prompt(self, start: InterruptibleStart, settings: SessionSettings, *, prompted: int = 0) -> Agent | None:
         """As `_ready_agent`; None where the turn is cancelled meanwhile."""
+        if (ready := self._agent.ready(settings)) is not None and not start.interrupted:
+            return ready
         with suppress(StartCancelled):
             return await start.run(self._ready_agent(settings, prompted=prompted))
         return None

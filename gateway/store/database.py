@@ -57,6 +57,7 @@ class Database:
         # A database in memory has a single connection.
         in_memory = isinstance(engine.pool, StaticPool)
         self._readers = self._writer if in_memory else ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._write_connection: Connection | None = None
         self._waiting: dict[asyncio.Future[Any], asyncio.Future[Any]] = {}
         self.abandoned = False
         """Whether `abandon` was called: a thread may still be blocked by the database."""
@@ -150,6 +151,7 @@ class Database:
     def _close(self) -> None:
         self._writer.shutdown()
         self._readers.shutdown()
+        self._release_write_connection()
         self._engine.dispose()
         if self._commits:
             self._commits.close()
@@ -192,12 +194,27 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
 
     def _write(self, transaction: Callable[[Connection], Result]) -> Result:
-        with self._noticed_damage(), self._engine.begin() as connection:
-            result = transaction(connection)
-            count = self._commits.count(connection) if self._commits else None
+        with self._noticed_damage():
+            connection = self._write_connection
+            if connection is None:
+                # It is kept: the pool needs 100 us of a turn's first transaction.
+                connection = self._write_connection = self._engine.connect()
+            try:
+                with connection.begin():
+                    result = transaction(connection)
+                    count = self._commits.count(connection) if self._commits else None
+            except BaseException:
+                self._release_write_connection()
+                raise
         if self._commits:
             self._commits.record(count)
         return result
+
+    def _release_write_connection(self) -> None:
+        """Gives the connection of the writes back to the pool, which resets it, or replaces it if it is lost."""
+        connection, self._write_connection = self._write_connection, None
+        if connection is not None:
+            connection.close()
 
     def _read(self, query: Callable[[Connection], Result]) -> Result:
         with self._noticed_damage(), self._engine.connect() as connection:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.messages import insert_messages
+from gateway.store.prepared import prepared_insert
 from gateway.store.rows import EventRow, MessageRow
 
-_INSERT = insert(schema.events)
+_INSERT = prepared_insert(schema.events, "log_id", "first", "last", "body")
 
 
 class EventRepository:
@@ -44,4 +45,4 @@ class EventRepository:
 
 def insert_events(connection: Connection, row: EventRow) -> None:
     """Stores the events of one row within a transaction."""
-    connection.execute(_INSERT, {"log_id": row.log_id, "first": row.first, "last": row.last, "body": row.body})
+    _INSERT.execute(connection, {"log_id": row.log_id, "first": row.first, "last": row.last, "body": row.body})

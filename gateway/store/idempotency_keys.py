@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.prepared import prepared_insert
 from gateway.store.rows import EXECUTION_PREFIX, KeyRecord
 
-_INSERT = insert(schema.idempotency_keys)
+_INSERT = prepared_insert(schema.idempotency_keys, "key", "digest", "log_id", "first_seq", "created_at")
 
 
 class IdempotencyKeyRepository:
@@ -51,4 +52,4 @@ class IdempotencyKeyRepository:
 
 def insert_key(connection: Connection, record: KeyRecord) -> None:
     """Stores a key within a transaction."""
-    connection.execute(_INSERT, {**asdict(record), "created_at": time.time()})
+    _INSERT.execute(connection, {**asdict(record), "created_at": time.time()})

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, bindparam, func, insert, literal, select, upd
 
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.prepared import PreparedStatement
 from gateway.store.rows import UNNUMBERED, MessageRow
 
 _NEXT_POSITION = (
@@ -16,11 +17,11 @@ _NEXT_POSITION = (
     .scalar_subquery()
 )
 
-# Statements that a turn executes are built once: that costs more than executing them.
-_INSERT = insert(schema.messages).values(
-    session_id=bindparam("of_session"), position=_NEXT_POSITION, body=bindparam("text"), seq=bindparam("number")
+_INSERT = PreparedStatement(
+    insert(schema.messages)
+    .values(session_id=bindparam("of_session"), position=_NEXT_POSITION, body=bindparam("text"), seq=bindparam("number"))
+    .inline()
 )
-
 
 PAGE_CHARACTERS = 1024 * 1024
 """About how much JSON one page of messages holds; a larger single message is a page of its own."""
@@ -119,8 +120,8 @@ class MessageRepository:
 
 def insert_messages(connection: Connection, session_id: str, rows: Sequence[MessageRow]) -> None:
     """Appends messages within a transaction."""
-    if rows:
-        connection.execute(_INSERT, [{"of_session": session_id, "text": row.body, "number": row.seq} for row in rows])
+    for row in rows:
+        _INSERT.execute(connection, {"of_session": session_id, "text": row.body, "number": row.seq})
 
 
 def copy_messages(connection: Connection, session_id: str, origin: str, count: int) -> None:

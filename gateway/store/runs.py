@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, bindparam, delete, func, null, select, tuple_, update
 
 from gateway.store import schema
 from gateway.store.audit import insert_decisions
@@ -16,16 +16,18 @@ from gateway.store.database import Database
 from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
+from gateway.store.prepared import PreparedStatement, prepared_insert
 from gateway.store.rows import EXECUTION_PREFIX, AuditRecord, EventRow, KeyRecord, MessageRow, RunRecord, SettingsRecord
 
-# Statements that a turn executes are built once: that costs more than executing them.
-_INSERT = insert(schema.runs)
-_STOP = (
+_INSERT = prepared_insert(schema.runs, "id", "log_id", "state", "stop_reason", "first_seq", "started_at", "waiting_since")
+_STOP = PreparedStatement(
     update(schema.runs)
     .where(schema.runs.c.id == bindparam("of_run"))
     .values({name: bindparam(name) for name in ("state", "stop_reason", "ended_at", "waiting_since")})
 )
-_RESUME = update(schema.runs).where(schema.runs.c.id == bindparam("of_run")).values(state="running", waiting_since=None)
+_RESUME = PreparedStatement(
+    update(schema.runs).where(schema.runs.c.id == bindparam("of_run")).values(state="running", waiting_since=null())
+)
 
 
 class RunRepository:
@@ -51,7 +53,7 @@ class RunRepository:
         def transaction(connection: Connection) -> None:
             _update_settings(connection, record.log_id, settings)
             if cancelled is not None:
-                connection.execute(_STOP, _end_values(cancelled, "cancelled"))
+                _STOP.execute(connection, _end_values(cancelled, "cancelled"))
             insert_run(connection, record)
             insert_messages(connection, record.log_id, messages)
             _insert_turn(connection, event, key)
@@ -80,7 +82,7 @@ class RunRepository:
         def transaction(connection: Connection) -> None:
             insert_messages(connection, events.log_id, messages)
             insert_events(connection, events)
-            connection.execute(_STOP, values)
+            _STOP.execute(connection, values)
 
         await self._database.write(transaction)
 
@@ -93,7 +95,7 @@ class RunRepository:
             insert_messages(connection, run.log_id, messages)
             if events is not None:
                 insert_events(connection, events)
-            connection.execute(_STOP, _end_values(run.id, stop_reason))
+            _STOP.execute(connection, _end_values(run.id, stop_reason))
 
         await self._database.write(transaction)
 
@@ -113,7 +115,7 @@ class RunRepository:
         def transaction(connection: Connection) -> None:
             _update_settings(connection, log_id, settings)
             insert_messages(connection, log_id, results)
-            connection.execute(_RESUME, {"of_run": run_id})
+            _RESUME.execute(connection, {"of_run": run_id})
             insert_decisions(connection, decisions)
             _insert_turn(connection, event, key)
 
@@ -183,7 +185,7 @@ class RunRepository:
 
 def insert_run(connection: Connection, record: RunRecord) -> None:
     """Stores a run that starts now, within a transaction."""
-    connection.execute(_INSERT, {**asdict(record), "started_at": time.time()})
+    _INSERT.execute(connection, {**asdict(record), "started_at": time.time()})
 
 
 def _end_values(run_id: str, stop_reason: str) -> dict[str, Any]:

@@ -20,6 +20,10 @@ def merge_settings(
     config: SessionSettings, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[Tool] | None
 ) -> SessionSettings:
     """Return a session's settings with those of a request: options merge by key, tool lists replace. Raises BadRequest."""
+    if overrides is None and tools is None:
+        # The agent may have changed since the session was created.
+        _check_tools(agent, config.tools or (), config.app_tools or ())
+        return config
     given = dict(overrides.options or {}) if overrides else {}
     hidden = {option.name for option in agent.options if option.secret}
     # Responses contain `***` for secrets; a client that sends it back has not changed them.

@@ -19,7 +19,6 @@ from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, St
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
-from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
@@ -144,16 +143,11 @@ KeyHeader = Annotated[str | None, Header(min_length=1, max_length=1024, descript
 SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the stream goes on behind this event.")]
 
 
-async def _exchange(
-    http: Request,
-    caller: CurrentCaller,
-    quotas: CurrentQuotas,
-    idempotency_key: KeyHeader = None,
-    last_event_id: SeenHeader = None,
-) -> Exchange:
+async def _exchange(http: Request, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None) -> Exchange:
     # Async like the caller's (protocols/authenticated_routes.py), for the same reason.
     seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
-    return Exchange(http, caller, quotas, idempotency_key, seen)
+    # Not by dependencies: FastAPI takes 0.05 ms for each.
+    return Exchange(http, http.state.caller, http.state.quotas, idempotency_key, seen)
 
 
 ExchangeOf = Annotated[Exchange, Depends(_exchange)]
