@@ -10,7 +10,6 @@ from typing import Any
 
 from acp.schema import (
     BaseModel,
-    ClientCapabilities,
     CreateTerminalRequest,
     CreateTerminalResponse,
     KillTerminalRequest,
@@ -51,14 +50,6 @@ MODELS: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
     "terminal/kill": (KillTerminalRequest, KillTerminalResponse),
     "terminal/release": (ReleaseTerminalRequest, ReleaseTerminalResponse),
 }
-
-
-def client_methods(capabilities: ClientCapabilities | None) -> frozenset[str]:
-    """Return the methods that a client supports, from its capabilities in `initialize`."""
-    fs = capabilities.fs if capabilities else None
-    files = [method for method, supported in ((READ, fs and fs.read_text_file), (WRITE, fs and fs.write_text_file)) if supported]
-    terminals = [method for method in MODELS if method.startswith("terminal/")] if capabilities and capabilities.terminal else []
-    return frozenset([*files, *terminals])
 
 
 class AcpClientServices(ClientServices):

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from acp.schema import BaseModel
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from drivers.codecs.json_rpc import as_json
 from gateway.errors import BadRequest, Conflict, Forbidden, GatewayError, NotFound

@@ -1,0 +1,66 @@
+"""`initialize` without the models of the `acp` package means and contains the same as with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from acp import PROTOCOL_VERSION
+from acp.schema import AuthMethodAgent, InitializeRequest, InitializeResponse
+from pydantic import ValidationError
+
+from drivers.codecs.json_rpc import as_json
+from drivers.contract.client_services import READ, TERMINAL_METHODS, WRITE
+from gateway.agents.configured_agents import Agents
+from gateway.config import Settings
+from gateway.protocols.acp import initialization
+from gateway.protocols.acp.client_files import MODELS
+from gateway.protocols.acp.initialization import client_features, initialize_response
+
+
+def with_capabilities(**capabilities: Any) -> dict[str, Any]:
+    return {"protocolVersion": 1, "clientCapabilities": capabilities}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"protocolVersion": 1},
+        {"protocol_version": 1, "client_capabilities": {"fs": {"read_text_file": True}}},
+        {"protocolVersion": "2024-11-05", "clientCapabilities": None},
+        {"protocolVersion": 1, "clientCapabilities": 3, "clientInfo": 4, "_meta": 5},
+        with_capabilities(fs={"readTextFile": True, "writeTextFile": "no such flag"}, terminal="true"),
+        with_capabilities(fs={"readTextFile": None, "writeTextFile": 1}, terminal=None, auth=7, positionEncodings=[8]),
+        with_capabilities(fs=[], terminal=[], session={"compaction": {}}, elicitation=9),
+        with_capabilities(fs={"_meta": 1, "writeTextFile": True}, other=1),
+    ],
+)
+def test_features_are_those_of_the_schema(params: dict[str, Any]) -> None:
+    # The schema's defaults for invalid objects are dictionaries.
+    request = InitializeRequest.model_validate(params)
+    capabilities = request.model_dump(by_alias=True, warnings=False)["clientCapabilities"] or {}
+    fs = capabilities.get("fs", {})
+    supported = {READ: fs.get("readTextFile"), WRITE: fs.get("writeTextFile")}
+    terminals = TERMINAL_METHODS if capabilities.get("terminal") else ()
+    assert client_features(params).methods == {*(method for method, flag in supported.items() if flag), *terminals}
+
+
+@pytest.mark.parametrize("params", [[], {}, {"protocolVersion": -1}, {"protocolVersion": 65536}, "text"])
+def test_errors_are_those_of_the_schema(params: Any) -> None:
+    with pytest.raises(ValidationError) as expected:
+        InitializeRequest.model_validate(params)
+    with pytest.raises(ValidationError) as error:
+        client_features(params)
+    assert error.value.errors(include_url=False) == expected.value.errors(include_url=False)
+
+
+def test_terminal_methods_are_those_that_clients_serve() -> None:
+    assert frozenset(MODELS) == {READ, WRITE, *TERMINAL_METHODS}
+
+
+def test_the_answer_is_complete_by_the_schema() -> None:
+    assert initialization.PROTOCOL_VERSION == PROTOCOL_VERSION
+    for agent in Agents(Settings(), environ={}):
+        answer = initialize_response(agent, "1.0")
+        assert as_json(InitializeResponse.model_validate(answer)) == answer
+        assert all(AuthMethodAgent.model_validate(method).id == initialization.LOGIN_ID for method in answer["authMethods"])
