@@ -1,8 +1,10 @@
-"""Latency: the first event of a turn, and the start of a daemon."""
+"""Latency: the first event of a turn, and the start of the daemon and of other commands."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +16,9 @@ from benchmarks.servers import KEY, first_line, floor, portico, seconds_of, serv
 from benchmarks.turns import floor_turn, new_session, turn
 
 WARM_UP = 20
-IMPORTS = "import fastapi, uvicorn, sqlalchemy"
+IMPORTS = "import fastapi, uvicorn, sqlalchemy.orm"
+SHORT = ("--version", "--help", "key")
+"""Commands that end by themselves."""
 
 
 async def first_event(quick: bool) -> list[Figure]:
@@ -50,20 +54,45 @@ def _first(seconds: float | None) -> float:
 
 
 async def starting(quick: bool) -> list[Figure]:
-    """Measure the time from the command to the listening line and to the first successful GET /healthz."""
-    listening, healthy, floors = [], [], []
+    """Measure the time from a command to its answer: of the daemon, of `portico acp`, and of short commands."""
+    times: dict[str, list[float]] = {}
     for _ in range(4 if quick else 10):
-        line, health = await _one_start()
-        listening.append(line)
-        healthy.append(health)
+        listening, healthy = await _one_start()
+        found = {"healthy": healthy, "listening": listening, "acp, initialize": await _one_acp_start()}
         with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
-            floors.append(await asyncio.to_thread(seconds_of, [sys.executable, "-c", IMPORTS], Path(folder)))
+            commands = {"floor": ["-c", IMPORTS]} | {name: ["-m", "gateway", name] for name in SHORT}
+            for name, arguments in commands.items():
+                found[name] = await asyncio.to_thread(seconds_of, [sys.executable, *arguments], Path(folder))
+        for name, seconds in found.items():
+            times.setdefault(name, []).append(seconds)
     # The first start writes byte code.
-    return [
-        median("healthy", healthy[1:], "s", at_most=0.8),
-        median("listening", listening[1:], "s"),
-        median("floor", floors[1:], "s", comment=f"python -c '{IMPORTS}'"),
-    ]
+    medians = {name: median(name, samples[1:], "s") for name, samples in times.items()}
+    medians["floor"].comment = f"python -c '{IMPORTS}'"
+    figures = [medians.pop(name) for name in ("healthy", "listening", "floor")]
+    floor_seconds = figures[2].value
+    figures.append(Figure("ratio", figures[0].value / floor_seconds, "", at_most=0.8))
+    for name, figure in medians.items():
+        bound = 0.45 if name.startswith("acp") else 0.27
+        figures += [figure, Figure(f"{name}, ratio", figure.value / floor_seconds, "", at_most=bound)]
+    return figures
+
+
+async def _one_acp_start() -> float:
+    """Start `portico acp echo`, and return the time to the answer of `initialize`."""
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
+        home = Path(folder)
+        command = [sys.executable, "-m", "gateway", "acp", "--config", str(write_config(home, {})), "echo"]
+        began = time.perf_counter()
+        process = start(command, home, stdin=subprocess.PIPE)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+            assert "agentCapabilities" in await first_line(process, home)
+            return time.perf_counter() - began
+        finally:
+            await asyncio.to_thread(stop, process)
 
 
 async def _one_start() -> tuple[float, float]:

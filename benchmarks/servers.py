@@ -109,10 +109,10 @@ async def floor(program: str) -> AsyncIterator[RunningServer]:
             await asyncio.to_thread(stop, process)
 
 
-def start(command: list[str], home: Path, cwd: Path = ROOT) -> subprocess.Popen[bytes]:
+def start(command: list[str], home: Path, cwd: Path = ROOT, stdin: int | None = None) -> subprocess.Popen[bytes]:
     """Start a process; its standard error goes to a file in `home`."""
     with (home / "stderr").open("wb") as errors:
-        return subprocess.Popen(command, cwd=cwd, env=environment(home), stdout=subprocess.PIPE, stderr=errors)
+        return subprocess.Popen(command, cwd=cwd, env=environment(home), stdin=stdin, stdout=subprocess.PIPE, stderr=errors)
 
 
 async def first_line(process: subprocess.Popen[bytes], home: Path) -> str:
@@ -132,8 +132,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 async def let_server_finish(seconds: float = 0.2) -> None:

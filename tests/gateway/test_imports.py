@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import httpx
 
 from tests.conftest import write_config
 from tests.daemon import gateway_config
@@ -33,3 +39,56 @@ def test_short_commands_import_no_heavy_package(tmp_path: Path) -> None:
     unused = [*HEAVY, "asyncio", "drivers", "psutil", "pydantic"]
     assert [name for name in unused if name in after_version or name in after_help] == []
     assert [name for name in [*HEAVY, "psutil"] if name in after_key] == []
+
+
+STARTED = """
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: print(*sys.modules, file=sys.stderr, flush=True))
+from gateway.cli.main import main
+main()
+"""
+"""A command that prints the names of its modules to standard error on SIGUSR1."""
+
+
+async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -> None:
+    async with started(tmp_path, "serve") as process:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().split()[-1]
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"{url}/healthz")).status_code == 200
+        unused = ["acp", "alembic", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
+        unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
+        assert [name for name in unused if name in await modules_of(process)] == []
+
+
+async def test_the_acp_command_answers_without_web_packages(tmp_path: Path) -> None:
+    async with started(tmp_path, "acp", "echo") as process:
+        assert process.stdin is not None and process.stdout is not None
+        initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+        process.stdin.write(json.dumps(initialize).encode() + b"\n")
+        assert json.loads(await process.stdout.readline())["result"]["protocolVersion"] == 1
+        unused = ["alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
+        unused += ["starlette", "uvicorn", "websockets", "drivers.api"]
+        assert [name for name in unused if name in await modules_of(process)] == []
+
+
+@asynccontextmanager
+async def started(folder: Path, *arguments: str) -> AsyncIterator[Process]:
+    """Start a command with an empty data directory, and end it."""
+    config = write_config(folder, gateway_config(folder))
+    command = [sys.executable, "-c", STARTED, arguments[0], "--config", str(config), *arguments[1:]]
+    process = await create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 20)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+async def modules_of(process: Process) -> set[str]:
+    """Return the names of the modules that a command has imported."""
+    assert process.stderr is not None
+    process.send_signal(signal.SIGUSR1)
+    while (names := (await process.stderr.readline()).decode().split())[0] != "sys":
+        pass
+    return {*names}

@@ -170,12 +170,6 @@ async def test_a_program_that_does_not_speak_the_protocol(tmp_path: Path, progra
         await AcpDriver().open(SessionSpec(program, tmp_path, environment(tmp_path), args), Spawner(MARK), Limits(start=1.0))
 
 
-def test_the_protocol_is_imported_when_it_is_needed() -> None:
-    imports = "import sys, gateway.server.app, gateway.cli.main; from drivers import driver_registry"
-    code = f"{imports}; driver_registry.load(); sys.exit('acp' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_the_bridge_imports_neither_the_protocol_nor_the_acp_driver() -> None:
     code = "import sys, drivers.acp.mcp_bridge; sys.exit(bool({'acp', 'drivers.acp.driver'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

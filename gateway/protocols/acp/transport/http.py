@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse
 from gateway.errors import BadRequest, ClientError, NotFound, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.transport.http_streams import HttpClient
-from gateway.protocols.acp.transport.lazy_import import connection_class
 from gateway.protocols.acp.transport.messages import parse_message
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
@@ -89,9 +88,8 @@ class HttpClients:
         self._gateway.agents.get(agent)
         if not isinstance(message.get("id"), int | str):
             raise BadRequest("id: initialize is a request; its id must be a number or a string")
-        connection_type = await connection_class()
         release = self._gateway.quotas.connections.take(caller.name)
-        client = HttpClient(connection_type, self._gateway, agent, caller)
+        client = HttpClient(self._gateway, agent, caller)
         self._clients[client.id] = client
         client.released = release
         self._record_use(client, request)

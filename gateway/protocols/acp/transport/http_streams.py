@@ -13,10 +13,10 @@ from pydantic_core import to_json
 
 from gateway.errors import Conflict
 from gateway.gateway import Gateway
+from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import Caller
 
 if TYPE_CHECKING:
-    from gateway.protocols.acp.connection import Connection
     from gateway.protocols.acp.rpc import Id
 
 MAX_BUFFERED_BYTES = 32 * 1024 * 1024
@@ -92,9 +92,9 @@ class HttpClient:
     `released` gives the connection back to the quota of the key.
     """
 
-    def __init__(self, connection_type: type[Connection], gateway: Gateway, agent: str, caller: Caller) -> None:
+    def __init__(self, gateway: Gateway, agent: str, caller: Caller) -> None:
         self.id, self.caller, self.agent = uuid.uuid4().hex, caller, agent
-        self.connection = connection_type(gateway, agent, caller, self.send)
+        self.connection = Connection(gateway, agent, caller, self.send)
         self.check_key: Callable[[], object] = lambda: None
         self.released: Callable[[], None] = lambda: None
         self.last_used = time.monotonic()

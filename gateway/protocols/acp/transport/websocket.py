@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.errors import GatewayError, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols.acp.transport.lazy_import import connection_class
+from gateway.protocols.acp.connection import Connection
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
 from gateway.security.authentication import Caller
 
@@ -61,12 +61,11 @@ class WebSockets:
     async def _serve_client(
         self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object]
     ) -> None:
-        connection_type = await connection_class()
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)
         # Only named keys can be revoked while the daemon runs.
         frames = _Frames(socket, check_key if caller.name is not None else None)
-        connection = connection_type(self._gateway, agent, caller, frames.send)
+        connection = Connection(self._gateway, agent, caller, frames.send)
         try:
             while True:
                 for message in _messages(await frames.receive()):
