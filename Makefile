@@ -47,7 +47,7 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 test test-real: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
-	@$(BIN)/python -m pytest -q -n 4 --dist worksteal --durations=10
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
 test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
