@@ -51,7 +51,7 @@ class LiveAgent:
         self._metrics = shared.metrics.for_agent(agent.name)
         self._started_before = native_id is not None
         self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent, redactor)
-        self._forgotten = self._unstored = False
+        self._forgotten = self._unstored = self._closed = False
         self._storing: asyncio.Task[None] | None = None
 
     @property
@@ -127,12 +127,15 @@ class LiveAgent:
     async def close(self) -> None:
         """Wait as `native_id_stored` does, and store nothing any more."""
         await self.native_id_stored()
+        self._closed = True
         if self._storing is not None:
             self._storing.cancel()
             await asyncio.wait([self._storing])
 
     def _store_native_id(self, native_id: str | None) -> None:
         self._native_id, self._unstored = native_id, True
+        if self._closed:
+            return
         if self._storing is None or self._storing.done():
             self._storing = asyncio.create_task(self._until_stored())
             self._storing.add_done_callback(lambda _: self._became_stored())
