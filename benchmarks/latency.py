@@ -70,9 +70,9 @@ async def starting(quick: bool) -> list[Figure]:
     medians["floor"].comment = f"python -c '{IMPORTS}'"
     figures = [medians.pop(name) for name in ("healthy", "listening", "floor")]
     floor_seconds = figures[2].value
-    figures.append(Figure("ratio", figures[0].value / floor_seconds, "", at_most=0.8))
+    figures.append(Figure("ratio", figures[0].value / floor_seconds, "", at_most=1.2))
     for name, figure in medians.items():
-        bound = 0.45 if name.startswith("acp") else 0.27
+        bound = 0.75 if name.startswith("acp") else 0.4
         figures += [figure, Figure(f"{name}, ratio", figure.value / floor_seconds, "", at_most=bound)]
     return figures
 
