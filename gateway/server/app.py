@@ -56,6 +56,8 @@ def create_app(gateway: Gateway) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        # The metrics and the access log are the gateway's own.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     _add_middleware(app, gateway.settings.server)
     versions.include(app, gateway)
