@@ -66,8 +66,12 @@ class PolicyEnforcer:
         self.held: dict[str, PermissionReply] = {}
 
     def add_calls(self, calls: Mapping[str, ToolUseBlock]) -> None:
-        """Add calls that were made before the first event that comes here."""
+        """Add calls that were made before the first event that comes here: of an agent of an earlier gateway.
+
+        Whether the client must decide about them is not known any more, so it does.
+        """
         self._calls |= calls
+        self._client_decides |= calls.keys()
 
     def slow_calls(self, events: Iterable[OutputEvent]) -> list[ToolUseBlock]:
         """The calls that `apply` evaluates for these events and that take long, or read the file system.
@@ -134,14 +138,11 @@ class PolicyEnforcer:
     def lacks_trust_only(self, call_id: str) -> bool:
         """Whether a call would have run by itself if the client had trusted its tool when the agent began.
 
-        False where a rule asks, where the client must decide, and where the agent began with the trust: an agent that asks all
-        the same needs more than that.
+        False where a rule asks, where the client must decide, after a restart of the gateway, and where the agent began with the
+        trust: an agent that asks all the same needs more than that.
         """
         call = self._calls.get(call_id)
         if call is None or self._trust.get(call.name) or call_id in self._client_decides:
-            return False
-        if call_id not in self._evaluated and self._policy.is_slow(call.name, call.input):
-            # After a restart: the client is asked.
             return False
         return self._evaluation(call).verdict is None
 
