@@ -94,7 +94,7 @@ class Grants:
 
     Attributes:
         sandbox: The option `sandbox`, without `default`.
-        confined: Whether all processes of the CLI are in the gateway's sandbox, and write in the session's folders only.
+        confined: Whether all processes of the CLI are in the gateway's sandbox.
     """
 
     trust: Mapping[str, bool]
@@ -145,8 +145,10 @@ class Grants:
 
     @property
     def asks_despite_trust(self) -> bool:
-        """Whether the client is asked about every patch although the tool is trusted."""
-        return self.trusts("apply_patch") and self.client_decides_patches and self.policy == "untrusted"
+        """Whether the client is asked about every patch although the tool is trusted, for lack of a sandbox."""
+        asks = self.trusts("apply_patch") and self.client_decides_patches and self.policy == "untrusted"
+        # With `read-only` that option is why, not the lack of a sandbox.
+        return asks and self.sandbox == "workspace-write"
 
     def config(self) -> dict[str, Any]:
         """Settings of the CLI that remove every tool that is not granted."""
@@ -172,8 +174,8 @@ class Grants:
         if name == "apply_patch":
             if self.sandbox == "danger-full-access":
                 return "accept"
-            # With `on-request` the CLI requests approval only of what must leave the sandbox.
-            return "check" if self._inside(changes) and self.policy == "untrusted" else "ask"
+            # With `on-request` the CLI requests approval only of what must leave its sandbox: the client decides then.
+            return "check" if self._inside(changes) and self.policy != "never" else "ask"
         # With `on-request` the CLI requests approval only of what must leave the sandbox.
         return "accept" if self.policy == "untrusted" else "decline"
 

@@ -24,6 +24,9 @@ CLIENT = {"clientInfo": {"name": "portico", "title": "Portico", "version": "1"},
 RETRIES = {"request_max_retries": 1, "stream_max_retries": 3}
 """For a provider of the user's own that sets none: errors take 3 s, by default 25 s. Built-in providers take no settings."""
 
+WIDTH = {"readOnly": 0, "read-only": 0, "workspaceWrite": 1, "workspace-write": 1}
+"""How much each sandbox lets be written, by its name in a response and in a request; any other lets everything be written."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
@@ -95,6 +98,20 @@ class SessionRequest:
         if self.app_tools:
             params["dynamicTools"] = _dynamic_tools(self.app_tools)
         return "thread/start", params
+
+    def refusal(self, result: dict[str, Any]) -> str | None:
+        """Why the thread that the CLI has opened must not be used: it would run without asking what this session must ask about.
+
+        The CLI replaces what its administrator's requirements (`requirements.toml`) forbid, and reports that here only (0.169.0).
+        """
+        policy, asked = result.get("approvalPolicy"), self.thread.get("approvalPolicy")
+        if asked == "untrusted" and policy is not None and policy != asked:
+            return f"it uses the approval policy {policy!r} instead of {asked!r}, with which it would not ask before tools run"
+        sandbox, wanted = result.get("sandbox"), str(self.thread.get("sandbox"))
+        mode = sandbox.get("type") if isinstance(sandbox, dict) else None
+        if mode is not None and WIDTH.get(mode, 2) > WIDTH.get(wanted, 2):
+            return f"it uses the sandbox {mode!r} instead of {wanted!r}"
+        return None
 
     def _roots(self, config: dict[str, Any]) -> list[str]:
         """The folders that the sandbox lets be written: the session's, and those of the CLI's own settings.
@@ -175,6 +192,12 @@ class Handshake:
 
     def _thread_opened(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if self._failed(error) or result is None:
+            return []
+        if refusal := self._session.refusal(result):
+            # Also of a thread that was to be resumed: a new one would have the same.
+            self.error = AgentUnavailable(
+                f"codex cannot be used for this session: {refusal}. Its requirements.toml may forbid that"
+            )
             return []
         thread_id = str(result["thread"]["id"])
         self.thread_id, self.native_id, self.model = thread_id, self._session.native_id(thread_id), result.get("model")

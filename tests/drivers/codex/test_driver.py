@@ -73,6 +73,35 @@ def test_a_thread_is_started_with_the_settings_of_the_session() -> None:
     assert (codec.phase, str(codec.native_id).partition(":")[0]) == ("ready", "T")
 
 
+WIDE, OWN, NARROW = "dangerFullAccess", "workspaceWrite", "readOnly"
+
+
+@pytest.mark.parametrize(
+    ("own", "policy", "sandbox", "refused"),
+    [
+        ({"shell": False}, "untrusted", OWN, False),
+        ({"shell": False}, "untrusted", NARROW, False),
+        ({"shell": False}, "on-request", OWN, True),
+        ({"shell": False}, "untrusted", WIDE, True),
+        ({"shell": False}, "untrusted", "externalSandbox", True),
+        ({"shell": True, "apply_patch": True}, "on-request", OWN, False),
+        ({"shell": True, "apply_patch": False}, "on-request", NARROW, False),
+        ({"shell": True, "apply_patch": False}, "on-request", OWN, True),
+        ({"apply_patch": True}, "on-request", WIDE, True),
+    ],
+)
+def test_a_thread_that_the_cli_opens_with_fewer_limits_is_refused(
+    own: dict[str, bool], policy: str, sandbox: str, refused: bool
+) -> None:
+    spec = replace(SPEC, tools=tuple(ToolGrant(name, trust) for name, trust in own.items()))
+    for resume in (None, "T"):
+        codec, asked = opened(replace(spec, resume=resume))
+        result = {"thread": {"id": "T"}, "approvalPolicy": policy, "sandbox": {"type": sandbox}}
+        codec.receive(json.dumps({"id": asked["id"], "result": result}).encode())
+        assert (codec.phase, codec.start_error is None) == (("starting", False) if refused else ("ready", True))
+        assert not refused or isinstance(codec.start_error, AgentUnavailable)
+
+
 def test_a_key_is_sent_in_the_handshake_and_kept_in_memory() -> None:
     for spec in (replace(SPEC, options={"api_key": "sk-1"}), replace(SPEC, env={**SPEC.env, "CODEX_API_KEY": "sk-1"})):
         launch = CodexDriver().session(spec)
@@ -211,8 +240,10 @@ PATCHES = {"shell": False, "apply_patch": True}
         ({"apply_patch": True}, "default", "apply_patch", {}, "", "ask"),
         ({"apply_patch": True}, "read-only", "apply_patch", {}, "/w/a", "ask"),
         ({"apply_patch": True}, "danger-full-access", "apply_patch", {}, "/etc/a", "accept"),
-        # Without a shell the CLI requests only what must leave its sandbox.
-        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/a", "ask"),
+        # Without a shell the CLI requests only what must leave its sandbox: the paths are checked, and the client is asked.
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/w/a", "check"),
+        ({"apply_patch": True}, "default", "apply_patch", {}, "/etc/a", "ask"),
+        ({"shell": True, "apply_patch": True}, "default", "apply_patch", {}, "/w/a", "ask"),
     ],
 )
 def test_the_verdict_of_the_grants(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from drivers.codex.driver import CodexDriver
+from drivers.codex.grants import Grants
 from drivers.contract.agent import PermissionReply
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import CHECK_PATHS, INVALID_PARAMS, ClientRequest, ClientResponse
@@ -72,6 +73,12 @@ def test_the_question_about_a_trusted_patch_has_the_reason() -> None:
         assert ("sandbox" in started.input.get("reason", "")) == (not confined)
 
 
+def test_the_reason_does_not_name_a_sandbox_that_would_not_help() -> None:
+    read_only = Grants.of([ToolGrant("apply_patch", trust=True)], "read-only", ("/work",))
+    assert read_only.client_decides_patches
+    assert not read_only.asks_despite_trust
+
+
 @pytest.mark.parametrize(("response", "answer"), [(ClientResponse(), ACCEPTED), (OUTSIDE, DECLINED)])
 def test_paths_are_checked_again_when_the_client_has_granted_the_patch(response: ClientResponse, answer: object) -> None:
     server, check = requested(confined=False)
@@ -92,8 +99,16 @@ def test_a_patch_that_left_the_clis_sandbox_is_never_accepted_by_trust() -> None
     server.begin("one")
     server.notify("item/started", "one", item=PATCH)
     assert server.request(APPROVAL, "one", "p1", reason="command failed; retry without sandbox?") == []
-    assert (server.written(), server.codec.client_requests) == ([], [])
+    (check,) = server.codec.client_requests
+    server.codec.client_requests.clear()
+    server.codec.client_responded(check, ClientResponse())
+    assert server.written() == []
     assert server.codec.debounced_events() == CLIENT_DECIDES
+    # A path that leads out since the question is found here too.
+    server.codec.reply(PermissionReply("p1", True))
+    (again,) = server.codec.client_requests
+    server.codec.client_responded(again, OUTSIDE)
+    assert server.written() == DECLINED
 
 
 def test_a_check_that_ends_after_its_turn_has_no_effect() -> None:
