@@ -45,6 +45,8 @@ MAX_TERMINALS = 32
 """Terminals of an agent that it has not released."""
 MAX_ACCESSES = 4
 """File accesses of an agent at a time; the others wait."""
+CHECK_SECONDS = 5.0
+"""Seconds for the check of a patch's paths: a file system may not answer."""
 MAX_FILE = 32 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of a terminal's output that are kept; older output is dropped."""
@@ -298,7 +300,11 @@ class ClientRequests:
             for path in params["paths"]:
                 self._files.exists(os.path.join(self._folder, path))
 
-        await self._in_thread(check)
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await self._in_thread(check)
+        except TimeoutError:
+            raise RequestError(f"the paths could not be checked within {CHECK_SECONDS:g} s", INTERNAL_ERROR) from None
         return {}
 
     async def _create(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import CHECK_PATHS, INVALID_PARAMS, ClientRequest, ClientResponse
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, ToolCall
+from drivers.runtime import local_client_services
 from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.process import Spawner
 from tests.drivers.codex.test_attribution import PATCH, RUN, Server
@@ -135,6 +136,13 @@ def test_a_check_that_ends_while_the_client_is_asked_about_another_call() -> Non
     server.codec.reply(PermissionReply("c1", True))
     assert server.written() == [{"id": 71, "result": {"decision": "accept"}}]
     assert server.codec.debounced_events() == ASKED
+
+
+async def test_paths_that_are_not_checked_in_time_are_not_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_client_services, "CHECK_SECONDS", 0.0)
+    requests = ClientRequests(tmp_path, {}, Spawner("test"))
+    response = await requests.serve(ClientRequest("check", CHECK_PATHS, {"paths": ["file"]}))
+    assert response.error == "the paths could not be checked within 0 s"
 
 
 @pytest.mark.parametrize(
