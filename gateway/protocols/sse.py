@@ -49,6 +49,11 @@ class _EventStream(EventSourceResponse):
     """
 
     close_at_eof = False
+    _complete = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._writing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         extensions = scope.setdefault("extensions", {})
@@ -58,15 +63,19 @@ class _EventStream(EventSourceResponse):
         if scope["type"] != "http" or scope["method"] == "HEAD":
             return await super().__call__(scope, receive, send)
         sending = asyncio.create_task(self._send_all(send))
-        watching = asyncio.create_task(_cancel_on_disconnect(sending, receive))
+        tasks = [sending, asyncio.create_task(_cancel_on_disconnect(sending, receive))]
         try:
-            while not (await asyncio.wait((sending,), timeout=self.ping_interval))[0]:
-                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+            if not (await asyncio.wait((sending,), timeout=self.ping_interval))[0]:
+                # Most streams end before they need this task.
+                tasks.append(asyncio.create_task(self._keep_alive(send)))
+                await asyncio.wait((sending,))
         finally:
-            for task in (sending, watching):
-                task.cancel()
-            await asyncio.wait((sending, watching))
-        for task in (sending, watching):
+            for task in tasks:
+                # Once: a second time would interrupt what the generator of the chunks does at its end.
+                if not task.cancelling():
+                    task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
             if not task.cancelled():
                 task.result()
 
@@ -74,8 +83,20 @@ class _EventStream(EventSourceResponse):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(aiter(self.body_iterator)) as chunks:  # type: ignore[type-var]
             async for chunk in chunks:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                async with self._writing:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        async with self._writing:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._complete = True
+
+    async def _keep_alive(self, send: Send) -> None:
+        while True:
+            # It waits while a chunk waits for a client that reads slowly. That may have been the end of the response.
+            async with self._writing:
+                if self._complete:
+                    return
+                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+            await asyncio.sleep(self.ping_interval)
 
 
 async def _cancel_on_disconnect(sending: asyncio.Task[None], receive: Receive) -> None:
@@ -83,7 +104,8 @@ async def _cancel_on_disconnect(sending: asyncio.Task[None], receive: Receive) -
         while (await receive())["type"] != "http.disconnect":
             pass
     finally:
-        sending.cancel()
+        if not sending.cancelling():
+            sending.cancel()
 
 
 def until_unauthorized(response: Response, check: Callable[[], object]) -> Response:
