@@ -268,11 +268,17 @@ class Session:
             raise
 
     async def _agent_to_prompt(self, start: InterruptibleStart, settings: SessionSettings, *, prompted: int = 0) -> Agent | None:
-        """As `_ready_agent`; None where the turn is cancelled meanwhile."""
-        if (ready := self._agent.ready(settings)) is not None and not start.interrupted:
+        """The live agent, or a fresh one, resumed or seeded, where none has these settings. Raises AgentProblem.
+
+        None where the turn is cancelled meanwhile. The last `prompted` messages of the history are not for the seed: they are the
+        prompt, which the live agent has not taken.
+        """
+        # An agent that has not taken it counts as alive until the event loop is notified of its exit.
+        ready = None if prompted else self._agent.ready(settings)
+        if ready is not None and not start.interrupted:
             return ready
         with suppress(StartCancelled):
-            return await start.run(self._ready_agent(settings, prompted=prompted))
+            return await start.run(self._fresh_agent(settings, prompted))
         return None
 
     async def _start_run(self, start: InterruptibleStart, agent: Agent | None, message: UserMessage, request: Submission) -> Turn:
@@ -646,13 +652,7 @@ class Session:
         if self.run is not None:
             await self.run.wait()
 
-    async def _ready_agent(self, settings: SessionSettings, *, prompted: int = 0) -> Agent:
-        """The live agent; one that is started, resumed or seeded where there is none with these settings. Raises AgentProblem.
-
-        The last `prompted` messages of the history are not for the seed: they are the prompt.
-        """
-        if (ready := self._agent.ready(settings)) is not None:
-            return ready
+    async def _fresh_agent(self, settings: SessionSettings, prompted: int) -> Agent:
         await self._end_agent()
         seed = await self.history.seed(leave_out=prompted)
         if self.run is not None and self.state == "waiting":

@@ -300,3 +300,20 @@ async def test_a_native_session_that_has_what_is_not_stored_is_not_resumed(
     assert record is not None and record.native_id == (None if asleep else "native")
     assert session.live is (None if asleep else live)
     assert (await send_turn(portico.client, session.id, "And?"))["messages"][-1]["content"] == "here"
+
+
+async def test_an_agent_whose_exit_is_not_noticed_yet_is_replaced(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop is notified of an exit a little later than the process ends; the prompt finds it by a system call."""
+    name = write_scenario({"when": "again", "steps": [{"text": "here"}]}, [{"text": "a"}])
+    created = await create_session(portico.client, "script", options={"scenario": name})
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, created["sessionId"])
+    first = session.live
+    assert isinstance(first, CliAgent)
+    monkeypatch.setattr("drivers.runtime.process.child_runs", lambda pid: pid != first.pid)
+    assert first.alive
+    assert (await send_turn(portico.client, session.id, "again"))["messages"][-1]["content"] == "here"
+    assert session.live is not first
+    roles = [message["role"] for message in await get_history(portico.client, session.id)]
+    assert roles == ["user", "assistant", "user", "assistant"]
