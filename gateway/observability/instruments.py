@@ -56,7 +56,7 @@ class Family(Generic[Child]):
 
     def __init__(
         self,
-        kind: Literal["counter", "gauge", "histogram"],
+        kind: Kind,
         name: str,
         text: str,
         labels: Sequence[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Metric, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
@@ -32,6 +32,7 @@ class Registry(CollectorRegistry):
 class _Instruments(Collector):
     def __init__(self, families: Families) -> None:
         self._families = families
+        self._with_created = _exports_created()
 
     def collect(self) -> Iterator[Metric]:
         for family in self._families:
@@ -40,12 +41,17 @@ class _Instruments(Collector):
                 labels = dict(zip(family.label_names, values, strict=True))
                 if isinstance(child, Distribution):
                     _add_distribution(metric, labels, child)
+                    self._add_created(metric, labels, child)
                 elif family.kind == "counter":
                     metric.add_sample(f"{family.name}_total", labels, child.value)
-                    metric.add_sample(f"{family.name}_created", labels, child.created)
+                    self._add_created(metric, labels, child)
                 else:
                     metric.add_sample(family.name, labels, child.value)
             yield metric
+
+    def _add_created(self, metric: Metric, labels: dict[str, str], child: Number | Distribution) -> None:
+        if self._with_created:
+            metric.add_sample(f"{metric.name}_created", labels, child.created)
 
 
 _text_of: Callable[[float], str] = floatToGoString
@@ -57,4 +63,9 @@ def _add_distribution(metric: Metric, labels: dict[str, str], child: Distributio
         metric.add_sample(f"{metric.name}_bucket", {**labels, "le": _text_of(bound)}, float(total))
     metric.add_sample(f"{metric.name}_count", labels, float(totals[-1]))
     metric.add_sample(f"{metric.name}_sum", labels, child.sum)
-    metric.add_sample(f"{metric.name}_created", labels, child.created)
+
+
+def _exports_created() -> bool:
+    """Whether prometheus_client exports times of creation: its variable PROMETHEUS_DISABLE_CREATED_SERIES disables them."""
+    (family,) = Counter("any", "", registry=None).collect()
+    return any(sample.name.endswith("_created") for sample in family.samples)

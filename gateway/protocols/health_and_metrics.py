@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from drivers.runtime.file_threads import in_thread
 from gateway import __version__
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import authenticated_route
@@ -66,10 +66,11 @@ def router(gateway: Gateway) -> APIRouter:
     @metrics_routes.get("/metrics", response_class=Response, openapi_extra=openapi_extra(text=METRICS_EXAMPLE))
     async def metrics() -> Response:
         """The metrics of the gateway, in Prometheus' text format."""
-        # The first request imports prometheus_client, which takes 15 ms.
-        registry = await asyncio.to_thread(lambda: gateway.metrics.registry)
+        if not gateway.metrics.exported:
+            # Not in the event loop's default threads: file accesses may block all of them.
+            await in_thread(lambda: gateway.metrics.registry)
         text = gateway.metrics.text(await gateway.metrics_snapshot())
-        return Response(text, headers={"Content-Type": registry.content_type})
+        return Response(text, headers={"Content-Type": gateway.metrics.registry.content_type})
 
     routes = APIRouter(tags=["operations"])
     routes.include_router(public)

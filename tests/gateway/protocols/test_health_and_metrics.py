@@ -7,16 +7,19 @@ import os
 import re
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability import health
-from gateway.observability.metrics import Metrics
+from gateway.observability.metrics import FIRST_EVENT, Metrics, MetricsSnapshot
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import (
     agent_processes,
@@ -172,6 +175,43 @@ def test_each_gateway_has_its_own_metrics() -> None:
     labels = {"agent": "echo", "stop_reason": "end_turn"}
     assert one.registry.get_sample_value("portico_turns_total", labels) == 1
     assert other.registry.get_sample_value("portico_turns_total", labels) is None
+
+
+@pytest.mark.parametrize("with_created", [True, False])
+def test_the_samples_are_those_of_prometheus_client(monkeypatch: pytest.MonkeyPatch, with_created: bool) -> None:
+    """PROMETHEUS_DISABLE_CREATED_SERIES, which it reads when it is imported, applies here too."""
+    monkeypatch.setattr("time.time", lambda: 1.7e9)
+    monkeypatch.setattr("prometheus_client.metrics._use_created", with_created)
+    metrics, registry = Metrics(), CollectorRegistry()
+    agent = ["agent"]
+    turns = Counter("portico_turns", metrics.turns.text, [*agent, "stop_reason"], registry=registry)
+    first = Histogram("portico_first_event_seconds", metrics.first_event.text, agent, registry=registry, buckets=FIRST_EVENT)
+    streams = Gauge("portico_open_streams", "Server-sent event streams that are open.", registry=registry)
+    for name in ("echo", 'a "quoted\\ \n one'):
+        turns.labels(name, "end_turn").inc(2.5)
+        metrics.turns.labels(name, "end_turn").inc(2.5)
+        for seconds in (0.0, 0.005, 0.0051, 0.1, 60, 61, 1e9, float("inf")):
+            first.labels(name).observe(seconds)
+            metrics.first_event.labels(name).observe(seconds)
+    streams.inc()
+    metrics.open_streams.inc()
+    expected = generate_latest(registry).decode().splitlines()
+    found = metrics.text(MetricsSnapshot(0, 0, 0, 0)).decode().splitlines()
+    exported = ("portico_turns", "portico_first_event", "portico_open_streams")
+    assert [line for line in found if any(name in line for name in exported)] == expected
+
+
+async def test_metrics_do_not_wait_for_blocked_file_accesses(portico: RunningGateway) -> None:
+    unblocked = threading.Event()
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    blocked = threads.submit(unblocked.wait)
+    try:
+        for _ in range(2):
+            assert (await portico.client.get("/metrics", timeout=10)).status_code == 200
+    finally:
+        unblocked.set()
+    assert blocked.result()
 
 
 async def test_every_metric_is_documented(portico: RunningGateway) -> None:
