@@ -42,10 +42,10 @@ class SecretEncryption:
 
     def decrypt(self, ciphertext: bytes | None) -> dict[str, str]:
         """Return the secrets; {} for None. Raises SecretsUnreadable if the key is missing, damaged or another one."""
-        from cryptography.fernet import InvalidToken
-
         if not ciphertext:
             return {}
+        from cryptography.fernet import InvalidToken
+
         try:
             return dict(json.loads(self._cipher(create=False).decrypt(ciphertext)))
         except InvalidToken:
@@ -53,7 +53,7 @@ class SecretEncryption:
 
     def _cipher(self, *, create: bool) -> Fernet:
         if self._fernet is None:
-            # Imported at first use: 7 MB and 10 ms that a gateway without secret options does not need.
+            # Imported at first use: 7 MB and 20 ms that a gateway without secret options does not need.
             from cryptography.fernet import Fernet
 
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway.config import parse
 from gateway.errors import AgentProblem, BadRequest
 from gateway.protocols.acp.mcp_servers import MAX_VALUES, mcp_servers_for
 from gateway.security.authentication import ADMINISTRATOR
+from gateway.security.encryption import SecretEncryption
 from gateway.security.redaction import HIDDEN, MAX_OF_SESSION, Redactor
 from gateway.sessions.settings import SessionSettings
 from tests.conftest import write_config
@@ -287,3 +289,9 @@ async def test_json_escaped_secrets_are_redacted(portico: RunningGateway, write_
     assert answer["error"] == HIDDEN
     session = await portico.gateway.sessions.get(ADMINISTRATOR, answer["sessionId"])
     assert session.redactor.clean(json.dumps({"key": secret})) == json.dumps({"key": HIDDEN})
+
+
+def test_a_session_without_secrets_needs_no_encryption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.fernet", None)
+    encryption = SecretEncryption(tmp_path)
+    assert (encryption.encrypt({}), encryption.decrypt(None)) == (None, {})
