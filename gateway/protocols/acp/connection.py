@@ -44,6 +44,7 @@ class Connection:
         """None before `initialize`."""
         self._importing: asyncio.Task[Any] | None = None
         self._loaded: Requests | None = None
+        self._loading = asyncio.Lock()
 
     async def receive(self, message: dict[str, Any]) -> None:
         """Accept one message of the client: a request, a notification, or the answer to a request of the gateway.
@@ -117,12 +118,14 @@ class Connection:
 
     async def _requests(self) -> Requests:
         """Return the handlers of the other methods. The first call imports them in a thread, which the next calls wait for."""
-        await asyncio.shield(self._start_import())
-        if self._loaded is None:
-            module = importlib.import_module(_REQUESTS)
-            self._loaded = module.Requests(self._gateway, self._agent, self._caller, self._client)
-            self._loaded.set_features(self._features or ClientFeatures())
-        return self._loaded
+        # The lock keeps the order of the messages: those that have waited continue before one that comes then.
+        async with self._loading:
+            if self._loaded is None:
+                await asyncio.shield(self._start_import())
+                module = importlib.import_module(_REQUESTS)
+                self._loaded = module.Requests(self._gateway, self._agent, self._caller, self._client)
+                self._loaded.set_features(self._features or ClientFeatures())
+            return self._loaded
 
     def _start_import(self) -> asyncio.Task[Any]:
         if self._importing is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,7 +16,11 @@ from gateway.agents.configured_agents import Agents
 from gateway.config import Settings
 from gateway.protocols.acp import initialization
 from gateway.protocols.acp.client_files import MODELS
+from gateway.protocols.acp.connection import Connection
 from gateway.protocols.acp.initialization import client_features, initialize_response
+from gateway.protocols.acp.requests import Requests
+from tests.daemon import RunningGateway
+from tests.gateway.protocols.acp.client import connect
 
 
 def with_capabilities(**capabilities: Any) -> dict[str, Any]:
@@ -64,3 +69,32 @@ def test_the_answer_is_complete_by_the_schema() -> None:
         answer = initialize_response(agent, "1.0")
         assert as_json(InitializeResponse.model_validate(answer)) == answer
         assert all(AuthMethodAgent.model_validate(method).id == initialization.LOGIN_ID for method in answer["authMethods"])
+
+
+async def test_messages_are_handled_in_order_also_when_the_import_of_their_handlers_ends(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait_for_import() -> None:
+        await imported
+
+    importing = asyncio.create_task(wait_for_import())
+    monkeypatch.setattr(Connection, "_start_import", lambda connection: importing)
+    handled: list[str] = []
+
+    async def notify(requests: Requests, method: str, params: Any) -> None:
+        handled.append(method)
+
+    monkeypatch.setattr(Requests, "notify", notify)
+    _, connection = connect(portico.gateway, "script")
+    await connection.receive({"jsonrpc": "2.0", "method": "0"})
+    await connection.receive({"jsonrpc": "2.0", "method": "1"})
+    await asyncio.sleep(0)
+    imported.set_result(None)
+    for n in range(2, 10):
+        await connection.receive({"jsonrpc": "2.0", "method": str(n)})
+        await asyncio.sleep(0)
+    await connection.drain(60)
+    assert handled == [str(n) for n in range(10)]
+    await connection.close()
