@@ -127,10 +127,15 @@ class LiveAgent:
     async def close(self) -> None:
         """Wait as `native_id_stored` does, and store nothing any more."""
         await self.native_id_stored()
+        self.stop_storing()
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+
+    def stop_storing(self) -> None:
+        """Store nothing any more, from now on."""
         self._closed = True
         if self._storing is not None:
             self._storing.cancel()
-            await asyncio.wait([self._storing])
 
     def _store_native_id(self, native_id: str | None) -> None:
         self._native_id, self._unstored = native_id, True

@@ -601,6 +601,7 @@ class Session:
         """End the run, where `stop` cannot end it in time, for its readers only."""
         if self.busy and self.run is not None:
             self.run.end_unstored(why)
+        self._agent.stop_storing()
         self.log.close()
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:

@@ -141,8 +141,6 @@ async def test_client_gets_the_end_of_a_run_whose_agent_cannot_be_ended(tmp_path
         held = portico.gateway.sessions.held
         await asyncio.gather(*(session.live.close() for session in held if session.live), return_exceptions=True)
         await assert_gone(pids)
-        # What ends with the loop would try to store the native ids again and again.
-        await asyncio.gather(*(session.stop("the test is over") for session in held), return_exceptions=True)
 
 
 async def test_connection_that_cannot_be_closed_does_not_keep_the_gateway_open(portico: RunningGateway) -> None:
