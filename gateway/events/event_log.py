@@ -289,7 +289,7 @@ class EventLog:
         if any(_has_key(event, key) for events, _ in self._held for event in events):
             return self.last + 1
         encoded, after = key.encode(), first - 1
-        while rows := await self._store.events.read(self.log_id, after, rows=4):
+        while rows := await self._store.events.read(self.log_id, after):
             for number, body in rows:
                 for seq, line in enumerate(body.split(b"\n"), number):
                     if seq >= first and encoded in line and _has_key(decode(line), key):
@@ -307,7 +307,7 @@ class EventLog:
         return [entry for n, entry in enumerate(self._recent) if skip <= n < end]
 
     async def _from_store(self, after: int) -> list[Entry]:
-        rows = await self._store.events.read(self.log_id, after, rows=4)
+        rows = await self._store.events.read(self.log_id, after)
         found = [
             Entry(seq, decode(line), line)
             for first, body in rows

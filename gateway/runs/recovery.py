@@ -141,7 +141,7 @@ async def _stored(store: Store, session_id: str, first_seq: int) -> AsyncIterato
 async def _events(store: Store, run: RunRecord) -> AsyncIterator[tuple[int, LogEvent]]:
     """Yields the stored events of a run with their numbers: up to its `session_end`, or to the first event of a later run."""
     after, until = run.first_seq - 1, await store.runs.next_first_seq(run)
-    while rows := await store.events.read(run.log_id, after, rows=2):
+    while rows := await store.events.read(run.log_id, after):
         for first, body in rows:
             for seq, line in enumerate(body.split(b"\n"), first):
                 if seq <= after:

@@ -14,6 +14,12 @@ from gateway.store.rows import EventRow, MessageRow
 
 _INSERT = prepared_insert(schema.events, "log_id", "first", "last", "body")
 
+READ_BYTES = 2 * 1024 * 1024
+"""About how many bytes of events are read at once; a larger row is read whole."""
+READ_ROWS = 512
+_LAZY = {"yield_per": 4}
+"""Rows that are fetched at once: a row may have many megabytes."""
+
 
 class EventRepository:
     """The numbered events of each log."""
@@ -30,17 +36,34 @@ class EventRepository:
 
         await self._database.write(transaction)
 
-    async def read(self, log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
-        """Returns up to `rows` rows that hold events after a number: (number of the first event, JSON lines)."""
+    async def read(self, log_id: str, after: int, rows: int = READ_ROWS) -> list[tuple[int, bytes]]:
+        """Returns up to `rows` rows that hold events after a number: (number of the first event, JSON lines).
+
+        It stops at READ_BYTES, but returns at least one row if there is one.
+        """
         table = schema.events
+        # The rows of a log follow each other: one search in the primary key finds the first, whatever is before it.
+        holds_next = select(func.max(table.c.first)).where(table.c.log_id == log_id, table.c.first <= after + 1).scalar_subquery()
         query = select(table.c.first, table.c.body).where(table.c.log_id == log_id, table.c.last > after)
-        query = query.order_by(table.c.first).limit(rows)
-        return await self._database.read(lambda connection: [(row.first, row.body) for row in connection.execute(query)])
+        query = query.where(table.c.first >= func.coalesce(holds_next, 0)).order_by(table.c.first).limit(rows)
+
+        def read(connection: Connection) -> list[tuple[int, bytes]]:
+            found, left = [], READ_BYTES
+            for row in connection.execute(query, execution_options=_LAZY):
+                found.append((row.first, row.body))
+                left -= len(row.body)
+                if left <= 0:
+                    break
+            return found
+
+        return await self._database.read(read)
 
     async def last_seq(self, log_id: str) -> int:
         """Returns the number of a log's last stored event, 0 if it has none."""
-        query = select(func.coalesce(func.max(schema.events.c.last), 0)).where(schema.events.c.log_id == log_id)
-        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+        table = schema.events
+        # Not max(last): the primary key finds the last row, where a maximum reads all rows of the log.
+        query = select(table.c.last).where(table.c.log_id == log_id).order_by(table.c.first.desc()).limit(1)
+        return await self._database.read(lambda connection: int(connection.execute(query).scalar() or 0))
 
 
 def insert_events(connection: Connection, row: EventRow) -> None:

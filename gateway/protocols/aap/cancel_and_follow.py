@@ -51,8 +51,7 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
         session = await gateway.sessions.get(caller, session_id)
         seen = _position(session, last_event_id or after)
         view = StreamView(whole=stream == "message", seen=seen, others=True)
-        # The content of a frame may depend on all of its run.
-        start = await gateway.store.runs.first_seq(session.id, seen.seq)
+        start = await _start(gateway, session, seen)
         return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive)
 
     return routes
@@ -65,6 +64,15 @@ def _position(session: Session, text: str | None) -> Position:
     if seen.seq > session.log.last:
         raise BadRequest(f"this session has no event {seen.seq}, its last is {session.log.last}; begin again without a number")
     return seen
+
+
+async def _start(gateway: Gateway, session: Session, seen: Position) -> int:
+    """Returns the number of the first event that the view must be fed with for what comes after a position."""
+    if session.state == "idle" and seen == Position(session.log.last):
+        # What comes next begins a run.
+        return seen.seq + 1
+    # The content of a frame may depend on all of its run.
+    return await gateway.store.runs.first_seq(session.id, seen.seq)
 
 
 async def _follow(session: Session, view: StreamView, start: int, *, until: bool) -> AsyncIterator[bytes]:

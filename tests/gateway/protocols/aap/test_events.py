@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,27 @@ async def test_two_followers_get_the_same_turns_and_the_client_messages(
         assert rest == own
         again = await post(portico, session, user_message("three"))
         assert (await asyncio.wait_for(read_until(left, "turn_stop"), 60))[1:] == again
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+async def test_following_from_the_end_does_not_read_the_last_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_number: bool
+) -> None:
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        session = (await create_session(portico.client, "echo"))["sessionId"]
+        last = (await replay_events(portico.client, session))[-1][0]
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        reads, read = list[int](), portico.gateway.store.events.read
+
+        async def recorded(log_id: str, after: int, rows: int = 16) -> list[tuple[int, bytes]]:
+            reads.append(after)
+            return await read(log_id, after, rows)
+
+        monkeypatch.setattr(portico.gateway.store.events, "read", recorded)
+        async with follow_events(portico.client, session, **({"after": last} if by_number else {})) as following:
+            own = await post(portico, session, user_message("two"))
+            assert (await asyncio.wait_for(read_until(following, "turn_stop"), 60))[1:] == own
+        assert reads == []
 
 
 async def test_tool_results_and_permissions_are_sent_to_other_followers(
