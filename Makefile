@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CLIS := .clis
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-real check format bench faults clean
+.PHONY: help install run test test-real check format bench bench-guard faults clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -64,6 +64,9 @@ format: $(VENV)/.dev ## Format the code
 
 bench: $(VENV)/.dev ## Run the benchmarks with their floors: JSON on stdout, a table on stderr
 	@$(BIN)/python -m benchmarks
+
+bench-guard: $(VENV)/.dev ## Compare four short benchmarks with the recorded ones, and fail if one is much worse
+	@$(BIN)/python -m benchmarks --guard
 
 faults: $(VENV)/.dev ## Kill, stop and starve the daemon in many ways: a table of the violations, in less than ten minutes
 	@$(BIN)/python -m tests.faults $(FAULTS)

@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME ...] [--quick]`: JSON on stdout, a table on stderr, exit code 1 if a bound is missed."""
+"""`python -m benchmarks [NAME ...] [--quick]`: JSON on stdout, a table on stderr, exit code 1 if a bound is missed.
+
+`python -m benchmarks --guard` compares four ratios with benchmarks/recorded.json, which `--record` writes.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from importlib.metadata import version
 
 from benchmarks.durability import durability
 from benchmarks.figures import Figure, Results
+from benchmarks.guard import guard, record
 from benchmarks.latency import first_event, starting
 from benchmarks.memory import memory
 from benchmarks.soak import soak
@@ -37,7 +41,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MEASUREMENTS)}; all if none is given")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for less precise results")
+    parser.add_argument("--guard", action="store_true", help="exit code 1 if a ratio is much worse than the recorded one")
+    parser.add_argument("--record", action="store_true", help="record the ratios that --guard compares with")
     given = parser.parse_args()
+    if given.record:
+        asyncio.run(record(_machine(False)))
+        return 0
+    if given.guard:
+        return 0 if asyncio.run(guard()) else 1
     if unknown := set(given.names) - set(MEASUREMENTS):
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
     results = Results(_machine(given.quick))

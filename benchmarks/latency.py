@@ -57,7 +57,7 @@ async def starting(quick: bool) -> list[Figure]:
     """Measure the time from a command to its answer: of the daemon, of `portico acp`, and of short commands."""
     times: dict[str, list[float]] = {}
     for _ in range(4 if quick else 10):
-        listening, healthy = await _one_start()
+        listening, healthy = await one_start()
         found = {"healthy": healthy, "listening": listening, "acp, initialize": await _one_acp_start()}
         with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
             commands = {"floor": ["-c", IMPORTS]} | {name: ["-m", "gateway", name] for name in SHORT}
@@ -95,7 +95,8 @@ async def _one_acp_start() -> float:
             await asyncio.to_thread(stop, process)
 
 
-async def _one_start() -> tuple[float, float]:
+async def one_start() -> tuple[float, float]:
+    """Start a daemon, and return the seconds to its listening line and to the first answer of GET /healthz."""
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)
         command = serve_command(write_config(home, {}))

@@ -23,11 +23,11 @@ async def memory(quick: bool) -> list[Figure]:
     idle = []
     for _ in range(2 if quick else 5):
         async with portico() as daemon:
-            idle.append(await _idle(daemon))
-    floor = await asyncio.to_thread(_floor)
+            idle.append(await idle_memory(daemon))
+    floor = await asyncio.to_thread(imports_memory)
     count = 100 if quick else 500
     async with portico(sleep_after=0.05, live_agents=2 * AT_ONCE) as daemon:
-        before = await _idle(daemon)
+        before = await idle_memory(daemon)
         await _sessions(daemon, count)
         first = daemon.memory()
         await _sessions(daemon, count)
@@ -40,7 +40,8 @@ async def memory(quick: bool) -> list[Figure]:
     ]
 
 
-async def _idle(daemon: RunningServer) -> float:
+async def idle_memory(daemon: RunningServer) -> float:
+    """Return the resident memory after one GET /meta, in MB."""
     async with daemon.connect() as to:
         assert b"agents" in (await to.request("GET", "/meta")).body
     await let_server_finish(0.5)
@@ -60,7 +61,8 @@ async def _sessions(daemon: RunningServer, count: int) -> None:
     await let_server_finish(0.5)
 
 
-def _floor() -> float:
+def imports_memory() -> float:
+    """Return the resident memory of a process with the daemon's imports, in MB."""
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         command = [sys.executable, "-c", f"{IMPORTS}; {RSS}"]
         done = subprocess.run(command, cwd=ROOT, env=environment(Path(folder)), check=True, capture_output=True, timeout=20)

@@ -1,0 +1,60 @@
+"""The comparison of benchmark ratios with the recorded ones, without measuring anything."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import guard
+from benchmarks.guard import RATIOS, Comparison, load, table
+
+
+@pytest.mark.parametrize(
+    ("tries", "ok"),
+    [([1.0], True), ([2.8], True), ([2.81], False), ([9.0, 9.0, 2.8], True), ([9.0, 9.0, 2.81], False), ([0.1], True)],
+)
+def test_best_try_may_be_40_percent_worse(tries: list[float], ok: bool) -> None:
+    assert Comparison("burst", tries, 2.0).ok is ok
+
+
+def test_ratio_that_is_not_recorded_fails() -> None:
+    assert not Comparison("burst", [0.0], None).ok
+
+
+def test_table_has_what_was_measured_and_recorded() -> None:
+    text = table([Comparison("burst", [3.0, 2.9], 2.0), Comparison("start", [1.0], 1.0), Comparison("new", [1.0], None)])
+    assert text.splitlines()[2:] == [
+        "| burst | 3, 2.9 | 2 | 2.8 | WORSE |",
+        "| start | 1 | 1 | 1.4 | ok |",
+        "| new | 1 | none | none | WORSE |",
+    ]
+
+
+def test_recorded_file_has_every_ratio() -> None:
+    recorded = load(guard.RECORDED)
+    assert set(recorded) == set(RATIOS)
+    assert all(value > 0 for value in recorded.values())
+
+
+async def test_only_a_worse_ratio_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measured: list[str] = []
+
+    def sequence(name: str, *values: float) -> Callable[[], Awaitable[float]]:
+        rest = list(values)
+
+        async def measure() -> float:
+            measured.append(name)
+            return rest.pop(0)
+
+        return measure
+
+    (tmp_path / "recorded.json").write_text('{"ratios": {"good": 1.0, "late": 1.0}}')
+    monkeypatch.setattr(guard, "RECORDED", tmp_path / "recorded.json")
+    monkeypatch.setattr(guard, "RATIOS", {"good": sequence("good", 1.0), "late": sequence("late", 2.0, 2.0, 1.2)})
+    assert await guard.guard()
+    assert measured == ["good", "late", "late", "late"]
+
+    monkeypatch.setattr(guard, "RATIOS", {"good": sequence("good", 2.0, 2.0, 1.5)})
+    assert not await guard.guard()
