@@ -1,11 +1,12 @@
-# Each target installs what it needs: a virtual environment in .venv, and node packages with the real CLIs in .clis.
+# Each target installs what it needs: a virtual environment in .venv, node packages with the real CLIs in .clis, and of other programs in .peers.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIS := .clis
+PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-real check format bench bench-guard faults clean
+.PHONY: help install run test test-real check format bench bench-guard bench-peers faults clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,6 +39,12 @@ $(CLIS)/acp-client/.installed: tests/real/acp/package.json
 	@npm install --prefix $(CLIS)/acp-client --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
+$(PEERS)/.installed: benchmarks/peers/package.json
+	@mkdir -p $(PEERS)
+	@cp benchmarks/peers/package.json $(PEERS)/package.json
+	@npm install --prefix $(PEERS) --no-audit --no-fund --no-package-lock --loglevel=error
+	@touch $@
+
 install: $(VENV)/.run ## Make the environment with the portico command
 
 run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
@@ -68,8 +75,11 @@ bench: $(VENV)/.dev ## Run the benchmarks with their floors: JSON on stdout, a t
 bench-guard: $(VENV)/.dev ## Compare four short benchmarks with the recorded ones, and fail if one is much worse
 	@$(BIN)/python -m benchmarks --guard
 
+bench-peers: $(VENV)/.dev $(PEERS)/.installed ## Compare with other programs that serve agents, from npm: a table in Markdown, and docs/benchmarks-peers.svg
+	@$(BIN)/python -m benchmarks.peers
+
 faults: $(VENV)/.dev ## Kill, stop and starve the daemon in many ways: a table of the violations, in less than ten minutes
 	@$(BIN)/python -m tests.faults $(FAULTS)
 
 clean: ## Remove everything that the other targets create
-	rm -rf $(VENV) $(CLIS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIS) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
