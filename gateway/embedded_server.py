@@ -4,6 +4,9 @@ It depends on undocumented parts of uvicorn, checked by tests/gateway/server/tes
 
 * `uvicorn.Server.capture_signals`, overridden in `EmbeddedServer`: uvicorn has no option to leave signals alone.
 * `uvicorn.Server.servers`, read in `listening_address`: uvicorn reports the port that it chose in its log only.
+* `uvicorn.Server.main_loop` and `should_exit`, and `ServerState.default_headers`, overridden in `BoundedServer` and
+  `_DatedServerState`: uvicorn wakes up every 0.1 s to look at the flag and to set the header `Date`. Its settings
+  `limit_max_requests` and `callback_notify`, which depend on that, have no effect here.
 * `uvicorn.Server.startup` and `shutdown`, overridden in `BoundedServer`, with `server_state.connections`, `lifespan.state` and
   `config.http_protocol_class`, and `HttpToolsProtocol.cycle`, `transport` and `timeout_keep_alive_task`: uvicorn's
   `limit_concurrency` answers requests with 503, but keeps their connections; asyncio (3.11) accepts as many connections at once
@@ -21,10 +24,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from email.utils import formatdate
 from weakref import WeakKeyDictionary
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +60,33 @@ class BoundedServer(uvicorn.Server):
     """
 
     def __init__(self, config: uvicorn.Config, max_connections: int) -> None:
+        self._should_exit = False
+        self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         super().__init__(config)
+        self.server_state = _DatedServerState(config)
         self.max_connections = max_connections
         self._acceptors: list[_Acceptor] = []
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether the server is to end. It may be set in a signal handler."""
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        self._should_exit = value
+        if value and self._serving is not None:
+            loop, exit_requested = self._serving
+            loop.call_soon_threadsafe(exit_requested.set)
+
+    async def main_loop(self) -> None:
+        exit_requested = asyncio.Event()
+        self._serving = asyncio.get_running_loop(), exit_requested
+        try:
+            if not self._should_exit:
+                await exit_requested.wait()
+        finally:
+            self._serving = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -72,6 +101,27 @@ class BoundedServer(uvicorn.Server):
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors = []
+
+
+class _DatedServerState(ServerState):
+    """The state of a server whose headers of every response have the date of the moment when they are read."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._config = config
+        self._second, self._headers = -1, list[tuple[bytes, bytes]]()
+        super().__init__()
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        second = int(time.time())
+        if second != self._second:
+            date = [(b"date", formatdate(second, usegmt=True).encode())] if self._config.date_header else []
+            self._second, self._headers = second, date + self._config.encoded_headers
+        return self._headers
+
+    @default_headers.setter
+    def default_headers(self, value: list[tuple[bytes, bytes]]) -> None:
+        """Does nothing: uvicorn sets an empty list at the beginning."""
 
 
 class EmbeddedServer(BoundedServer):

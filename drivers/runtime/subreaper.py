@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36
 REAP_SECONDS = 5.0
-"""Seconds between two searches for orphans that have exited."""
+"""Seconds between the exit of a child and the search for orphans that have exited, and between two searches."""
 KILL_SECONDS = 0.2
 """Seconds that orphans have to disappear when they are killed at the end."""
 
@@ -37,11 +38,14 @@ async def adopted_orphans(every: float = REAP_SECONDS) -> AsyncIterator[None]:
         return
     had_children = bool(_children())
     _set_subreaper(True)
-    reaping = asyncio.create_task(_reap_repeatedly(every))
+    child_exited = _notify_of_exits()
+    reaping = asyncio.create_task(_reap_repeatedly(every, child_exited))
     try:
         yield
     finally:
         reaping.cancel()
+        if child_exited is not None:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
         if not had_children:
             await _kill_orphans()
         _set_subreaper(False)
@@ -62,14 +66,32 @@ def _has_exited(process: psutil.Process) -> bool:
         return False
 
 
-async def _reap_repeatedly(every: float) -> None:
+def _notify_of_exits() -> asyncio.Event | None:
+    """Returns an event that is set at each exit of a child; None outside of the main thread, which has the signals."""
+    child_exited = asyncio.Event()
+    # Some may have exited before.
+    child_exited.set()
+    try:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, child_exited.set)
+    except (ValueError, RuntimeError):
+        return None
+    return child_exited
+
+
+async def _reap_repeatedly(every: float, child_exited: asyncio.Event | None) -> None:
     seen = set[psutil.Process]()
     while True:
+        if child_exited is not None:
+            await child_exited.wait()
+            child_exited.clear()
+        # Many exits are one search.
         await asyncio.sleep(every)
         exited = {child for child in await asyncio.to_thread(_children, exited=True) if _has_exited(child)}
         # asyncio and subprocess reap their own children at once. What has not been reaped since the last time is an orphan.
         reap(exited & seen)
         seen = exited
+        if seen and child_exited is not None:
+            child_exited.set()
 
 
 async def _kill_orphans() -> None:

@@ -51,6 +51,36 @@ async def test_orphans_are_adopted_reaped_and_killed_at_the_end() -> None:
     assert b"killing processes" in stderr
 
 
+NO_TIMERS = """
+import asyncio
+from drivers.runtime.subreaper import adopted_orphans
+
+async def main():
+    async with adopted_orphans(every=0.001):
+        await asyncio.sleep(0.05)
+        loop, timers = asyncio.get_running_loop(), []
+        call_at = loop.call_at
+        loop.call_at = lambda *args, **options: timers.append(args) or call_at(*args, **options)
+        await asyncio.sleep(0.05)
+        assert len(timers) == 1, timers
+
+asyncio.run(main())
+"""
+
+
+async def test_nothing_is_searched_while_no_child_exits() -> None:
+    program = await asyncio.create_subprocess_exec(sys.executable, "-c", NO_TIMERS)
+    assert await asyncio.wait_for(program.wait(), 60) == 0
+
+
+async def test_orphans_are_reaped_outside_of_the_main_thread() -> None:
+    start = "thread = threading.Thread(target=asyncio.run, args=(main(),)); thread.start(); thread.join()"
+    in_thread = "import threading" + ADOPTS.replace("asyncio.run(main())", start)
+    program = await asyncio.create_subprocess_exec(sys.executable, "-c", in_thread, stdout=-1, stderr=-1)
+    stdout, stderr = await asyncio.wait_for(program.communicate(), 60)
+    assert len(stdout.split()) == 2, stderr.decode()
+
+
 HAS_CHILD = """
 import asyncio, subprocess
 from drivers.runtime.subreaper import adopted_orphans

@@ -65,6 +65,7 @@ def test_only_tested_minor_versions_are_admitted(package: str) -> None:
         (HttpToolsProtocol.send_400_response, ["self", "msg"]),
         (WebSocketsSansIOProtocol.keepalive_timeout, ["self"]),
         (uvicorn.Server.capture_signals, ["self"]),
+        (uvicorn.Server.main_loop, ["self"]),
         (uvicorn.Server.startup, ["self", "sockets"]),
         (uvicorn.Server.shutdown, ["self", "sockets"]),
     ],
@@ -111,3 +112,42 @@ async def test_embedded_server_leaves_signal_handlers_as_they_are() -> None:
     assert (host, port > 0) == ("127.0.0.1", True)
     server.should_exit = True
     await serving
+
+
+async def test_a_server_without_requests_has_no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    timers, call_at = list[float](), loop.call_at
+
+    def recorded(when: float, *args: Any, **options: Any) -> asyncio.TimerHandle:
+        timers.append(when)
+        return call_at(when, *args, **options)
+
+    monkeypatch.setattr(loop, "call_at", recorded)
+    server = EmbeddedServer(_config(), 10)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        assert not serving.done()
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert timers == []
+    server.should_exit = True
+    await serving
+
+
+async def test_a_server_that_is_to_exit_while_it_starts_exits() -> None:
+    server = EmbeddedServer(_config(), 10)
+    server.should_exit = True
+    await asyncio.wait_for(server.serve(), 10)
+
+
+async def test_headers_of_all_responses_have_the_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "self.server_state.default_headers" in inspect.getsource(HttpToolsProtocol)
+    assert "self.server_state.default_headers = " in inspect.getsource(uvicorn.Server.on_tick)
+    config = uvicorn.Config(_app, http=HeaderLimitProtocol, headers=[("x-a", "b")], log_config=None)
+    server = EmbeddedServer(config, 10)
+    config.load()
+    for seconds, date in ((0.0, b"Thu, 01 Jan 1970 00:00:00 GMT"), (86400.5, b"Fri, 02 Jan 1970 00:00:00 GMT")):
+        monkeypatch.setattr("time.time", lambda now=seconds: now)
+        headers = server.server_state.default_headers
+        assert [header for header in headers if header[0] != b"server"] == [(b"date", date), (b"x-a", b"b")]
