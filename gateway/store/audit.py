@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.deletion import delete_in_parts
 from gateway.store.rows import AuditRecord
 
 _INSERT = insert(schema.audit)
@@ -38,8 +39,9 @@ class AuditRepository:
 
     async def delete_before(self, made: float) -> None:
         """Deletes decisions that were made before a time (seconds since the epoch)."""
-        statement = delete(schema.audit).where(schema.audit.c.at < made)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        table = schema.audit
+        query = select(table.c.id.label("of_record")).where(table.c.at < made).order_by(table.c.at)
+        await delete_in_parts(self._database, query, delete(table).where(table.c.id == bindparam("of_record")))
 
 
 def insert_decisions(connection: Connection, records: Sequence[AuditRecord]) -> None:

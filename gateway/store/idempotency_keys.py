@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.deletion import delete_in_parts
 from gateway.store.prepared import prepared_insert
 from gateway.store.rows import EXECUTION_PREFIX, KeyRecord
 
@@ -46,8 +47,10 @@ class IdempotencyKeyRepository:
         """Deletes the keys of sessions that were stored before a time (seconds since the epoch); those of executions stay."""
         table = schema.idempotency_keys
         of_executions = table.c.log_id.startswith(EXECUTION_PREFIX, autoescape=True)
-        statement = delete(table).where(table.c.created_at < created, ~of_executions)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        query = (
+            select(table.c.key.label("of_key")).where(table.c.created_at < created, ~of_executions).order_by(table.c.created_at)
+        )
+        await delete_in_parts(self._database, query, delete(table).where(table.c.key == bindparam("of_key")))
 
 
 def insert_key(connection: Connection, record: KeyRecord) -> None:

@@ -13,12 +13,15 @@ from sqlalchemy import Connection, bindparam, delete, func, null, select, tuple_
 from gateway.store import schema
 from gateway.store.audit import insert_decisions
 from gateway.store.database import Database
+from gateway.store.deletion import delete_in_parts
 from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
 from gateway.store.prepared import PreparedStatement, prepared_insert
 from gateway.store.rows import EXECUTION_PREFIX, AuditRecord, EventRow, KeyRecord, MessageRow, RunRecord, SettingsRecord
 
+FOUND_EXECUTIONS = 500
+"""Expired executions that are searched for at once: the search reads all runs."""
 _INSERT = prepared_insert(schema.runs, "id", "log_id", "state", "stop_reason", "first_seq", "started_at", "waiting_since")
 _STOP = PreparedStatement(
     update(schema.runs)
@@ -167,14 +170,20 @@ class RunRepository:
         """Deletes executions that started before a time (seconds since the epoch) and have ended, with their events and keys."""
         runs, events, keys = schema.runs, schema.events, schema.idempotency_keys
         is_execution = runs.c.log_id.startswith(EXECUTION_PREFIX, autoescape=True)
-        old = select(runs.c.log_id).where(is_execution, runs.c.started_at < started, runs.c.state == "ended")
-
-        def transaction(connection: Connection) -> None:
-            # Runs last, since the others are found by them.
-            for table in (keys, events, runs):
-                connection.execute(delete(table).where(table.c.log_id.in_(old)))
-
-        await self._database.write(transaction)
+        old = (
+            select(runs.c.log_id)
+            .where(is_execution, runs.c.started_at < started, runs.c.state == "ended")
+            .limit(FOUND_EXECUTIONS)
+        )
+        columns = events.c.log_id.label("of_log"), events.c.first.label("number"), func.length(events.c.body).label("size")
+        of_event = delete(events).where(events.c.log_id == bindparam("of_log"), events.c.first == bindparam("number"))
+        while ids := await self._database.read(lambda connection: list(connection.execute(old).scalars())):
+            # Keys first, so that no request finds an execution without its events. Runs last, since the others are found by them.
+            of_keys = select(keys.c.key.label("of_key")).where(keys.c.log_id.in_(ids))
+            await delete_in_parts(self._database, of_keys, delete(keys).where(keys.c.key == bindparam("of_key")))
+            await delete_in_parts(self._database, select(*columns).where(events.c.log_id.in_(ids)), of_event)
+            of_runs = select(runs.c.id.label("of_run")).where(runs.c.log_id.in_(ids))
+            await delete_in_parts(self._database, of_runs, delete(runs).where(runs.c.id == bindparam("of_run")))
 
     async def _records(self, condition: Any) -> list[RunRecord]:
         table = schema.runs
