@@ -14,11 +14,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
+from benchmarks.cpu import cpu
 from benchmarks.durability import durability
 from benchmarks.figures import Figure, Results
 from benchmarks.guard import guard, record
 from benchmarks.latency import first_event, starting
 from benchmarks.memory import memory
+from benchmarks.scale import scale
 from benchmarks.soak import soak
 from benchmarks.throughput import burst, fanout, slow_reader
 
@@ -29,6 +31,8 @@ MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
     "durability": durability,
     "start": starting,
     "memory": memory,
+    "scale": scale,
+    "cpu": cpu,
     "slow_reader": slow_reader,
     "soak": soak,
 }

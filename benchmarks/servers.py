@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,22 @@ class RunningServer:
         """Return the resident memory of the server in MB, without its agents."""
         return float(self.process.memory_info().rss) / 1e6
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the server's threads in seconds, without its agents."""
+        if found := self._tasks("schedstat"):
+            # In nanoseconds; the other clock counts hundredths of a second.
+            return sum(int(file.read_text().split()[0]) for file in found) / 1e9
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def wake_ups(self) -> int:
+        """Return how often a thread of the server has waited for something. Linux only: 0 elsewhere."""
+        lines = [line for file in self._tasks("status") for line in file.read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    def _tasks(self, name: str) -> list[Path]:
+        return list(Path(f"/proc/{self.process.pid}/task").glob(f"*/{name}"))
+
     async def wait_for_agents_to_end(self, seconds: float = 60.0) -> None:
         """Wait until all agents are ended. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
@@ -82,10 +98,13 @@ def serve_command(config: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def portico(*, durability: str = "sent-first", **limits: float) -> AsyncIterator[RunningServer]:
-    """Run a daemon with the given `store.durability` and `[limits]`."""
+async def portico(
+    *, durability: str = "sent-first", prepare: Callable[[Path], None] = lambda data_dir: None, **limits: float
+) -> AsyncIterator[RunningServer]:
+    """Run a daemon with the given `store.durability` and `[limits]`. `prepare` is called with its data directory before."""
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)
+        await asyncio.to_thread(prepare, home / "data")
         process = start(serve_command(write_config(home, limits, durability)), home)
         try:
             line = await first_line(process, home)

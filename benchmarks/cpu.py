@@ -1,0 +1,57 @@
+"""CPU time: of a daemon with idle sessions, and of each event of a burst."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.figures import Figure, median
+from benchmarks.servers import BURST, RunningServer, floor, let_server_finish, portico
+from benchmarks.turns import check, check_floor, floor_turn, new_session, turn
+
+SESSIONS = 100
+SECONDS = 12.0
+"""Longer than all periodic timers of the daemon but those of minutes."""
+
+
+async def cpu(quick: bool) -> list[Figure]:
+    """Measure the CPU time of a daemon with 100 idle sessions, with live agents and without, and of the events of a burst."""
+    seconds = 6.0 if quick else SECONDS
+    async with portico(live_agents=2 * SESSIONS) as live, portico(sleep_after=0.05) as stored:
+        for daemon in (live, stored):
+            async with daemon.connect() as to:
+                for _ in range(SESSIONS):
+                    await new_session(to, "echo")
+        await stored.wait_for_agents_to_end()
+        await let_server_finish(6.0)
+        idle = await asyncio.gather(*(_idle(daemon, seconds) for daemon in (live, stored)))
+    figures, comment = list[Figure](), f"{SESSIONS} sessions, {seconds:g} s"
+    for name, (share, wake_ups) in zip(("live agents", "no agents"), idle, strict=True):
+        figures.append(Figure(f"idle, {name}", share * 100, "% of a core", at_most=0.1, comment=comment))
+        figures.append(Figure(f"idle, {name}, wake-ups", wake_ups / seconds, "/s", at_most=0.5))
+    return figures + await _burst(4 if quick else 12)
+
+
+async def _idle(daemon: RunningServer, seconds: float) -> tuple[float, int]:
+    """Return the share of a core that a daemon uses while it has no requests, and how often it wakes up."""
+    before, wake_ups = daemon.cpu_seconds(), daemon.wake_ups()
+    await asyncio.sleep(seconds)
+    return (daemon.cpu_seconds() - before) / seconds, daemon.wake_ups() - wake_ups
+
+
+async def _burst(repeats: int) -> list[Figure]:
+    ours, floors = [], []
+    async with portico() as daemon, floor("script") as bare, daemon.connect() as to_daemon, bare.connect() as to_floor:
+        session = await new_session(to_daemon, "script")
+        await to_floor.request("POST", "/warm", {"count": 1})
+        for _ in range(repeats):
+            before = bare.cpu_seconds()
+            check_floor((await floor_turn(to_floor, "burst")).body, BURST)
+            await let_server_finish()
+            floors.append((bare.cpu_seconds() - before) / BURST * 1e6)
+            before = daemon.cpu_seconds()
+            check((await turn(to_daemon, session, "burst")).body, BURST)
+            # Writes to the store count, too.
+            await let_server_finish()
+            ours.append((daemon.cpu_seconds() - before) / BURST * 1e6)
+    each, floor_each = median("burst, each event", ours[1:], "us"), median("floor, each event", floors[1:], "us")
+    return [each, floor_each, Figure("burst, ratio", each.value / floor_each.value, "x floor", at_most=4.0)]
