@@ -42,7 +42,7 @@ $(CLIS)/acp-client/.installed: tests/real/acp/package.json
 $(PEERS)/.installed: benchmarks/peers/package.json
 	@mkdir -p $(PEERS)
 	@cp benchmarks/peers/package.json $(PEERS)/package.json
-	@npm install --prefix $(PEERS) --no-audit --no-fund --no-package-lock --loglevel=error
+	@npm install --prefix $(PEERS) --no-audit --no-fund --no-package-lock --loglevel=error >&2
 	@touch $@
 
 install: $(VENV)/.run ## Make the environment with the portico command

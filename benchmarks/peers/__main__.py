@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.peers import losses
 from benchmarks.peers.graph import Line, chart
 from benchmarks.peers.sides import PACKAGES, SIDES, Floor, Portico, Session, Side
 from benchmarks.peers.wire import Turn
@@ -176,6 +177,11 @@ async def compare(rounds: int) -> dict[type[Side], Samples]:
     return found
 
 
+async def lose() -> dict[type[Side], losses.Kept]:
+    """Interrupt a client and kill the program, for each side that has connections."""
+    return {kind: await losses.measure(kind()) for kind in losses.SIDES}
+
+
 def main() -> int:
     """Measure, print the table, and write the graph. Return 1 if the gateway or the floor failed or lost events."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
@@ -186,8 +192,9 @@ def main() -> int:
         parser.error("the other programs are not installed: make bench-peers")
     head = machine()
     found = asyncio.run(compare(1 if given.quick else ROUNDS))
+    kept = asyncio.run(lose())
     repeated = "One round." if given.quick else f"Medians of {ROUNDS} rounds (minimum .. maximum)."
-    sys.stdout.write(f"{head} {repeated}\n\n{table(found)}\n")
+    sys.stdout.write(f"{head} {repeated}\n\n{table(found)}\n\n{losses.table(kept)}\n")
     for kind, samples in found.items():
         for failure in samples.failures:
             sys.stdout.write(f"\nFailed: {kind.name}: {failure}\n")
@@ -199,7 +206,9 @@ def main() -> int:
         ]
         path.write_text(chart("400 events in each of 1 to 32 sessions at once, agents warm", "sessions", panels))
     ours = [samples for kind, samples in found.items() if issubclass(kind, (Portico, Floor))]
-    return 1 if any(one.failures or min(one.delivered + one.fan_delivered, default=0.0) < 1 for one in ours) else 0
+    failed = any(one.failures or min(one.delivered + one.fan_delivered, default=0.0) < 1 for one in ours)
+    lost = [one for kind, one in kept.items() if issubclass(kind, Portico) and min(one.returned, one.restarted) < BURST]
+    return 1 if failed or lost else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from benchmarks.peers.wire import (
     Wire,
     connect,
     http,
+    last_event_id,
     prompt,
     rpc,
     websocket_frame,
@@ -39,15 +41,33 @@ STOP_REASON = b'"stopReason"'
 INITIALIZE: dict[str, Any] = {"protocolVersion": 1, "clientCapabilities": {}}
 SILENCE = 0.3
 """After the answer to a prompt, a turn whose last event was lost is over when this many seconds pass without a byte."""
+RETURN_SECONDS = 1.0
+"""How long a client that has come back reads, where no end is sent."""
 AGENTS = {"acp": HERE / "acp_agent.py", "claude": HERE / "claude_cli.py"}
 
 
 class Session(ABC):
-    """A session with an agent."""
+    """A session with an agent. `wires` are its connections, where it has its own."""
+
+    wires: Sequence[Wire] = ()
 
     @abstractmethod
+    def begin(self, count: int) -> Collector:
+        """Request `count` events, and return what collects them."""
+
     async def run(self, count: int) -> Turn:
         """Request `count` events and return what was received."""
+        collector = self.begin(count)
+        await asyncio.wait_for(collector.done, TIMEOUT)
+        return collector.turn()
+
+    async def resume(self, received: bytes) -> bytes:
+        """Return what a client can still read of a turn whose connections it has lost after `received`."""
+        return b""
+
+    async def replay(self, received: bytes) -> bytes:
+        """Return what a new client can read of the turn."""
+        return b""
 
 
 class Side(ABC):
@@ -65,9 +85,9 @@ class Side(ABC):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
-        command = self.command()
+        self._command = self.command()
         began = time.perf_counter()
-        self.process = self._spawn(command)
+        self.process = self._spawn(self._command)
         await asyncio.wait_for(self.until_healthy(), TIMEOUT)
         return time.perf_counter() - began
 
@@ -130,15 +150,28 @@ class Side(ABC):
     async def session(self) -> Session:
         """Open a session, whose agent is started now or with its first turn."""
 
+    async def kill_and_restart(self) -> None:
+        """Kill the program (SIGKILL) and the agents that it leaves behind, and start it again with the same home."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        await asyncio.to_thread(stop, self.process)
+        _kill(children)
+        self.process = self._spawn(self._command)
+        await asyncio.wait_for(self.until_healthy(), TIMEOUT)
+
     async def stop(self) -> None:
         """End the program and the agents that it leaves behind."""
         own = psutil.Process(self.process.pid)
         children = own.children(recursive=True)
         await asyncio.to_thread(stop, self.process)
-        for child in children:
-            with suppress(psutil.Error):
-                child.kill()
+        _kill(children)
         self._folder.cleanup()
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def package_version(name: str) -> str:
@@ -151,10 +184,10 @@ def package_version(name: str) -> str:
 
 class FloorSession(Session):
     def __init__(self, wire: Wire, number: str) -> None:
-        self._wire, self._number = wire, number
+        self._wire, self._number, self.wires = wire, number, (wire,)
 
-    async def run(self, count: int) -> Turn:
-        return await self._wire.run_turn(http("POST", f"/turn/{self._number}", prompt(3, "agent-session-1", count)), CHUNKED_END)
+    def begin(self, count: int) -> Collector:
+        return self._wire.send(http("POST", f"/turn/{self._number}", prompt(3, "agent-session-1", count)), CHUNKED_END)
 
 
 class Floor(Side):
@@ -174,15 +207,29 @@ class Floor(Side):
 
 
 class SandboxAgentSession(Session):
-    def __init__(self, path: str, events: Wire, requests: Wire) -> None:
-        self._path, self._events, self._requests = path, events, requests
+    def __init__(self, port: int, path: str, events: Wire, requests: Wire) -> None:
+        self._port, self._path, self._events, self._requests = port, path, events, requests
+        self.wires = (events, requests)
         self._last = 10
 
-    async def run(self, count: int) -> Turn:
+    def begin(self, count: int) -> Collector:
         self._last += 1
         collector = self._events.collector = Collector(STOP_REASON)
-        answer = self._requests.send(http("POST", self._path, prompt(self._last, "agent-session-1", count)), STOP_REASON)
-        await asyncio.wait_for(answer.done, TIMEOUT)
+        request = http("POST", self._path, prompt(self._last, "agent-session-1", count))
+        self._answer = self._requests.send(request, STOP_REASON)
+        return collector
+
+    async def resume(self, received: bytes) -> bytes:
+        request = http("GET", self._path, Accept="text/event-stream", Last_Event_ID=last_event_id(received))
+        return await (await connect(self._port)).read(request, STOP_REASON, RETURN_SECONDS)
+
+    async def replay(self, received: bytes) -> bytes:
+        request = http("GET", self._path, Accept="text/event-stream")
+        return await (await connect(self._port)).read(request, STOP_REASON, RETURN_SECONDS)
+
+    async def run(self, count: int) -> Turn:
+        collector = self.begin(count)
+        await asyncio.wait_for(self._answer.done, TIMEOUT)
         while not collector.done.done():
             before = collector.last
             await asyncio.wait([collector.done], timeout=SILENCE)
@@ -216,7 +263,7 @@ class SandboxAgent(Side):
         await requests.exchange(http("POST", f"{path}?agent=mock", rpc(1, "initialize", INITIALIZE)), b'"agentCapabilities"')
         await events.exchange(http("GET", path, Accept="text/event-stream"), b"\r\n\r\n")
         await requests.exchange(http("POST", path, rpc(2, "session/new", {"cwd": "/", "mcpServers": []})), b'"sessionId"')
-        return SandboxAgentSession(path, events, requests)
+        return SandboxAgentSession(self.port, path, events, requests)
 
 
 # -- the Agent Client Protocol over a WebSocket ----------------------------------------------------------------------------
@@ -224,11 +271,11 @@ class SandboxAgent(Side):
 
 class WebSocketSession(Session):
     def __init__(self, wire: Wire, session: str) -> None:
-        self._wire, self._session, self._last = wire, session, 10
+        self._wire, self._session, self._last, self.wires = wire, session, 10, (wire,)
 
-    async def run(self, count: int) -> Turn:
+    def begin(self, count: int) -> Collector:
         self._last += 1
-        return await self._wire.run_turn(websocket_frame(prompt(self._last, self._session, count)), STOP_REASON)
+        return self._wire.send(websocket_frame(prompt(self._last, self._session, count)), STOP_REASON)
 
 
 async def open_websocket_session(port: int, path: str, cwd: str, **headers: str) -> Session:
@@ -269,18 +316,32 @@ class StdioToWs(Side):
 
 
 class PorticoSession(Session):
-    def __init__(self, wire: Wire, agent: str) -> None:
-        self._wire, self._agent = wire, agent
+    def __init__(self, port: int, wire: Wire, agent: str) -> None:
+        self._port, self._wire, self._agent, self.wires = port, wire, agent, (wire,)
         self._id = ""
 
-    async def run(self, count: int) -> Turn:
+    def begin(self, count: int) -> Collector:
         body: dict[str, Any] = {"stream": "delta", "messages": [{"role": "user", "content": str(count)}]}
         if self._id:
-            return await self._wire.run_turn(_authorized("POST", f"/session/{self._id}", body), CHUNKED_END)
-        collector = self._wire.send(_authorized("PUT", "/session", {"agent": {"name": self._agent}, **body}), CHUNKED_END)
+            return self._wire.send(_authorized("POST", f"/session/{self._id}", body), CHUNKED_END)
+        return self._wire.send(_authorized("PUT", "/session", {"agent": {"name": self._agent}, **body}), CHUNKED_END)
+
+    async def run(self, count: int) -> Turn:
+        collector = self.begin(count)
         await asyncio.wait_for(collector.done, TIMEOUT)
-        self._id = session_id(b"".join(collector.parts))
+        self._id = self._id or session_id(collector.data)
         return collector.turn()
+
+    async def resume(self, received: bytes) -> bytes:
+        return await self._events(session_id(received), Last_Event_ID=last_event_id(received))
+
+    async def replay(self, received: bytes) -> bytes:
+        return await self._events(session_id(received))
+
+    async def _events(self, session: str, **headers: str) -> bytes:
+        path = f"/session/{session}/events?until=turn_stop" + ("" if headers else "&after=0")
+        request = http("GET", path, Authorization=f"Bearer {KEY}", **headers)
+        return await (await connect(self._port)).read(request, CHUNKED_END, TIMEOUT)
 
 
 def _authorized(method: str, path: str, body: object) -> bytes:
@@ -303,7 +364,7 @@ class Portico(Side):
         return [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
 
     async def session(self) -> Session:
-        return PorticoSession(await connect(self.port), "mock")
+        return PorticoSession(self.port, await connect(self.port), "mock")
 
 
 class PorticoWebSocket(Portico):
@@ -356,13 +417,12 @@ class AdapterSession(Session):
     def __init__(self, side: ClaudeAgentAcp, session: str) -> None:
         self._side, self._session = side, session
 
-    async def run(self, count: int) -> Turn:
+    def begin(self, count: int) -> Collector:
         number = self._side.next_number()
         collector = Collector(STOP_REASON)
         self._side.lines.collectors |= {str(number).encode(): collector, self._session.encode(): collector}
         self._side.write(prompt(number, self._session, count))
-        await asyncio.wait_for(collector.done, TIMEOUT)
-        return collector.turn()
+        return collector
 
 
 class ClaudeAgentAcp(Side):

@@ -16,6 +16,7 @@ from typing import Any
 
 FIRST = b"event 0 "
 EVENT = re.compile(rb"event (\d+) ")
+IDS = re.compile(rb"\nid: ?([^\n]+)")
 CHUNK_HEAD = re.compile(rb"\r\n[0-9a-f]+\r\n")
 CHUNKED_END = b"\r\n0\r\n\r\n"
 TIMEOUT = 60.0
@@ -69,10 +70,24 @@ class Collector:
             self.done.set_result(None)
         self.tail = seen[-64:]
 
+    @property
+    def data(self) -> bytes:
+        """What was received until now, without chunk sizes."""
+        return CHUNK_HEAD.sub(b"", b"".join(self.parts))
+
     def turn(self) -> Turn:
         """Return the events that were received until now."""
-        data = CHUNK_HEAD.sub(b"", b"".join(self.parts))
-        return Turn([int(number) for number in EVENT.findall(data)], self.first, self.last, self.began + self.last)
+        return Turn(numbers(self.data), self.first, self.last, self.began + self.last)
+
+
+def numbers(data: bytes) -> list[int]:
+    """Return the numbers of the events in received bytes."""
+    return [int(number) for number in EVENT.findall(data)]
+
+
+def last_event_id(data: bytes) -> str:
+    """Return the id of the last complete server-sent event."""
+    return str(IDS.findall(data[: data.rindex(b"\n\n")])[-1], "ascii")
 
 
 class Wire(asyncio.Protocol):
@@ -108,11 +123,12 @@ class Wire(asyncio.Protocol):
         await asyncio.wait_for(collector.done, TIMEOUT)
         return b"".join(collector.parts)
 
-    async def run_turn(self, data: bytes, end: bytes) -> Turn:
-        """Send a prompt and return its turn."""
-        collector = self.send(data, end)
-        await asyncio.wait_for(collector.done, TIMEOUT)
-        return collector.turn()
+    async def read(self, request: bytes, end: bytes, seconds: float) -> bytes:
+        """Send a request and return what is received until `end`, or within `seconds`, without chunk sizes."""
+        collector = self.send(request, end)
+        await asyncio.wait([collector.done], timeout=seconds)
+        collector.done.cancel()
+        return collector.data
 
 
 async def connect(port: int) -> Wire:
