@@ -67,7 +67,9 @@ def test_every_write_of_every_repository_is_named() -> None:
     written = {
         f"{name}.{method.group(1)}"
         for name, source in sources.items()
-        for method in re.finditer(r"async def (\w+)(?:(?!async def).)*_database\.write\(", source, re.DOTALL)
+        for method in re.finditer(
+            r"async def (\w+)(?:(?!async def).)*(?:_database\.write\(|delete_in_parts\()", source, re.DOTALL
+        )
     }
     assert written | {"touch"} == set(WRITES)
 
