@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from drivers.api import __all__ as __all__
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *import_module("drivers.api").__all__]
+
+
 def __getattr__(name: str) -> Any:
     api = import_module("drivers.api")
     if name != "__all__" and name not in api.__all__:

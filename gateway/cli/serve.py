@@ -24,11 +24,15 @@ def serve(config: Path | None, data_dir: Path | None, host: str | None, port: in
     """Start the daemon."""
     # Imported modules stay for good, and collecting garbage among them is a fifth of the start. The daemon enables it again.
     gc.disable()
-    from gateway.server.daemon import serve as run_daemon
+    try:
+        from gateway.server.daemon import serve as run_daemon
 
-    with config_errors():
-        settings = load_settings(config, data_dir, host, port)
-        run_daemon(settings, no_auth=no_auth, hints=_hints(config, data_dir, no_auth) if hints else None)
+        with config_errors():
+            settings = load_settings(config, data_dir, host, port)
+            run_daemon(settings, no_auth=no_auth, hints=_hints(config, data_dir, no_auth) if hints else None)
+    finally:
+        # Where it did not start.
+        gc.enable()
 
 
 def _hints(config: Path | None, data_dir: Path | None, no_auth: bool) -> Callable[[str], str]:

@@ -228,15 +228,13 @@ class EventLog:
         written = self._batch_stored
         if written is None:
             written = self._batch_stored = asyncio.get_running_loop().create_future()
-        if stop is not None and not stopped:
-            waits: list[asyncio.Future[Any]] = [written, asyncio.create_task(stop.wait())]
-        else:
-            waits = [written]
+        stopping = asyncio.create_task(stop.wait()) if stop is not None and not stopped else None
+        waits: list[asyncio.Future[Any]] = [written] if stopping is None else [written, stopping]
         try:
             done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits[1:]:
-                wait.cancel()
+            if stopping is not None:
+                stopping.cancel()
         if done and not written.done():
             return await self._batch_written(timeout, stop)
         if not done:

@@ -58,7 +58,8 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
             assert (await client.get(f"{url}/healthz")).status_code == 200
         unused = ["acp", "alembic", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
-        assert [name for name in unused if name in await modules_of(process)] == []
+        imported = await modules_of(process)
+        assert [name for name in unused if name in imported] == []
 
 
 async def test_the_acp_command_answers_without_web_packages(tmp_path: Path) -> None:
@@ -69,7 +70,8 @@ async def test_the_acp_command_answers_without_web_packages(tmp_path: Path) -> N
         assert json.loads(await process.stdout.readline())["result"]["protocolVersion"] == 1
         unused = ["alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
         unused += ["starlette", "uvicorn", "websockets", "drivers.api"]
-        assert [name for name in unused if name in await modules_of(process)] == []
+        imported = await modules_of(process)
+        assert [name for name in unused if name in imported] == []
 
 
 @asynccontextmanager
@@ -86,9 +88,9 @@ async def started(folder: Path, *arguments: str) -> AsyncIterator[Process]:
 
 
 async def modules_of(process: Process) -> set[str]:
-    """Return the names of the modules that a command has imported."""
+    """Return the names of the modules that a command has imported. Call it once: a second signal may interrupt the first."""
     assert process.stderr is not None
     process.send_signal(signal.SIGUSR1)
-    while (names := (await process.stderr.readline()).decode().split())[0] != "sys":
-        pass
-    return {*names}
+    while not (line := (await process.stderr.readline()).decode()).startswith("sys "):
+        assert line, "the command has ended"
+    return {*line.split()}
