@@ -18,9 +18,9 @@ _NEXT_POSITION = (
 )
 
 _INSERT = PreparedStatement(
-    insert(schema.messages)
-    .values(session_id=bindparam("of_session"), position=_NEXT_POSITION, body=bindparam("text"), seq=bindparam("number"))
-    .inline()
+    insert(schema.messages).values(
+        session_id=bindparam("of_session"), position=_NEXT_POSITION, body=bindparam("text"), seq=bindparam("number")
+    )
 )
 
 PAGE_CHARACTERS = 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, insert
+from sqlalchemy import Connection, Insert, Table, bindparam, insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.dml import UpdateBase
 
@@ -18,7 +18,8 @@ class PreparedStatement:
     """
 
     def __init__(self, statement: UpdateBase) -> None:
-        self._statement = statement
+        # Without RETURNING, which SQLAlchemy adds for keys that the database computes, and which keeps a statement open.
+        self._statement = statement.inline() if isinstance(statement, Insert) else statement
         self._compiled: dict[str, tuple[str, Sequence[str] | None, Mapping[str, Any]]] = {}
 
     def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> None:
@@ -40,4 +41,4 @@ class PreparedStatement:
 
 def prepared_insert(table: Table, *columns: str) -> PreparedStatement:
     """Returns an insert of one row whose parameters are named as these columns."""
-    return PreparedStatement(insert(table).values({name: bindparam(name) for name in columns}).inline())
+    return PreparedStatement(insert(table).values({name: bindparam(name) for name in columns}))

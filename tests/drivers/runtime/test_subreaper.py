@@ -28,6 +28,8 @@ async def main():
         child, short = await output(ORPHAN.format(600))
         assert await child.wait() == 0
         assert psutil.Process(short).ppid() == os.getpid()
+        # So that the exit of `sh` has been handled, and the next one is the orphan's alone.
+        await asyncio.sleep(0.1)
         os.kill(short, 9)
         while psutil.pid_exists(short):
             await asyncio.sleep(0.01)

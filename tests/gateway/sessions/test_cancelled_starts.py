@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.errors import NotFound
+from gateway.errors import NotFound, ShuttingDown
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
@@ -117,6 +117,20 @@ async def test_cancelled_start_is_repeated_under_its_key_as_cancelled(
     assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
     assert len(await get_history(portico.client, session)) == 3
     await assert_never_given(scenes)
+
+
+async def test_submission_that_is_refused_while_it_waits_for_the_lock_prompts_no_warm_agent(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, await idle_session(portico, write_scenario))
+    assert session.live is not None
+    async with session.lock:
+        submitting = asyncio.create_task(session.submit(Submission(message=HELLO)))
+        await asyncio.sleep(0)
+        session.refuse_start(ShuttingDown("the gateway is shutting down"))
+    with pytest.raises(ShuttingDown):
+        await submitting
+    assert len(await get_history(portico.client, session.id)) == 2
 
 
 @pytest.mark.parametrize("key", [None, IdempotencyKey("key", "digest")], ids=["no key", "key"])

@@ -170,3 +170,18 @@ async def test_second_connection_reads_while_the_first_writes(tmp_path: Path) ->
     await reader.close()
     await writer.messages.append("s", [MessageRow("last")])
     await writer.close()
+
+
+async def test_the_next_write_works_after_a_connection_was_lost(database: Database) -> None:
+    def lose(connection: Connection) -> None:
+        insert_process(connection, "lost")
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.close()
+        raise RuntimeError("lost")
+
+    await database.write(lambda connection: insert_process(connection, "before"))
+    with suppress(Exception):
+        await database.write(lose)
+    await database.write(lambda connection: insert_process(connection, "after"))
+    assert await database.read(markers) == ["after", "before"]

@@ -7,6 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from drivers.contract.driver_info import ToolGrant
+from gateway.config import parse
+from gateway.errors import BadRequest
+from gateway.gateway import Gateway
+from gateway.protocols.aap.settings_merge import merge_settings
+from gateway.security.redaction import Redactor
+from gateway.sessions.settings import SessionSettings
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.aap_client import AapClient, BaseUrl
 from tests.gateway.requests import expect_error, session_body, user_message
@@ -31,6 +40,14 @@ async def test_options_merge_by_key(aap: AapClient, write_scenario: WriteScenari
     assert _text(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
     config = (await aap.get_session(session))["agent"]
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
+
+
+def test_stored_tools_are_checked_also_where_a_request_has_no_settings(tmp_path: Path) -> None:
+    """The agent may have another version since the session was created."""
+    agent = Gateway(parse(gateway_config(tmp_path)), (), Redactor()).agents.get("echo")
+    assert merge_settings(SessionSettings(), agent, None, None) == SessionSettings()
+    with pytest.raises(BadRequest, match="no tool 'gone'"):
+        merge_settings(SessionSettings(tools=(ToolGrant("gone"),)), agent, None, None)
 
 
 async def test_option_that_was_never_set_has_its_default(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
