@@ -204,6 +204,7 @@ class Database:
                     result = transaction(connection)
                     count = self._commits.count(connection) if self._commits else None
             except BaseException:
+                # A rollback that failed has left what the next commit would store.
                 self._release_write_connection()
                 raise
         if self._commits:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, Engine, event, insert, select, text
 
 from gateway.store import MessageRow, SessionRecord, Store, schema
 from gateway.store.database import READERS, Database
@@ -170,6 +170,24 @@ async def test_second_connection_reads_while_the_first_writes(tmp_path: Path) ->
     await reader.close()
     await writer.messages.append("s", [MessageRow("last")])
     await writer.close()
+
+
+async def test_what_a_failed_rollback_leaves_is_not_committed_by_the_next_write(database: Database) -> None:
+    def fail(_: Connection) -> None:
+        raise RuntimeError("the rollback fails")
+
+    def transaction(connection: Connection) -> None:
+        insert_process(connection, "rolled back")
+        raise ValueError
+
+    event.listen(Engine, "rollback", fail)
+    try:
+        with pytest.raises(RuntimeError, match="the rollback fails"):
+            await database.write(transaction)
+    finally:
+        event.remove(Engine, "rollback", fail)
+    await database.write(lambda connection: insert_process(connection, "after"))
+    assert await database.read(markers) == ["after"]
 
 
 async def test_the_next_write_works_after_a_connection_was_lost(database: Database) -> None:
