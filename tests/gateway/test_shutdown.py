@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.runs import run
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
@@ -128,6 +129,8 @@ async def test_failed_end_of_one_agent_does_not_affect_the_others(tmp_path: Path
 
 async def test_client_gets_the_end_of_a_run_whose_agent_cannot_be_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = gateway_config(tmp_path, agents=working_agents(tmp_path), limits={"grace": GRACE})
+    # Longer than the shutdown takes.
+    monkeypatch.setattr(run, "CLOSE_TIMEOUT", GRACE + 3.0)
     async with run_faulty_gateway(config) as (portico, _):
         clients = Clients(portico.client, tmp_path)
         pids = await clients.begun()
@@ -141,6 +144,9 @@ async def test_client_gets_the_end_of_a_run_whose_agent_cannot_be_ended(tmp_path
         held = portico.gateway.sessions.held
         await asyncio.gather(*(session.live.close() for session in held if session.live), return_exceptions=True)
         await assert_gone(pids)
+        await asyncio.gather(*(session.run.wait() for session in held if session.run), return_exceptions=True)
+    # Their runs end after the store is closed: nothing tries to store what they report.
+    assert not [task for task in asyncio.all_tasks() if "_until_stored" in repr(task.get_coro())]
 
 
 async def test_connection_that_cannot_be_closed_does_not_keep_the_gateway_open(portico: RunningGateway) -> None:
