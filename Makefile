@@ -75,7 +75,7 @@ bench: $(VENV)/.dev ## Run the benchmarks with their floors: JSON on stdout, a t
 bench-guard: $(VENV)/.dev ## Compare four short benchmarks with the recorded ones, and fail if one is much worse
 	@$(BIN)/python -m benchmarks --guard
 
-bench-peers: $(VENV)/.dev $(PEERS)/.installed ## Compare with other programs that serve agents, from npm: a table in Markdown, and docs/benchmarks-peers.svg
+bench-peers: $(VENV)/.dev $(PEERS)/.installed $(CLIS)/.installed ## Compare with other programs that serve agents, from npm: a table in Markdown, and docs/benchmarks-peers.svg
 	@$(BIN)/python -m benchmarks.peers
 
 faults: $(VENV)/.dev ## Kill, stop and starve the daemon in many ways: a table of the violations, in less than ten minutes

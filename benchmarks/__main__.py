@@ -16,16 +16,19 @@ from importlib.metadata import version
 
 from benchmarks.cpu import cpu
 from benchmarks.durability import durability
+from benchmarks.fanout import fanout
 from benchmarks.figures import Figure, Results
 from benchmarks.guard import guard, record
 from benchmarks.latency import first_event, starting
 from benchmarks.memory import memory
 from benchmarks.scale import scale
 from benchmarks.soak import soak
-from benchmarks.throughput import burst, fanout, slow_reader
+from benchmarks.stream import stream
+from benchmarks.throughput import burst, slow_reader
 
 MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
     "burst": burst,
+    "stream": stream,
     "fanout": fanout,
     "first_event": first_event,
     "durability": durability,

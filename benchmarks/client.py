@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -21,11 +21,15 @@ class RequestFailed(Exception):
 
 @dataclass
 class Response:
-    """A response with its times: `seconds` to the last byte, `first` to the first occurrence of `look_for`."""
+    """A response with its times: `seconds` to the last byte, `first` to the first occurrence of `look_for`.
+
+    `arrivals` are the parts in which it was received: the bytes up to the end of each, and its time (`time.perf_counter`).
+    """
 
     raw: bytes
     seconds: float
     first: float | None
+    arrivals: Sequence[tuple[int, float]] = ()
 
     @property
     def body(self) -> bytes:
@@ -46,6 +50,7 @@ class _Reader(asyncio.Protocol):
         self._look_for, self._tail = b"", b""
         self._first: float | None = None
         self._parts: list[bytes] = []
+        self._arrivals: list[tuple[int, float]] = []
         self._length: int | None = None
         self._got, self._sent = 0, 0.0
 
@@ -57,6 +62,7 @@ class _Reader(asyncio.Protocol):
         """Send a request. The future is resolved when the last byte of the response is received."""
         self._look_for, self._first = look_for, None
         self._parts, self._tail, self._length, self._got = [], b"", None, 0
+        self._arrivals = []
         self._response = asyncio.get_running_loop().create_future()
         self._sent = time.perf_counter()
         self.transport.write(request)
@@ -71,9 +77,10 @@ class _Reader(asyncio.Protocol):
         if self._length is None:
             self._length = _length(b"".join(self._parts))
         self._got += len(data)
+        self._arrivals.append((self._got, now))
         done = self._tail.endswith(STREAM_END) if self._length == 0 else self._length is not None and self._got >= self._length
         if done and self._response is not None and not self._response.done():
-            self._response.set_result(Response(b"".join(self._parts), now - self._sent, self._first))
+            self._response.set_result(Response(b"".join(self._parts), now - self._sent, self._first, self._arrivals))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._response is not None and not self._response.done():

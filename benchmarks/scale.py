@@ -188,7 +188,7 @@ async def _retention(quick: bool) -> list[Figure]:
             alone = await _writes(store, "alone", asyncio.create_task(asyncio.sleep(1.0)))
             retention = Retention(store, Transcripts(data_dir / "transcripts", Redactor()), StoreSettings())
             began = time.perf_counter()
-            beside = await _writes(store, "beside", asyncio.create_task(retention.delete_expired()))
+            beside = await _writes(store, "beside", asyncio.create_task(retention.delete_expired(time.time())))
             took = time.perf_counter() - began
         finally:
             await store.close()

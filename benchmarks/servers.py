@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,7 +21,11 @@ from benchmarks.client import Connection, connection
 
 KEY = "benchmark-key-0123456789"
 ROOT = Path(__file__).parent.parent
-PROGRAMS = {"echo": ROOT / "drivers/echo/program.py", "script": ROOT / "drivers/script/program/main.py"}
+PROGRAMS = {
+    "echo": ROOT / "drivers/echo/program.py",
+    "script": ROOT / "drivers/script/program/main.py",
+    "paced": ROOT / "benchmarks/paced_agent.py",
+}
 BURST, FAN, FLOOD = 10_000, 400, 100_000
 SCENARIO = {
     "turns": [
@@ -93,19 +98,26 @@ def write_config(home: Path, limits: Mapping[str, float], durability: str = "sen
     return config
 
 
-def serve_command(config: Path) -> list[str]:
-    return [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+def serve_command(config: Path, module: str = "gateway") -> list[str]:
+    return [sys.executable, "-m", module, "serve", "--config", str(config)]
 
 
 @asynccontextmanager
 async def portico(
-    *, durability: str = "sent-first", prepare: Callable[[Path], None] = lambda data_dir: None, **limits: float
+    *,
+    durability: str = "sent-first",
+    prepare: Callable[[Path], None] = lambda data_dir: None,
+    module: str = "gateway",
+    **limits: float,
 ) -> AsyncIterator[RunningServer]:
-    """Run a daemon with the given `store.durability` and `[limits]`. `prepare` is called with its data directory before."""
+    """Run a daemon with the given `store.durability` and `[limits]`. `prepare` is called with its data directory before.
+
+    `module` is one that takes the arguments of the command, and may change what it runs.
+    """
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)
         await asyncio.to_thread(prepare, home / "data")
-        process = start(serve_command(write_config(home, limits, durability)), home)
+        process = start(serve_command(write_config(home, limits, durability), module), home)
         try:
             line = await first_line(process, home)
             yield RunningServer(int(line.rsplit(":", 1)[1]), psutil.Process(process.pid), KEY)
@@ -115,7 +127,7 @@ async def portico(
 
 @asynccontextmanager
 async def floor(program: str) -> AsyncIterator[RunningServer]:
-    """Run the floor with the program of a driver (`script` or `echo`)."""
+    """Run the floor with one of PROGRAMS."""
     greeting = json.dumps({"type": "open", "options": {"scenario": "bench.json"} if program == "script" else {}})
     emitter = [sys.executable, "-I", "-S", str(PROGRAMS[program])]
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
@@ -164,5 +176,15 @@ async def let_server_finish(seconds: float = 0.2) -> None:
 def seconds_of(command: list[str], home: Path) -> float:
     """Run a command and return its time in seconds."""
     began = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, env=environment(home), check=True, stdout=subprocess.DEVNULL, timeout=STOP_SECONDS)
-    return time.perf_counter() - began
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(home), stdout=subprocess.DEVNULL)
+    # With a timeout, `wait` looks for the end only every 50 ms.
+    watchdog = threading.Timer(STOP_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        code = process.wait()
+    finally:
+        watchdog.cancel()
+    seconds = time.perf_counter() - began
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    return seconds

@@ -165,9 +165,12 @@ class Comparison:
             if name == "text_delta":
                 text += json.loads(data)["delta"]
             elif name == "turn_stop":
-                over = json.loads(data)["stopReason"] == "end_turn"
+                end = json.loads(data)
+                over = end["stopReason"] == "end_turn"
                 self.whole, self.cut = self.whole + over, self.cut + (not over)
-                self.lost += not (text == TEXT if over else TEXT.startswith(text))
+                # A turn that fails before it has text gets the reason as its text (`server.errors_as_text`).
+                cut = TEXT.startswith(text) or text == end["x-portico"]["error"]
+                self.lost += not (text == TEXT if over else cut)
                 text = ""
 
 

@@ -1,18 +1,14 @@
-"""Throughput: one burst of events, many concurrent sessions, and a reader that is slower than its agent."""
+"""Throughput: one burst of events, and a reader that is slower than its agent."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 
-from benchmarks.client import Connection, Response, encode_request, read_slowly
+from benchmarks.client import Response, encode_request, read_slowly
 from benchmarks.figures import Figure, median
-from benchmarks.servers import BURST, FAN, FLOOD, RunningServer, floor, let_server_finish, portico
-from benchmarks.turns import InvalidEvents, check, check_floor, first_turn, floor_turn, message, new_session, turn
+from benchmarks.servers import BURST, FLOOD, RunningServer, floor, let_server_finish, portico
+from benchmarks.turns import InvalidEvents, check, check_floor, floor_turn, message, new_session, turn
 
-SESSIONS = 32
 SLOW_SECONDS = 3.0
 SLOW_GROWTH_MB = 64.0
 
@@ -39,45 +35,6 @@ async def burst(quick: bool) -> list[Figure]:
         floor_rate,
         Figure("ratio", rate.value / floor_rate.value, "x floor", at_least=0.5),
     ]
-
-
-async def fanout(quick: bool) -> list[Figure]:
-    """Measure 32 concurrent sessions with 400 events each, with live agents and with agents that are started."""
-    repeats = 2 if quick else 5
-    async with portico(live_agents=2 * SESSIONS) as daemon, floor("script") as bare, AsyncExitStack() as stack:
-        to_daemon = [await stack.enter_async_context(daemon.connect()) for _ in range(SESSIONS)]
-        to_floor = [await stack.enter_async_context(bare.connect()) for _ in range(SESSIONS)]
-        sessions = [await new_session(to, "script") for to in to_daemon]
-        await to_floor[0].request("POST", "/warm", {"count": SESSIONS})
-        ids = dict(zip(to_daemon, sessions, strict=True))
-        warm = [await _at_once(to_daemon, lambda to: turn(to, ids[to], "fan"), check) for _ in range(repeats + 1)][1:]
-        warm_floor = [await _at_once(to_floor, lambda to: floor_turn(to, "fan"), check_floor) for _ in range(repeats + 1)][1:]
-        cold = [await _at_once(to_daemon, lambda to: first_turn(to, "script", "fan"), check) for _ in range(repeats)]
-        cold_floor = [await _at_once(to_floor, lambda to: floor_turn(to, "fan", True), check_floor) for _ in range(repeats)]
-    total = SESSIONS * FAN
-    rate = median("rate", [total / seconds for seconds in warm], "events/s")
-    return [
-        Figure("delivered", total, "events", at_least=total, at_most=total, comment="in every repetition, in order"),
-        median("wall", warm, "s"),
-        median("floor", warm_floor, "s"),
-        rate,
-        median("wall with start of agents", cold, "s"),
-        median("floor with start of emitters", cold_floor, "s"),
-    ]
-
-
-async def _at_once(
-    connections: list[Connection], run_turn: Callable[[Connection], Awaitable[Response]], check_body: Callable[[bytes, int], int]
-) -> float:
-    """Run one turn on each connection and return the wall time in seconds. Raises InvalidEvents."""
-    await asyncio.gather(*(to.ready() for to in connections))
-    began = time.perf_counter()
-    answers = await asyncio.gather(*(run_turn(to) for to in connections))
-    took = time.perf_counter() - began
-    for answer in answers:
-        check_body(answer.body, FAN)
-    await let_server_finish(0.5)
-    return took
 
 
 async def slow_reader(quick: bool) -> list[Figure]:

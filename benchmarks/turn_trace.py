@@ -1,7 +1,7 @@
-"""`python -m benchmarks.turn_trace`: where the time of a turn goes, as a table of the steps that it passes.
+"""`python -m benchmarks.turn_trace [PAUSE]`: where the time of a turn goes, as a table of the steps that it passes.
 
-A session with a live echo agent; one turn after the other. The times are medians, in milliseconds since the client began to
-send the request, and include the recording.
+A session with a live echo agent; one turn after the other, PAUSE milliseconds apart (10 by default). The times are medians, in
+milliseconds since the client began to send the request, and include the recording.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from benchmarks.servers import KEY, first_line, serve_command, start, stop, writ
 from benchmarks.turns import new_session, turn
 
 WARM_UP, TURNS = 50, 300
-PAUSE = 0.01
-"""Seconds between two turns."""
+PAUSE = 10.0
+"""Milliseconds between two turns. With fewer, the caches of the processor still have the code."""
 FIRST, LAST = "**client has the first event**", "**client has the end**"
 
 
-async def trace() -> list[tuple[str, float]]:
-    """Return the steps of a turn with their times."""
+async def trace(pause: float) -> list[tuple[str, float]]:
+    """Return the steps of a turn with their times. `pause` is in seconds."""
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)
         recorded = home / "steps.json"
@@ -42,13 +42,13 @@ async def trace() -> list[tuple[str, float]]:
                     answer = await turn(to, session, "hello")
                     assert answer.first is not None
                     turns.append((began, began + answer.first, began + answer.seconds))
-                    await asyncio.sleep(PAUSE)
+                    await asyncio.sleep(pause)
         finally:
             await asyncio.to_thread(stop, process)
-        return _medians(turns[WARM_UP:], json.loads(recorded.read_text()))
+        return _medians(turns[WARM_UP:], json.loads(recorded.read_text()), pause)
 
 
-def _medians(turns: list[tuple[float, float, float]], recorded: list[tuple[float, str]]) -> list[tuple[str, float]]:
+def _medians(turns: list[tuple[float, float, float]], recorded: list[tuple[float, str]], pause: float) -> list[tuple[str, float]]:
     """Steps that most turns pass; one that is passed several times counts each time."""
     times: dict[str, list[float]] = defaultdict(list)
     position = 0
@@ -56,7 +56,7 @@ def _medians(turns: list[tuple[float, float, float]], recorded: list[tuple[float
         times[FIRST].append((first - began) * 1000)
         times[LAST].append((ended - began) * 1000)
         seen: Counter[str] = Counter()
-        while position < len(recorded) and recorded[position][0] < ended + PAUSE / 2:
+        while position < len(recorded) and recorded[position][0] < ended + pause / 2:
             at, step = recorded[position]
             position += 1
             if at >= began:
@@ -69,9 +69,10 @@ def _medians(turns: list[tuple[float, float, float]], recorded: list[tuple[float
 
 def main() -> None:
     """Print the table."""
+    pause = float(sys.argv[1]) if len(sys.argv) > 1 else PAUSE
     before = 0.0
     sys.stdout.write("| step | ms | since the step before |\n|---|---:|---:|\n")
-    for name, at in asyncio.run(trace()):
+    for name, at in asyncio.run(trace(pause / 1000)):
         sys.stdout.write(f"| {name} | {at:.2f} | {at - before:.2f} |\n")
         before = at
 

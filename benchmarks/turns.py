@@ -36,6 +36,12 @@ async def first_turn(to: Connection, agent: str, text: str) -> Response:
     return await to.request("PUT", "/session", {"agent": {"name": agent}, **message(text)}, look_for=DELTA)
 
 
+def session_of(answer: Response) -> str:
+    """Return the id of the session that `first_turn` has created."""
+    frame = answer.body.split(b"\n\n", 1)[0]
+    return str(json.loads(frame.split(b"data: ", 1)[1].split(b"\n", 1)[0])["sessionId"])
+
+
 async def floor_turn(to: Connection, text: str, fresh: bool = False) -> Response:
     """Run a turn of the floor."""
     return await to.request("POST", "/turn", {"prompt": text, "fresh": fresh}, look_for=b"agent_token")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers import losses
+from benchmarks.peers import adapters, losses
 from benchmarks.peers.graph import Line, chart
 from benchmarks.peers.sides import PACKAGES, SIDES, Floor, Portico, Session, Side
 from benchmarks.peers.wire import Turn
@@ -190,7 +190,10 @@ async def lose() -> dict[type[Side], losses.Kept]:
 
 
 def main() -> int:
-    """Measure, print the table, and write the graph. Return 1 if the gateway or the floor failed or lost events."""
+    """Measure, print the tables, and write the graph.
+
+    Return 1 if the gateway or the floor failed or lost events, or if a warm turn takes longer than with a vendor's adapter.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, and no graph unless --svg is given")
     parser.add_argument("--svg", type=Path, help=f"where the graph is written; {SVG.relative_to(ROOT)} if not --quick")
@@ -200,8 +203,9 @@ def main() -> int:
     head = machine()
     found = asyncio.run(compare(1 if given.quick else ROUNDS))
     kept = asyncio.run(lose())
+    timed = asyncio.run(adapters.compare(1 if given.quick else ROUNDS))
     repeated = "One round." if given.quick else f"Medians of {ROUNDS} rounds (minimum .. maximum)."
-    sys.stdout.write(f"{head} {repeated}\n\n{table(found)}\n\n{losses.table(kept)}\n")
+    sys.stdout.write(f"{head} {repeated}\n\n{table(found)}\n\n{losses.table(kept)}\n\n{adapters.table(timed)}\n")
     for kind, samples in found.items():
         for failure in samples.failures:
             sys.stdout.write(f"\nFailed: {kind.name}: {failure}\n")
@@ -215,7 +219,10 @@ def main() -> int:
     ours = [samples for kind, samples in found.items() if issubclass(kind, (Portico, Floor))]
     failed = any(one.failures or min(one.delivered + one.fan_delivered, default=0.0) < 1 for one in ours)
     lost = [one for kind, one in kept.items() if issubclass(kind, Portico) and min(one.returned, one.restarted) < BURST]
-    return 1 if failed or lost else 0
+    slow = adapters.behind(timed)
+    for cli in slow:
+        sys.stdout.write(f"\nBehind: a warm turn of {cli}\n")
+    return 1 if failed or lost or slow else 0
 
 
 if __name__ == "__main__":

@@ -376,6 +376,48 @@ class PorticoWebSocket(Portico):
         return await open_websocket_session(self.port, "/acp/mock", str(self.home), Authorization=f"Bearer {KEY}")
 
 
+class StdioSession(Session):
+    def __init__(self, side: PorticoStdio, session: str) -> None:
+        self._side, self._session, self._last = side, session, 10
+
+    def begin(self, count: int) -> Collector:
+        self._last += 1
+        return self._side.send(prompt(self._last, self._session, count), STOP_REASON)
+
+
+class PorticoStdio(Portico):
+    """The gateway on a pipe, as an editor starts it."""
+
+    name = "Portico, ACP agent, by ACP over stdio"
+
+    def stdout(self) -> int:
+        return subprocess.PIPE
+
+    def command(self) -> list[str]:
+        *command, _, _, config = super().command()
+        return [*command, "acp", "--config", config, "mock"]
+
+    async def until_healthy(self) -> None:
+        _, self._wire = await asyncio.get_running_loop().connect_read_pipe(Wire, self.process.stdout)
+        await self._exchange(rpc(1, "initialize", INITIALIZE), b'"agentCapabilities"')
+
+    def send(self, message: bytes, end: bytes) -> Collector:
+        assert self.process.stdin is not None
+        collector = self._wire.collector = Collector(end)
+        self.process.stdin.write(message + b"\n")
+        self.process.stdin.flush()
+        return collector
+
+    async def _exchange(self, message: bytes, end: bytes) -> bytes:
+        collector = self.send(message, end)
+        await asyncio.wait_for(collector.done, TIMEOUT)
+        return b"".join(collector.parts)
+
+    async def session(self) -> Session:
+        answer = await self._exchange(rpc(2, "session/new", {"cwd": str(self.home), "mcpServers": []}), b'"sessionId"')
+        return StdioSession(self, session_id(answer))
+
+
 class PorticoClaude(Portico):
     name = "Portico, claude stream-json"
     driver = "claude"

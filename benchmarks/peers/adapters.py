@@ -1,0 +1,153 @@
+"""`python -m benchmarks.peers.adapters [ROUNDS]`: times the start and the turns of `portico acp` beside the vendors' adapters.
+
+Both run the same CLI against the same model server on loopback (`tests/real/acp/vendors.py`), which `make test-real` and
+`make bench-peers` install.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.real.acp.stdio_agent import StdioAgent
+from tests.real.acp.vendors import Bench, Side, claude_bench, codex_bench
+
+ROUNDS = 7
+WARM_TURNS = 8
+PAUSE = 0.05
+"""Between warm turns, in seconds."""
+TOLERANCE = 1.1
+"""With codex, the CLI takes nearly all of a turn, and the medians of both sides differ by less than those of two runs."""
+BENCHES: dict[str, Callable[[Path, Side], AbstractAsyncContextManager[Bench]]] = {"claude": claude_bench, "codex": codex_bench}
+NAMES = {
+    ("claude", "vendor"): "claude-agent-acp",
+    ("claude", "portico"): "Portico, claude",
+    ("codex", "vendor"): "codex-acp",
+    ("codex", "portico"): "Portico, codex",
+}
+HEADINGS = (
+    "launch to `initialize`",
+    "`session/new`",
+    "first prompt to first token",
+    "launch to first token",
+    "warm prompt to first token",
+    "warm turn",
+)
+
+
+@dataclass
+class Samples:
+    """What was measured of one side, in seconds, one sample a round."""
+
+    initialized: list[float] = field(default_factory=list)
+    created: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    launch: list[float] = field(default_factory=list)
+    warm_first: list[float] = field(default_factory=list)
+    warm: list[float] = field(default_factory=list)
+
+    def columns(self) -> list[list[float]]:
+        return [self.initialized, self.created, self.first, self.launch, self.warm_first, self.warm]
+
+
+async def measure(bench: Bench, samples: Samples) -> None:
+    """Start the agent, open a session, and take one sample of each figure."""
+    began = time.perf_counter()
+    async with bench.start() as agent:
+        await agent.request("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+        initialized = time.perf_counter()
+        created = await agent.request("session/new", {"cwd": str(bench.work), "mcpServers": []})
+        opened = time.perf_counter()
+        first, _ = await _turn(agent, created["sessionId"])
+        turns = []
+        for _ in range(WARM_TURNS):
+            await asyncio.sleep(PAUSE)
+            turns.append(await _turn(agent, created["sessionId"]))
+    samples.initialized.append(initialized - began)
+    samples.created.append(opened - initialized)
+    samples.first.append(first)
+    samples.launch.append(opened - began + first)
+    samples.warm_first.append(statistics.median(first for first, _ in turns))
+    samples.warm.append(statistics.median(whole for _, whole in turns))
+
+
+async def _turn(agent: StdioAgent, session: str) -> tuple[float, float]:
+    """Return the seconds from a prompt to the first text, and to its answer."""
+    count = len(agent.frames)
+    began = time.perf_counter()
+    await agent.prompt(session, "[[plain]]")
+    ended = time.perf_counter()
+    texts = [at for at, frame in agent.frames[count:] if _is_text(frame)]
+    if not texts:
+        raise RuntimeError("a turn without text")
+    return texts[0] - began, ended - began
+
+
+def _is_text(frame: dict[str, Any]) -> bool:
+    update = frame.get("params", {}).get("update", {})
+    return bool(update.get("sessionUpdate") == "agent_message_chunk")
+
+
+async def compare(rounds: int) -> dict[str, Samples]:
+    """Run all rounds, each side in another order. The first start of each side, whose home is empty, is not counted."""
+    found = {name: Samples() for name in NAMES.values()}
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="portico-adapters-", ignore_cleanup_errors=True)))
+        benches = {}
+        for (cli, side), name in NAMES.items():
+            base = folder / f"{cli}-{side}"
+            base.mkdir()
+            benches[name] = await stack.enter_async_context(BENCHES[cli](base, side))  # type: ignore[arg-type]
+            await measure(benches[name], Samples())
+        for number in range(rounds):
+            names = list(benches)[:: 1 if number % 2 == 0 else -1]
+            for name in names:
+                sys.stderr.write(f"round {number + 1} of {rounds}: {name}\n")
+                await measure(benches[name], found[name])
+    return found
+
+
+def table(found: dict[str, Samples]) -> str:
+    """Return the medians as a table in Markdown."""
+    rows = [f"| | {' | '.join(HEADINGS)} |", f"|---|{'---|' * len(HEADINGS)}"]
+    for name, samples in found.items():
+        rows.append(f"| {name} | {' | '.join(_middle(column) for column in samples.columns())} |")
+    return "\n".join(rows)
+
+
+def _middle(column: list[float]) -> str:
+    middle, low, high = statistics.median(column), min(column), max(column)
+    if middle < 1:
+        return f"{middle * 1000:.0f} ms ({low * 1000:.0f} .. {high * 1000:.0f})"
+    return f"{middle:.2f} s ({low:.2f} .. {high:.2f})"
+
+
+def behind(found: dict[str, Samples]) -> list[str]:
+    """Return the CLIs whose warm turns take longer with Portico than with the vendor's adapter, beyond `TOLERANCE`."""
+
+    def warm(cli: str, side: Side) -> float:
+        return statistics.median(found[NAMES[cli, side]].warm)
+
+    return [cli for cli in BENCHES if warm(cli, "portico") > TOLERANCE * warm(cli, "vendor")]
+
+
+def main() -> int:
+    """Measure and print the table. Return 1 if a warm turn takes longer than with the vendor's adapter."""
+    found = asyncio.run(compare(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS))
+    sys.stdout.write(f"{table(found)}\n")
+    slow = behind(found)
+    for cli in slow:
+        sys.stdout.write(f"\nBehind: a warm turn of {cli}\n")
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
